@@ -15,20 +15,19 @@ if TYPE_CHECKING:
     from curate.dataset.dataset import Dataset
     from curate.dataset.execute import Options
     from curate.dataset.grouped import GroupedData
-    from curate.dataset.read import (
-        from_arrow,
-        from_items,
-        from_numpy,
-        from_pandas,
-        range,
+    from curate.dataset.read.files import (
         read_binary_files,
         read_csv,
         read_datasource,
         read_images,
         read_json,
+        read_numpy,
         read_parquet,
         read_text,
+        read_tfrecords,
+        read_webdataset,
     )
+    from curate.dataset.read.memory import from_arrow, from_items, from_numpy, from_pandas, range
     from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
     from curate.job.asset import Asset
     from curate.job.job import Job
@@ -56,21 +55,24 @@ _HOME = {
     "GroupedData": "curate.dataset.grouped",
     "ActorPool": "curate.pipeline.step",
     "Options": "curate.dataset.execute",
-    "read_parquet": "curate.dataset.read",
-    "read_json": "curate.dataset.read",
-    "read_csv": "curate.dataset.read",
-    "read_text": "curate.dataset.read",
-    "read_binary_files": "curate.dataset.read",
-    "read_images": "curate.dataset.read",
-    "read_datasource": "curate.dataset.read",
+    "read_parquet": "curate.dataset.read.files",
+    "read_json": "curate.dataset.read.files",
+    "read_csv": "curate.dataset.read.files",
+    "read_text": "curate.dataset.read.files",
+    "read_binary_files": "curate.dataset.read.files",
+    "read_images": "curate.dataset.read.files",
+    "read_webdataset": "curate.dataset.read.files",
+    "read_tfrecords": "curate.dataset.read.files",
+    "read_numpy": "curate.dataset.read.files",
+    "read_datasource": "curate.dataset.read.files",
     "Datasource": "curate.sources.datasource",
     "Datasink": "curate.stage.datasink",
     "SourceShard": "curate.sources.datasource",
-    "from_items": "curate.dataset.read",
-    "from_arrow": "curate.dataset.read",
-    "from_pandas": "curate.dataset.read",
-    "from_numpy": "curate.dataset.read",
-    "range": "curate.dataset.read",
+    "from_items": "curate.dataset.read.memory",
+    "from_arrow": "curate.dataset.read.memory",
+    "from_pandas": "curate.dataset.read.memory",
+    "from_numpy": "curate.dataset.read.memory",
+    "range": "curate.dataset.read.memory",
     "col": "curate.arrow.expressions",
     "lit": "curate.arrow.expressions",
     # what a run returns
@@ -119,8 +121,11 @@ __all__ = [
     "read_datasource",
     "read_images",
     "read_json",
+    "read_numpy",
     "read_parquet",
     "read_text",
+    "read_tfrecords",
+    "read_webdataset",
 ]
 
 

@@ -55,7 +55,7 @@ class DiskFull(StorageError):
         if self.inodes == 0:
             return (
                 f"{self.uri} cannot be written: the file system takes no more files (0 inodes are free; {self.free:,} "
-                "bytes are); remove files there, or give another --output, and run again"
+                "bytes are); remove files there, or choose another output, and run again"
             )
         needed = "" if self.written is None else f"this file needs {self.written:,} bytes or more, "
         return (

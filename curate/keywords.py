@@ -5,37 +5,75 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from inspect import Parameter
 from typing import Any, Required, TypeVar, get_args, get_origin, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
-_COMMAND_LINE = ContextVar("command line", default=False)
+BY_USING = ("max_failed_shards", "redo_stale", "drop_removed", "allow_concurrent")
+"""Options of a run that `Dataset.using` has as well."""
+_GIVEN = ContextVar("how options are given", default="keyword")
+_CHECKPOINT = ContextVar("whether a checkpoint is run", default=False)
 
 
 @contextmanager
-def on_command_line() -> Iterator[None]:
-    """Says that what runs within it was asked for on the command line."""
-    before = _COMMAND_LINE.set(True)
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    before = variable.set(value)
     try:
         yield
     finally:
-        _COMMAND_LINE.reset(before)
+        variable.reset(before)
+
+
+def on_command_line() -> AbstractContextManager[None]:
+    """Says that what runs within it was asked for on the command line."""
+    return _set(_GIVEN, "command line")
+
+
+def by_using() -> AbstractContextManager[None]:
+    """Says that what runs within it has its options from `Dataset.using`."""
+    return _set(_GIVEN, "using")
+
+
+def of_checkpoint() -> AbstractContextManager[None]:
+    """Says that what runs within it is a checkpoint, which no option overwrites."""
+    return _set(_CHECKPOINT, True)
 
 
 def option(name: str, value: Any = True) -> str:
     """Returns an option as whoever reads the message gives it.
 
-    >>> option("overwrite"), option("limit", 3)
-    ('overwrite=True', 'limit=3')
+    >>> option("overwrite"), option("limit", 3), option("sample", ...)
+    ('overwrite=True', 'limit=3', 'sample=...')
     >>> with on_command_line():
     ...     option("overwrite"), option("max_in_flight", 3)
     ('--overwrite', '--max-in-flight 3')
+    >>> with by_using():
+    ...     option("redo_stale")
+    '.using(redo_stale=True)'
     """
-    if not _COMMAND_LINE.get():
-        return f"{name}={value!r}"
-    return f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
+    if (given := _GIVEN.get()) != "command line":
+        text = f"{name}={'...' if value is ... else repr(value)}"
+        return f".using({text})" if given == "using" and name in BY_USING else text
+    if isinstance(value, list):
+        return " ".join(option(name, one) for one in value)
+    text = "" if value is True else " ..." if value is ... else f" {value}"
+    return f"--{name.replace('_', '-')}{text}"
+
+
+def start_over() -> str:
+    """Returns what to do to make all of an output anew.
+
+    >>> start_over()
+    'start over with overwrite=True'
+    >>> with of_checkpoint():
+    ...     start_over()
+    'remove this checkpoint, which makes the next run write it anew'
+    """
+    if _CHECKPOINT.get():
+        return "remove this checkpoint, which makes the next run write it anew"
+    return f"start over with {option('overwrite')}"
 
 
 def shows_keywords(typed: Any, defaults: Mapping[str, Any] = {}) -> Callable[[F], F]:

@@ -10,6 +10,11 @@ all copies of one text), `kept_id` and `similarity` (1.0). As many rows as the s
 
 Null is a value: of all rows without a text one is kept. Hashes are of 128 bits: among 10 billion texts no two are taken
 for one by chance. The input is read twice, and no text leaves the task that reads it.
+
+Run it again with more inputs: if they sort behind all others, only their outputs are written, and all outputs are those
+of a run from nothing. Old inputs are read once more, for their hashes, unless the run before had `--keep-stages`. This
+does not go with `--keep last` or `--priority`, where a new row may take the place of an old one: the job says what to
+make anew.
 """
 
 from __future__ import annotations

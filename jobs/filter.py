@@ -12,6 +12,8 @@ A condition compares columns with values, or with other columns:
 
 As in SQL, a comparison with a missing value is neither true nor false, and a row is kept only if all conditions are
 true. A condition is parsed, and never run as Python.
+
+Row groups of Parquet files of which no row passes, as their statistics say, are not read. Their rows are counted.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Toxicity(TextJob):
     version = "1"
     keep_text: bool = param(True, help="write the text to the output, too")
     threshold: float = param(0.5, help="score from which a text counts as toxic, 0 to 1")
-    model: Asset | None = param(None, help="fastText model (.bin or .ftz), local or gs://")
+    model: Asset | None = param(None, help="fastText model (.bin or .ftz), local or a URI")
     model_label: str | None = param(None, help="the model's label for toxic texts, where it cannot be told")
 
     def check(self) -> None:

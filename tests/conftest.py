@@ -8,6 +8,7 @@ import fcntl
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -44,6 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     use_profile(mode_of(config))
+    # What a shell starts in the background ignores interrupts, and so would all that tests start and interrupt.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if mode_of(config) is Mode.NIGHTLY:
         # One of them kills a run at thousands of operations.
         config.option.timeout = 0

@@ -23,10 +23,14 @@ TEXT = {page: (ROOT / page).read_text() for page in PAGES}
 MAIN_LINES = 250
 VARIES = re.compile(r"complete in|run +20|output |^toxicity +complete|█")
 """Lines of the console that hold times, paths, or a bar as wide as the terminal."""
-SECONDS = re.compile(r"\bin \d+\.\d+ s\b")
+SECONDS = re.compile(r"\bin \d+(?:\.\d+)? s\b")
 
-NO_VARIABLES_OF_USERS = {"CURATE_FRESH_WORKER", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
-"""Variables that curate itself sets, or Ray."""
+NO_VARIABLES_OF_USERS = {
+    *("CURATE_FRESH_WORKER", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "RAY_JOB_CONFIG_JSON_ENV_VAR"),
+    *("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"),
+    *("JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"),
+}
+"""Variables that curate itself sets, or Ray, or what starts a process as one of many."""
 
 READS = r'environ(?:\.get\(|\.setdefault\(|\[)"(\w+)"|"(\w+)" in (?:os\.)?environ'
 """How code looks at a variable that it names."""

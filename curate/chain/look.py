@@ -70,7 +70,9 @@ def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
         done=status.done,
         failed=status.failed,
         rows=status.rows,
+        size=found.listing.bytes,
         frozen="inputs" in found.job,
+        extensible=found.job.get("extensible", False),
         differs=_differs(step, found.job),
     )
     return _with_inputs(state, step, inputs_of(step, steps), looks)
@@ -94,13 +96,16 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
     except (ConfigError, ObjectNotFound) as error:
         return replace(state, problem=str(error))
     expected = _expected(step, looks)
-    new = listed.filter(pc.invert(pc.is_in(listed["uri"], value_set=known["uri"].combine_chunks())))
+    is_new = pc.invert(pc.is_in(listed["uri"], value_set=known["uri"].combine_chunks()))
+    new = listed.filter(is_new)
+    last_known = max(pc.indices_nonzero(pc.invert(is_new)).to_pylist(), default=-1)
     gone = known.filter(pc.invert(pc.is_in(known["uri"], value_set=listed["uri"].combine_chunks())))
     lost = pc.sum(pc.is_in(gone["uri"], value_set=expected)).as_py() or 0
     coming = pc.invert(pc.is_in(expected, value_set=pa.concat_arrays([*known["uri"].chunks, *listed["uri"].chunks])))
     return replace(
         state,
         new=len(pc.unique(new["uri"])),
+        inserted=pc.sum(is_new[: last_known + 1]).as_py() or 0,
         changed=_changed(known, listed, looks),
         removed=len(gone) - lost,
         lost=lost,

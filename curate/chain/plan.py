@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from curate.units import format_count
+from curate.keywords import option
+from curate.units import format_bytes, format_count
 
 
 class Action(StrEnum):
@@ -37,8 +38,12 @@ class StepState:
     done: int = 0
     failed: int = 0
     rows: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
+    """Bytes of its outputs."""
     new: int = 0
     """Inputs that it has not planned."""
+    inserted: int = 0
+    """Those of them that do not come behind all that it has."""
     changed: int = 0
     """Inputs that are other objects now, of other bytes as far as that can be told."""
     removed: int = 0
@@ -49,6 +54,8 @@ class StepState:
     """Outputs that earlier steps have planned and not made, and that this step has not planned."""
     frozen: bool = False
     """Whether it keeps to the inputs that it began with: it has an exchange."""
+    extensible: bool = False
+    """Whether it takes new inputs behind those, all the same."""
     differs: str = ""
     """How what was asked for differs from what the output was made with."""
     other_code: str = ""
@@ -70,6 +77,8 @@ class Verdict:
     why: tuple[str, ...] = ()
     changes: bool = False
     """Whether its outputs will be others than those that the steps after it have seen."""
+    adds: bool = False
+    """Whether these will be there too, as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +115,23 @@ def _verdict(state: StepState, read: Sequence[Verdict], asked: Asked) -> Verdict
     if state.differs:
         return Verdict(state.name, Action.REFUSED, (state.differs,))
     after = [one.name for one in read if one.changes]
-    if state.frozen and (state.new or state.changed or state.removed or state.coming or after):
+    replaced = any(one.changes and not one.adds for one in read)
+    if state.frozen and _needs_other_inputs(state, after, replaced=replaced):
         return Verdict(state.name, Action.REFUSED, (_frozen(state, after),))
     if not state.begun:
         return Verdict(state.name, Action.RUN, (_first(state, read),), changes=True)
-    return _to_do(state, after, asked)
+    return _to_do(state, after, asked, replaced=replaced)
 
 
-def _to_do(state: StepState, after: Sequence[str], asked: Asked) -> Verdict:
+def _needs_other_inputs(state: StepState, after: Sequence[str], *, replaced: bool) -> bool:
+    """Returns whether a step that has an exchange would have to take what it does not take: outputs of the steps
+    `after` which it runs may be `replaced`."""
+    if state.extensible:
+        return bool(state.changed or state.removed or state.inserted or replaced)
+    return bool(state.new or state.changed or state.removed or state.coming or after)
+
+
+def _to_do(state: StepState, after: Sequence[str], asked: Asked, *, replaced: bool) -> Verdict:
     """Returns what is to be done of a step that has begun and is not refused."""
     changed = state.changed if takes_changed(state, asked) else 0
     removed = state.removed if takes_removed(state, asked) else 0
@@ -128,7 +146,8 @@ def _to_do(state: StepState, after: Sequence[str], asked: Asked) -> Verdict:
     if todo and state.other_code:
         return Verdict(state.name, Action.REFUSED, (state.other_code,))
     changes = bool(state.new or changed or removed or after)
-    return Verdict(state.name, Action.RUN if todo else Action.NOTHING, tuple(todo), changes)
+    adds = not (changed or removed or replaced)
+    return Verdict(state.name, Action.RUN if todo else Action.NOTHING, tuple(todo), changes, adds)
 
 
 def takes_changed(state: StepState, asked: Asked) -> bool:
@@ -153,9 +172,13 @@ def kept(state: StepState, asked: Asked) -> tuple[str, ...]:
     """Returns what is out of date in a step and stays so, each with the option that changes it."""
     found = []
     if state.changed and not takes_changed(state, asked):
-        found.append(f"{format_count(state.changed, 'input')} changed, outputs kept (--redo-stale replaces them)")
+        found.append(
+            f"{format_count(state.changed, 'input')} changed, outputs kept ({option('redo_stale')} replaces them)"
+        )
     if state.removed and not takes_removed(state, asked):
-        found.append(f"{format_count(state.removed, 'input')} removed, outputs kept (--drop-removed removes them)")
+        found.append(
+            f"{format_count(state.removed, 'input')} removed, outputs kept ({option('drop_removed')} removes them)"
+        )
     return tuple(found)
 
 
@@ -169,8 +192,11 @@ def _frozen(state: StepState, after: Sequence[str]) -> str:
     texts = [text for n, text in _differences(state.new, state.changed, state.removed) if n]
     if state.coming or after:
         texts.append(f"what {', '.join(after or state.reads)} will add")
+    why = "an exchange (sort, group, join, shuffle, deduplication) makes every output of all inputs"
+    if state.extensible:
+        why = "an exact deduplication takes new inputs only behind all others, with the others as they were"
     return (
-        f"its output {state.output} was made of other inputs ({', '.join(texts)}), and an exchange (sort, group, join, "
-        f"shuffle, deduplication) makes every output of all inputs; make it and what reads it anew with --overwrite "
-        f"{state.name}, or give it another output"
+        f"its output {state.output} was made of other inputs ({', '.join(texts)}), and {why}; make all of it "
+        f"({format_count(state.total, 'shard')}, {format_bytes(state.size)}) and what reads it anew with "
+        f"{option('overwrite', [state.name])}, or give it another output"
     )

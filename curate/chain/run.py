@@ -17,6 +17,7 @@ from curate.graph.entry import dry_run, run
 from curate.job.job import Job
 from curate.job.locate import named_job
 from curate.job.settings import SIZES, TUNABLE
+from curate.keywords import option
 from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
 from curate.observe.job import FoundJob
@@ -286,7 +287,7 @@ def _identified(state: StepState, found: FoundJob | None, stage: Stage, options:
     try:
         refuse_other_job(stage.record, found.ledger, found.job)
     except ConfigError as error:
-        differs = f"{error} In a chain: --overwrite {state.name} makes it and what reads it anew."
+        differs = f"{error} In a chain: {option('overwrite', [state.name])} makes it and what reads it anew."
     try:
         accepted_code(stage.record, options, found.ledger, found.listing, found.job, finished=False)
     except ConfigError as error:

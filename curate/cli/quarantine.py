@@ -16,7 +16,7 @@ from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.errors import ConfigError
 from curate.formats.encoding import Format, detect
-from curate.formats.quarantine import Quarantined
+from curate.objects.quarantine import Quarantined
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages
 from curate.tasks.shard import Shard, SliceKind
@@ -108,6 +108,8 @@ def input_position(shard: Shard | None, line: int) -> str:
     >>> part = Shard("a.part-00001", "/in/a.csv", SliceKind.BYTES, 4096, 8192, 4096, 9000, "1")
     >>> input_position(part, 3), input_position(Shard("a", "/in/a.jsonl", SliceKind.WHOLE, 0, 0, 9, 9, "1"), 12)
     ('row 3 from byte 4,096', 'line 12')
+    >>> input_position(Shard("a", "/in/a.tar", SliceKind.WHOLE, 0, 0, 9, 9, "1"), 12)
+    'row 12'
     """
     if not line:
         return ""
@@ -120,7 +122,7 @@ def input_position(shard: Shard | None, line: int) -> str:
 def _counted(shard: Shard | None) -> str:
     """Returns what positions in an input count: lines, or rows where a row is not always a line."""
     try:
-        by_row = shard is not None and detect(shard.uri).format in (Format.PARQUET, Format.CSV)
+        by_row = shard is not None and detect(shard.uri).format not in (Format.JSONL, Format.TEXT)
     except ConfigError:
         return "line"
     return "row" if by_row else "line"

@@ -18,8 +18,8 @@ from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
-from curate.driver.replay import Replayed, frames_below, replay, users_traceback
 from curate.graph.dry import as_run
+from curate.graph.replay import Replayed, frames_below, replay, users_traceback
 from curate.job.locate import locate, recorded_run
 from curate.job.streams import end_stdout, stdout_to_stderr
 from curate.ledger.stages import LAST

@@ -26,7 +26,7 @@ from curate.observe import registry
 from curate.observe.eta import format_range
 from curate.observe.job import NoJobError, quick_status, read_status
 from curate.observe.retries import shards_text
-from curate.observe.status import COMPLETE, STALLED, JobStatus
+from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.storage.uris import is_local
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
@@ -45,6 +45,8 @@ COLOURS = {
 FAILED = ("failed", "aborted")
 """States of a job of which it is known what failed."""
 SHOWN_RUNS = 5
+SHOWN_PARTS = 64
+"""Drivers of one output, of which each one is shown."""
 SHOWN_FAILURES = 10
 SHOWN_REASONS = 10
 SHOWN_COUNTERS = 20
@@ -123,14 +125,16 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         fact(console, label, Text(value))
     for label, value in _failures(status):
         fact(console, label, Text(value), "red")
-    for number, run in enumerate(status.runs[:SHOWN_RUNS]):
+    shown = _shown_runs(status)
+    for number, run in enumerate(shown):
         ago = f"{format_duration(max(0.0, now - run.updated))} ago"
         if run.gone:
             ago = f"process {run.pid} on {plain_line(run.host)} is gone; last heartbeat {ago}"
         elif run.state in (RUNNING, STALLED):
             ago = f"last heartbeat {ago} on {plain_line(run.host)}, process {run.pid}"
-        fact(console, "" if number else "run", Text.assemble(f"{run.run_id} ", _state(run.state), f", {ago}"))
-    more = len(status.runs[SHOWN_RUNS:]) + status.earlier_runs
+        which = f"part {run.part}  " if run.part else ""
+        fact(console, "" if number else "run", Text.assemble(f"{which}{run.run_id} ", _state(run.state), f", {ago}"))
+    more = len(status.runs) - len(shown) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
     if status.state in FAILED:
@@ -138,6 +142,14 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {_word(status.output)}"))
     if hint := _next(status):
         fact(console, "" if status.state in FAILED else "next", Text(hint))
+
+
+def _shown_runs(status: JobStatus) -> list[RunStatus]:
+    """Returns the newest runs; of a job that several drivers make, the newest of each part, in the order of parts."""
+    if not status.runs or not status.runs[0].part:
+        return status.runs[:SHOWN_RUNS]
+    newest = {run.part: run for run in reversed(status.runs) if run.part}
+    return sorted(newest.values(), key=lambda run: int(run.part.partition("/")[0]))[:SHOWN_PARTS]
 
 
 def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:

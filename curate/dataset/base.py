@@ -18,8 +18,9 @@ from curate.dataset.schemas import blank_of, unions_settled
 from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
+from curate.operators.arguments import answer_methods
 from curate.operators.protocol import Operator
-from curate.operators.ray_data import METHODS
+from curate.operators.ray_data import METHODS, USING
 from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
@@ -32,6 +33,7 @@ SHOWN_COLUMNS = 10
 """Columns that `repr` shows."""
 
 
+@answer_methods
 @dataclass(frozen=True, slots=True, repr=False)
 class Base:
     """A plan, the options that it runs with, and what came of its runs."""
@@ -39,6 +41,9 @@ class Base:
     _plan: Plan
     _how: Options = field(default_factory=Options)
     _ran: LastRun = field(init=False, default_factory=LastRun, repr=False, compare=False)
+
+    def __init_subclass__(cls) -> None:
+        answer_methods(cls)
 
     def __repr__(self) -> str:
         """Returns what was asked for, and the columns as far as they are known; reads nothing."""
@@ -122,7 +127,8 @@ class Base:
     def using(self, options: Options | None = None, **changes: Any) -> Self:
         """Sets how the dataset runs: with these `Options`, or with the current ones and these fields changed.
 
-        Raises ConfigError for an unknown option or an invalid value.
+        They hold for all that it runs: when its rows are consumed, for its checkpoints, and for a write. Raises
+        ConfigError for an unknown option or an invalid value.
 
         >>> curate.range(2).using(backend="inline", block_bytes=1 << 20).count()
         2
@@ -130,7 +136,8 @@ class Base:
         known = [one.name for one in fields(Options)]
         for name in changes:
             if name not in known:
-                raise ConfigError(f"no option {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
+                instead = f": {USING[name]}" if name in USING else did_you_mean(name, known)
+                raise ConfigError(f"using() has no option {name!r}{instead}; there are: {', '.join(known)}")
         return replace(self, _how=replace(options or self._how, **changes))
 
     def explain(self) -> str:

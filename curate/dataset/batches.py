@@ -16,6 +16,7 @@ import pyarrow as pa
 from curate.arrow.batches import joined, rechunk
 from curate.arrow.order import take_rows
 from curate.errors import ConfigError
+from curate.operators.arguments import answer_methods
 from curate.operators.convert import check_format, formatted, rows, to_numpy
 from curate.streaming.prefetch import Make, Stopped, prefetched
 
@@ -36,6 +37,7 @@ def fraction_of(method: str, value: float) -> Fraction:
     return Fraction(str(value))
 
 
+@answer_methods
 class Batches:
     """What has blocks of rows, for one consumer: row by row, or in batches."""
 

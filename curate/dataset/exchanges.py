@@ -110,6 +110,10 @@ class Exchanges(Base):
         The exchange moves 128-bit hashes (XXH3, not safe against deliberate collisions), 36 bytes a row. The rows are
         read twice, and the steps before run twice: use `checkpoint` after slow ones.
 
+        A write of files takes new ones that sort behind all others, unless `keep="last"`, `priority`, a function before
+        or an exchange let new rows change old outputs: it writes theirs, and reads the others once, for their hashes,
+        or not at all if the write before had `keep_stages=True`.
+
         Raises ConfigError for an unknown column, one of a type without a hash or, for `priority`, without an order.
 
         >>> texts = curate.from_items([{"n": 1, "text": "Hello"}, {"n": 2, "text": "hello "}, {"n": 3, "text": "Bye"}])

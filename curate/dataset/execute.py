@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -15,12 +15,13 @@ from curate.arrow.unknown import fill_schema
 from curate.backends.make import BACKENDS, make_backend
 from curate.clock import SystemClock
 from curate.dataset.stats import LastRun, RunStats
-from curate.driver.options import RunOptions
+from curate.driver.options import parse_run_options
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
 from curate.exchange.kinds.zip import zipped_names
 from curate.exchange.protocol import unequal
 from curate.formats.encoding import Format
 from curate.graph.upstream import checkpoint_options, ready_stages
+from curate.keywords import BY_USING, by_using, of_checkpoint
 from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState
 from curate.observe.progress import NoDisplay
@@ -31,7 +32,7 @@ from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Checkpoint, known_row_count, may_be_incomplete
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
-from curate.plan.stages import reader_of
+from curate.plan.stages import DatasetStages, reader_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
 from curate.sources.protocol import Projection
@@ -47,9 +48,9 @@ from curate.tasks.failure import ShardWaits
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tuning options of a dataset; none changes a row or a written byte.
+    """How a dataset runs, when it is consumed or written; none changes a row or a byte of an output that is complete.
 
-    Raises ConfigError for an unknown backend, and for sizes below 1.
+    Raises ConfigError for an unknown backend, sizes below 1, and numbers that are none.
 
     >>> curate.range(3).using(curate.Options(block_bytes=1 << 20)).take(1)
     [{'id': 0}]
@@ -63,6 +64,16 @@ class Options:
     memory_budget: int | None = None
     """Bytes of blocks that are made and not consumed, at most, beside one block a task; and of batches that a task has
     on their way to and from the actors of a pool. None: 512 MiB."""
+    max_bad_rows: str | int | None = None
+    """Bad rows that are left out of a shard, `N` or `P%`, before it fails. None: 0.1 %, at least 10."""
+    max_failed_shards: str | int | None = None
+    """Failed shards, `N` or `P%`, after which a write or a checkpoint stops. None: it tries all."""
+    redo_stale: bool = False
+    """Whether a write or a checkpoint makes outputs again whose input changed."""
+    drop_removed: bool = False
+    """Whether a write or a checkpoint removes outputs whose input was removed."""
+    allow_concurrent: bool = False
+    """Whether a write or a checkpoint runs beside another process that writes the same output."""
 
     def __post_init__(self) -> None:
         if self.backend is not None and self.backend not in BACKENDS:
@@ -71,6 +82,23 @@ class Options:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name} is {value!r}, expected a whole number of bytes, at least 1")
+        BadRowBudget(bad_rows_of(self))
+        parse_run_options(input="none", output="none", **run_options_of(self))
+
+
+def bad_rows_of(how: Options) -> str | None:
+    """Returns `max_bad_rows` as text."""
+    return None if how.max_bad_rows is None else str(how.max_bad_rows)
+
+
+def stages_of(how: Options) -> DatasetStages:
+    """Returns the owner of a dataset's stages, which run so."""
+    return DatasetStages(how.memory_budget, bad_rows_of(how))
+
+
+def run_options_of(how: Options) -> dict[str, Any]:
+    """Returns the options that `Job.run` has as well: they are for writes and checkpoints."""
+    return {name: getattr(how, name) for name in BY_USING}
 
 
 def blocks(
@@ -101,7 +129,7 @@ def blocks(
             # What follows a limit is one shard: there are few rows, and they come in order.
             meters = run.local(pipeline)
             below = blocks(input, how, stopped, share, run)
-            tally = ShardBooks(BadRowBudget())
+            tally = ShardBooks(BadRowBudget(bad_rows_of(how)))
             made = pipeline.stream(below, tally, ShardContext("limited"), meters.steps)
             made = wait_between(made, tally, SystemClock(), stays=True)
             yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
@@ -124,7 +152,7 @@ def _streamed(
     backend = make_backend(how.backend or "inline")
     run.fusions = fusions
     try:
-        program = StreamProgram(fusions, how.block_bytes)
+        program = StreamProgram(fusions, how.block_bytes, bad_rows_of(how))
         cpus = cpus_of(fusions)
         # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
         run.started(backend.start(Resources(cpus / share), program.pools))
@@ -184,18 +212,27 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
     """
     from curate.graph import entry
 
-    spec = reader_of(lowered)
-    spec = replace(spec, tasks=replace(spec.tasks, memory_budget=how.memory_budget))
+    spec = reader_of(lowered, stages_of(how))
     incomplete = any(map(may_be_incomplete, lowered.upstream))
-    options = RunOptions(inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=incomplete)
+    options = parse_run_options(
+        input="none",
+        output=root,
+        backend=how.backend or "inline",
+        allow_incomplete_input=incomplete,
+        **run_options_of(how),
+    )
+    options = replace(options, inputs=())
     for ready in ready_stages(spec, root, options):
         stage, own, path = ready.stage, ready.options, None
         if ready.checkpoint is not None:
             stage, path = ready.checkpoint.stage, ready.checkpoint.path
             own = checkpoint_options(own, ready.checkpoint)
+            # Also where the rows go through an exchange then: its stages are made anew, of whatever there is.
+            own = replace(own, redo_stale=how.redo_stale, drop_removed=how.drop_removed)
         elif own.output == root:
             break
-        ended = entry.run(stage, replace(own, display=run.write(NoDisplay(), "" if path else stage.record.name)))
+        with by_using(), of_checkpoint():
+            ended = entry.run(stage, replace(own, display=run.write(NoDisplay(), "" if path else stage.record.name)))
         if ended.state is not RunState.COMPLETE:
             told = f"{ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed"
             if path is not None:

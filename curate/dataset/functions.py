@@ -14,7 +14,7 @@ from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
 from curate.keywords import shows_keywords
 from curate.operators import columns, convert, rows
-from curate.operators.udf import UdfOptions, check_options, udf_of
+from curate.operators.udf import UdfOptions, udf_of
 
 
 class Functions(Base):
@@ -148,7 +148,6 @@ class Functions(Base):
         """
         if callable(expr) and not is_expression(expr):
             return self._column("with_column", column_name, expr, "pyarrow", options)
-        check_options("with_column", options)
         expression = as_expression(f"with_column({column_name!r})", expr)
         return self._apply(columns.WithColumn(column_name, expression))
 
@@ -190,9 +189,9 @@ class Functions(Base):
         """Keeps the rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the
         row.
 
-        Rows where an expression is null are dropped. A write counts dropped rows under `reason`. Expressions over
-        columns of Parquet files are pushed into the read: row groups that cannot match are not read. Arguments of a
-        function, and where it runs, are as for `map_batches`.
+        Rows where an expression is null are dropped. A write counts dropped rows under `reason`. First expressions over
+        columns of Parquet files, or of their folders, are pushed into the read: row groups that cannot match are not
+        read, and their rows are counted. Arguments of a function, and where it runs, are as for `map_batches`.
 
         Raises ConfigError for an expression that is not boolean or names an unknown column, and as `map_batches` does.
 
@@ -209,7 +208,6 @@ class Functions(Base):
         if expr is None and is_expression(fn):
             expr = fn
         if expr is not None:
-            check_options("filter", options)
             return self._apply(columns.FilterExpression(as_expression("filter", expr), reason))
         udf, where = udf_of("filter", fn, options)
         return self._apply(rows.FilterRows(udf, reason, where))

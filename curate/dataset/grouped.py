@@ -15,6 +15,7 @@ from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.keywords import shows_keywords
+from curate.operators.arguments import answer_methods
 from curate.operators.convert import check_format
 from curate.operators.udf import UdfOptions, udf_of
 from curate.plan.explain import chain_text
@@ -23,6 +24,7 @@ from curate.plan.nodes import Apply, Exchanged
 D = TypeVar("D", bound=Base)
 
 
+@answer_methods
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupedData(Generic[D]):
     """Rows grouped by keys; the methods return one row per group, or the result of a function for each group.

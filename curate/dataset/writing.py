@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Self, TypedDict, Unpack
 
 from curate import log
 from curate.dataset.base import Base
+from curate.dataset.execute import Options, run_options_of, stages_of
 from curate.dataset.stats import terminal_display
 from curate.driver.options import DEFAULTS, parse_run_options
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.partition import Partitioned
-from curate.formats.record import OutputFormat
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
-from curate.operators.columns import Drop
+from curate.objects.record import OutputFormat
+from curate.operators.columns import Drop, Select
 from curate.plan.nodes import Checkpoint, may_be_incomplete
-from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of
+from curate.plan.stages import stage_of
 from curate.stage.datasink import Datasink, sink_identity
 
 
 class WriteOptions(TypedDict, total=False):
     """How a dataset is written this time: the options of `Job.run` that mean something for a dataset."""
 
+    limit: int | None
+    sample: str | None
     overwrite: bool
     yes: bool
     """Answers what `overwrite` asks."""
@@ -34,11 +37,16 @@ class WriteOptions(TypedDict, total=False):
     drop_removed: bool
     allow_incomplete_input: bool
     allow_concurrent: bool
+    part: str | None
     keep_stages: bool
+    target_task_seconds: float
     max_failed_shards: str | int | None
+    max_in_flight: int | None
+    max_bad_rows: str | int | None
 
 
 WRITE_DEFAULTS = {name: default for name, default in DEFAULTS.items() if name in WriteOptions.__annotations__}
+USING = frozenset(one.name for one in fields(Options))
 
 
 class Writing(Base):
@@ -92,6 +100,8 @@ class Writing(Base):
 
         The other options are those of `Job.run`. `overwrite=True, yes=True` first removes what an earlier write made
         below `path`; `retry_failed` runs the shards that failed, and `redo_stale` those again whose input changed.
+        `limit` and `sample` choose shards of this run, and `max_bad_rows` says how many rows of a shard may be
+        quarantined. Some of them can be set by `using` as well; those that are given here hold.
 
         Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
         other content. Shards that fail do not raise: see `Summary.state`.
@@ -161,6 +171,87 @@ class Writing(Base):
         return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, options)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
+    def write_webdataset(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        codec: str | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Summary:
+        """Writes one WebDataset archive (`.tar`) for each input shard below `path`; all else is as for `write_parquet`.
+
+        A row is a sample, and each column a file of it: `<__key__>.<column>`. Without a column `__key__`, the number of
+        the row in its output is its key. Columns have text or bytes; `cls` may have integers, `json` any values, and
+        `png`, `jpg` and the like pixels (lists or tensors of height x width x bands). A null is no file. Keys that are
+        there twice, and other types, are refused. `codec` is none (default) or gzip. The record of the shard lies
+        behind the end of the archive, where readers of tar do not look.
+
+        >>> import tempfile, pathlib, tarfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
+        >>> made = curate.from_items([{"__key__": "a", "txt": "one", "json": {"n": 1}}])
+        >>> _ = made.write_webdataset(out, backend="inline")
+        >>> tarfile.open(out / "part-00000-of-00001.tar").getnames()
+        ['a.txt', 'a.json']
+        """
+        return self._write(path, OutputFormat.WEBDATASET, partition_cols, backend, codec, options)
+
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
+    def write_tfrecords(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Summary:
+        """Writes one TFRecord file of `tf.train.Example` records for each input shard below `path`; all else is as for
+        `write_parquet`.
+
+        Columns have text, bytes, integers, 32-bit floats, or lists of one of these; other types are refused, 64-bit
+        floats too. Null is a feature that is missing. Files are compressed with gzip, because the record of the shard
+        lies where readers of gzip do not look: read them with `compression_type="GZIP"` in TensorFlow.
+
+        >>> import tempfile, pathlib
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
+        >>> _ = curate.range(2).write_tfrecords(out, backend="inline")
+        >>> [path.name for path in out.glob("part*")], curate.read_tfrecords(out).take_all()
+        (['part-00000-of-00001.tfrecords.gz'], [{'id': 0}, {'id': 1}])
+        """
+        return self._write(path, OutputFormat.TFRECORDS, partition_cols, backend, None, options)
+
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
+    def write_numpy(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        column: str,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Summary:
+        """Writes `column` as one array of numpy (`.npy`) for each input shard below `path`; all else is as for
+        `write_parquet`.
+
+        Rows are the first dimension. The column has numbers, or tensors or lists of numbers, all of one shape. Null and
+        another shape fail the shard, and other types are refused. Until the last row is known, the values wait in a
+        temporary file. The record of the shard lies behind the array, where `numpy.load` does not look.
+
+        >>> import tempfile, pathlib, numpy
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> made = curate.from_items([{"id": 1, "vector": [0.5, 1.0]}, {"id": 2, "vector": [0.0, 2.0]}])
+        >>> _ = made.write_numpy(folder / "out", column="vector", backend="inline")
+        >>> numpy.load(folder / "out" / "part-00000-of-00001.npy").tolist()
+        [[0.5, 1.0], [0.0, 2.0]]
+        """
+        if not isinstance(column, str):
+            raise ConfigError(f"write_numpy(column={column!r}): expected the name of a column")
+        folders = () if partition_cols is None else key_columns("partition_cols", partition_cols)
+        kept = self._apply(Select(tuple(dict.fromkeys([column, *folders]))))
+        return kept._write(path, OutputFormat.NUMPY, partition_cols, backend, None, options)
+
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_datasink(
         self,
         path: str | os.PathLike[str],
@@ -198,8 +289,7 @@ class Writing(Base):
         ['a', 'b']
         """
         identity, codec = sink_identity(sink, codec)
-        stages = SinkStages(sink, identity)
-        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, options, stages)
+        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, options, sink, identity)
 
     def _write(
         self,
@@ -209,19 +299,18 @@ class Writing(Base):
         backend: str | None,
         codec: str | None,
         options: WriteOptions,
-        stages: DatasetStages = DATASET,
+        sink: Datasink | None = None,
+        sink_identity: Any = None,
     ) -> Summary:
         from curate.graph.entry import run
 
-        for name in options:
-            if name not in WRITE_DEFAULTS:
-                hint = did_you_mean(name, WRITE_DEFAULTS)
-                raise ConfigError(f"a write has no option {name!r}{hint}; it has: {', '.join(WRITE_DEFAULTS)}")
         log.ensure_configured()
+        changes: dict[str, Any] = {name: value for name, value in options.items() if name in USING}
+        how = replace(self._how, **changes)
         plan = self._plan if partition_cols is None else self._partitioned(partition_cols)._plan
-        stage = stage_of(plan, format, codec, stages)
-        stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
-        given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **options}
+        stage = stage_of(plan, format, codec, replace(stages_of(how), sink=sink, sink_identity=sink_identity))
+        own = {name: value for name, value in options.items() if name not in USING}
+        given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **run_options_of(how), **own}
         if where := backend or self._how.backend:
             given["backend"] = where
         shown = self._ran.begin().write(terminal_display())

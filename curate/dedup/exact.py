@@ -70,6 +70,11 @@ class ExactDedup:
     """The column that duplicates are told by; None: they are not told."""
 
     @property
+    def keeps_earlier(self) -> bool:
+        """Whether no row is dropped for one behind it: then rows behind all others change nothing of what is kept."""
+        return self.keep == "first" and self.priority is None
+
+    @property
     def needed(self) -> set[str]:
         """The columns that are looked at."""
         return {*self.columns, *filter(None, (self.priority, self.id_column))}

@@ -40,6 +40,10 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         from curate.storage.local import probe_linking
 
         probe_linking(prepared.stores.scratch)
+    elif prepared.output.startswith("s3://") and todo.job is not None:
+        from curate.storage.s3.probe import refuse_lax
+
+        refuse_lax(prepared.stores.of(prepared.output), prepared.stores.scratch)
     if todo.remove is not None:
         remove_job(ledger, prepared.record.name, prepared.run_ids, todo.remove, options)
         prepared.owned.claim(None, prepared.owned.moment())
@@ -85,13 +89,13 @@ def _drop(prepared: Prepared) -> None:
     todo, ledger = prepared.uncommitted, prepared.ledger
     log = get_logger(job=prepared.record.name)
     if todo.left:
-        log.warning("removing leftovers of shards whose input no longer matches --input", objects=len(todo.left))
+        log.warning("removing leftovers of shards whose input is no longer given", objects=len(todo.left))
     for object in todo.left:
         _take_away(ledger, object)
     if todo.dropped is None:
         return
     log.info(
-        "taking out shards whose input no longer matches --input",
+        "taking out shards whose input is no longer given",
         shards=len(todo.dropped),
         objects=len(todo.dropped_outputs),
     )

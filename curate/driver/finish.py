@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from curate.driver.history import RECORD_READERS
 from curate.driver.state import Prepared, generation_hash
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
-from curate.formats.record import read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.log import get_logger
+from curate.objects.record import read_record
 from curate.stage.outputs import books_of
 from curate.storage.protocol import Object, Outcome
 from curate.tasks.books import Books

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.record import read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
@@ -19,6 +18,7 @@ from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.stages import StageReport, parse_stages
+from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.job_record import JobRecord
 from curate.stage.outputs import books_of
@@ -114,11 +114,22 @@ def _summarised(there: JobOutputs, matched: OutputMatch) -> History | None:
 
 def _recovered(there: JobOutputs, matched: OutputMatch) -> History:
     history = History(quarantining=np.zeros(len(there.plan), dtype=bool))
-    counted = np.zeros(len(there.plan), dtype=bool)
-    for rank, event in there.done(matched):
-        if not counted[rank]:
-            counted[rank] = True
-            history.add(rank, Books.parse(event["rows"], event["counters"], event.get("metrics")))
+    for rank, books in recovered(there, matched, matched.done):
+        if books is None:
+            history.foreign[rank] = there.at(matched.position[rank])
+        else:
+            history.add(rank, books)
+    return history
+
+
+def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[tuple[int, Books | None]]:
+    """Yields the shards that are done and `asked` for, one boolean a shard, with their books: from events, else from
+    outputs; None for an output of another identity. Raises ConfigError for one that was not written by curate."""
+    left = matched.done & asked
+    for rank, event in there.done(matched) if left.any() else ():
+        if left[rank]:
+            left[rank] = False
+            yield rank, Books.parse(event["rows"], event["counters"], event.get("metrics"))
 
     def read(rank: int) -> tuple[int, Books | None]:
         try:
@@ -126,12 +137,7 @@ def _recovered(there: JobOutputs, matched: OutputMatch) -> History:
         except ForeignOutputError:
             return rank, None
 
-    for rank, books in _each(read, np.flatnonzero(matched.done & ~counted)):
-        if books is None:
-            history.foreign[rank] = there.at(matched.position[rank])
-        else:
-            history.add(rank, books)
-    return history
+    yield from _each(read, np.flatnonzero(left))
 
 
 def stale_outputs(there: JobOutputs, matched: OutputMatch, ranks: Any) -> list[Object]:
@@ -156,7 +162,7 @@ def _books(there: JobOutputs, found: Object) -> Books:
         if isinstance(gone := error.__cause__, ObjectNotFound | GenerationMismatch):
             # By another driver, which has ended the job and sweeps its stages; or by whoever removes outputs.
             raise type(gone)(f"{found.uri} was removed or replaced while this run read it: run this again") from error
-        raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
+        raise ConfigError(f"{error}; it has the name of an output: move it, or use another output") from error
 
 
 def ours(there: JobOutputs, matched: OutputMatch) -> Any:

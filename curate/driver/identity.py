@@ -7,7 +7,7 @@ from typing import Any
 
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError
-from curate.keywords import option
+from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
@@ -24,7 +24,7 @@ def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing) -> dict[st
     if listing.plan_parts:
         raise ConfigError(
             f"{ledger.uri(layout.PLAN)} holds a plan, but {ledger.uri(layout.JOB)} is missing; the ledger was "
-            "damaged from outside: choose another --output, or remove this one"
+            "damaged from outside: choose another output, or remove this one"
         )
     return {
         "format_version": layout.FORMAT_VERSION,
@@ -60,14 +60,14 @@ def accepted_code(
         get_logger(job=record.name).warning(
             "the job's code changed under the same version; its outputs are those of the old code",
             output=ledger.root,
-            next=f"raise `version` and run with another --output or {option('overwrite')} if the change matters",
+            next=f"raise `version` and run with another output or {option('overwrite')} if the change matters",
         )
         return ""
     if not options.accept_code_change:
         raise ConfigError(
             f"the code of {record.name!r} changed (digest {recorded} before, {record.code_digest} now), but not its "
             f"version, and {ledger.root} is unfinished: new outputs may not fit the existing ones. "
-            f"Go on with {option('accept_code_change')}, or raise `version` and start over with {option('overwrite')}."
+            f"Go on with {option('accept_code_change')}, or raise `version` and {start_over()}."
         )
     return record.code_digest
 
@@ -79,8 +79,8 @@ def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any]) 
             f"{ledger.root} already contains output of {job['job']!r} with another identity "
             f"({job['fingerprint']}, this one is {record.fingerprint}):\n"
             + identity_difference(job["identity"], dict(record.identity))
-            + "\nRun with the old values, choose another --output, or replace what is there with "
-            + f"{option('overwrite')}."
+            + "\nRun with the old values, choose another output, or "
+            + f"{start_over()}."
         )
 
 

@@ -14,6 +14,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.keywords import option, shows_keywords
 from curate.observe.progress import Display, NoDisplay
 from curate.storage.uris import normalise
+from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
 from curate.units import parse_percent
 
@@ -56,10 +57,15 @@ def _option(help: str, *, default: Any = MISSING, **how: Any) -> Any:
     return field(default=default, metadata={"option": RunOption(help, **how)})
 
 
+def no_input() -> str:
+    """Returns what is said to who gave no input."""
+    return f"no input was given; add {option('input', 'PATH_OR_GLOB')}; it can be several"
+
+
 def _inputs(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not inputs:
-        raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
+        raise ConfigError(no_input())
     return tuple(_path(one) for one in inputs)
 
 
@@ -98,6 +104,15 @@ def _seconds(value: float) -> float:
     return value
 
 
+def _part(text: str | None) -> Part | None:
+    if text is None:
+        return None
+    try:
+        return Part.of_environment(os.environ) if text == "auto" else Part.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{option('part', text)}: {error}") from error
+
+
 def _failed_shards(value: str | int | None) -> str | None:
     if value is not None:
         parse_max_failed_shards(str(value), 1)
@@ -112,7 +127,7 @@ class RunOptions:
     """
 
     inputs: tuple[str, ...] = _option(
-        "file, directory or quoted glob, local or gs://; can be repeated",
+        "file, directory or quoted glob, local or a URI (gs://, s3://, hf://, ...); can be repeated",
         name="input",
         short="-i",
         metavar="PATH",
@@ -146,12 +161,19 @@ class RunOptions:
         "read the output of a job that is not complete, or lacks outputs", default=False
     )
     allow_concurrent: bool = _option("run alongside another process that is already writing this output", default=False)
+    part: Part | None = _option(  # noqa: RUF009 - a field
+        "be driver K (from 0) of N that make one output together, each on its own machine, without Ray between them; "
+        "auto: as Slurm, Kubernetes or torchrun number this process",
+        default=None,
+        metavar="K/N",
+        check=_part,
+    )
+    """It begins with its part of the shards, and then helps with the others."""
     retry_failed: bool = _option("this run only: the shards that failed before", default=False)
     """Those that have no output."""
     redo_stale: bool = _option("do shards again whose input changed since their output was made", default=False)
     drop_removed: bool = _option(
-        "remove shards whose input no longer matches --input (it was deleted, or the glob is narrower now), and their "
-        "outputs",
+        "remove shards whose input is no longer given (it was deleted, or the glob is narrower now), and their outputs",
         default=False,
     )
     keep_stages: bool = _option(
@@ -181,12 +203,17 @@ class RunOptions:
     """Whether SIGINT and SIGTERM end the run in order; only a program's main thread may."""
 
     @property
+    def concurrent(self) -> bool:
+        """Whether other drivers may be making the same output."""
+        return self.allow_concurrent or self.part is not None
+
+    @property
     def restricted_by(self) -> str:
         """What restricts this run to some shards of the job, as it is given; empty if nothing does."""
         given = {
-            "--retry-failed": self.retry_failed,
-            f"--limit {self.limit}": self.limit is not None,
-            f"--sample {100 * (self.sample or 0.0):g}%": self.sample is not None,
+            option("retry_failed"): self.retry_failed,
+            option("limit", self.limit): self.limit is not None,
+            option("sample", f"{100 * (self.sample or 0.0):g}%"): self.sample is not None,
         }
         return " ".join(text for text, wanted in given.items() if wanted)
 
@@ -207,6 +234,7 @@ class RunArguments(TypedDict, total=False):
     accept_code_change: bool
     allow_incomplete_input: bool
     allow_concurrent: bool
+    part: str | None
     retry_failed: bool
     redo_stale: bool
     drop_removed: bool
@@ -241,6 +269,13 @@ def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
         if how.below_one and value is not None and value < 1:
             raise ConfigError(f"{option(name, value)} {how.below_one}, at least 1")
         values[OPTIONS[name].name] = how.check(value)
+    if values.get("part") is not None:
+        for name in ("overwrite", "redo_stale", "drop_removed"):
+            if values.get(name):
+                raise ConfigError(
+                    f"{option('part', str(values['part']))} makes outputs beside other drivers, and {option(name)} "
+                    f"removes some: run once with {option(name)} alone, then start the parts"
+                )
     if values.pop("yes", False):
         values["confirm"] = lambda _: True
     return RunOptions(**{name: value for name, value in values.items() if value is not None})

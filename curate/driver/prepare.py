@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from curate.clock import Clock, SystemClock
 from curate.driver.history import JobOutputs, look_back, stale_outputs
 from curate.driver.identity import accepted_code, job_of
-from curate.driver.options import RunOptions, resolve_output
+from curate.driver.options import RunOptions, no_input, resolve_output
 from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
 from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
-from curate.keywords import option
+from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -36,6 +36,7 @@ from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.stage.stage import Stage
+from curate.storage.regions import crossings, machine_region, region_of
 from curate.storage.uris import is_local
 from curate.tasks.shard import SliceKind
 
@@ -49,9 +50,11 @@ def prepare(
     Raises ConfigError for every reason not to run that can be seen before.
     """
     if not options.inputs and stage.rows.grows:
-        raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
+        raise ConfigError(no_input())
     if options.limit is not None and options.limit < 1:
-        raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
+        raise ConfigError(
+            f"{option('limit', options.limit)} leaves nothing to do; it is a number of shards, at least 1"
+        )
     if options.overwrite and options.retry_failed:
         raise ConfigError(
             f"{option('overwrite')} removes all outputs, so {option('retry_failed')} would have nothing to retry; pass "
@@ -84,7 +87,7 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
         # Counting streams rows, which is much to load for the many jobs that have no limit.
         from curate.streaming.count import decide
 
-        job["limit"] = decide(stage.limit, options.backend)
+        job["limit"] = decide(stage.limit, options.backend, stage.tasks.max_bad_rows)
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
@@ -113,13 +116,16 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
         if stage.limit is not None or not stage.rows.grows:
             raise ConfigError(
                 f"{option('drop_removed')}: what {prepared.output} is made of was decided from all of its inputs, the "
-                f"removed ones among them; make it anew with {option('overwrite')}"
+                f"removed ones among them; {start_over()}"
             )
         found = drop(prepared.there, options, prepared.growth)
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
         prepared.planned(found.plan)
     first = not len(prepared.plan)
-    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if stage.rows.grows else None
+    if stage.rows.grows:
+        same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)
+    else:
+        same = _renewed(prepared) if stage.extended is not None else None
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = pa.concat_tables(parts)
@@ -183,6 +189,13 @@ def _grow(prepared: Prepared) -> Any:
         if growth.new:
             get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
     return pa.concat_tables(rows) if rows else None
+
+
+def _renewed(prepared: Prepared) -> Any:
+    """Returns rows of the plan with the generations that inputs have now, None if all have theirs. Their bytes are the
+    same: a job with an exchange has taken no others (see `curate.graph.start`)."""
+    others = ~(prepared.growth.changed & prepared.matched.done)
+    return None if others.all() else replan_changed(prepared.plan, prepared.inputs, prepared.growth, others)
 
 
 def _redo_stale(prepared: Prepared) -> None:
@@ -250,6 +263,8 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
     if any(prepared.missing_inputs):
         first = int(np.flatnonzero(prepared.growth.missing)[0])
         log.warning(missing_text(*prepared.missing_inputs), example=prepared.plan.shard(first).uri)
+    for line in _crossings(prepared) if len(prepared.todo) else ():
+        log.warning(line, next="bytes that leave a region are paid for: run where the data is, or change the output")
     if prepared.matched.foreign:
         log.warning(
             "objects under the output prefix are not of this job; they are left alone",
@@ -258,21 +273,35 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
         )
 
 
+def _crossings(prepared: Prepared) -> list[str]:
+    """Returns what this run would move between regions, as far as it is known where things are."""
+    table = prepared.plan.table.take(pa.array(prepared.todo))
+    read_bytes: dict[str, int] = {}
+    for uri, size in zip(table["uri"].to_pylist(), table["size_bytes"].to_pylist(), strict=True):
+        if not is_local(uri):
+            bucket = "/".join(uri.split("/", 3)[:3])
+            read_bytes[bucket] = read_bytes.get(bucket, 0) + size
+    output = "/".join(prepared.output.split("/", 3)[:3])
+    places = read_bytes if is_local(prepared.output) else {**read_bytes, output: 0}
+    found = {bucket: region_of(bucket, prepared.stores.of(bucket)) for bucket in places}
+    return crossings(read_bytes, output, found, machine_region() if any(found.values()) else "")
+
+
 def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
     if options.redo_stale:
         whole = pc.equal(prepared.plan.table["kind"].take(pa.array(prepared.stale)), SliceKind.WHOLE.value)
         if pc.any(whole).as_py():
             return (
                 f"this run was not asked for them: run again with {option('redo_stale')}, without "
-                f"{option('limit', 'N')}, {option('sample', 'P%')} or {option('retry_failed')}"
+                f"{option('limit', ...)}, {option('sample', ...)} or {option('retry_failed')}"
             )
         parts = "these are parts of large inputs, which are split as the old ones were"
-        return f"{parts}: start over with {option('overwrite')}"
+        return f"{parts}: {start_over()}"
     return f"run again with {option('redo_stale')} to replace them"
 
 
-def describe(prepared: Prepared, rivals: str = "") -> str:
-    """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers."""
+def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
+    """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers, `part` is of this one."""
     done = prepared.matched.done[prepared.scope]
     lines = [
         f"job      {prepared.record.name}  (fingerprint {prepared.record.fingerprint})",
@@ -285,6 +314,8 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if prepared.uncommitted.remove is not None:
         lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger ({option('overwrite')})")
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
+    if part:
+        lines.append(part)
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")
@@ -293,7 +324,7 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if prepared.uncommitted.dropped is not None:
         shards, objects = len(prepared.uncommitted.dropped), len(prepared.uncommitted.dropped_outputs)
         lines.append(
-            f"drop     {shards:,}: no --input matches their input any more; {objects:,} objects made of them go "
+            f"drop     {shards:,}: their input is no longer given; {objects:,} objects made of them go "
             f"({option('drop_removed')})"
         )
     if any(prepared.missing_inputs):

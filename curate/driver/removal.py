@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch
-from curate.formats.record import OutputFormat
+from curate.folders import nofollow
 from curate.formats.write.writer import suffix
 from curate.keywords import option
 from curate.ledger import layout
@@ -26,8 +26,8 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal
 from curate.ledger.side_outputs import SIDES, sides_of_ids
+from curate.objects.record import OutputFormat
 from curate.stage.job_record import JobRecord
-from curate.storage import nofollow
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
 
@@ -91,7 +91,7 @@ MOST_FOLDERS = 16
 def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> None:
     """Raises ConfigError if one of the objects may not be deleted; asks about one in each of the first folders.
 
-    `why` says who wants them removed: "--overwrite".
+    `why` is the option that wants them removed.
     """
     asked: set[str] = set()
     for one in objects:
@@ -107,7 +107,7 @@ def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> Non
             )
             raise ConfigError(
                 f"{why} would remove {one.uri}, which is not allowed: {who}; nothing was removed. Write to another "
-                f"--output, or run this as someone who may delete there"
+                "output, or run this as someone who may delete there"
             )
 
 
@@ -170,8 +170,8 @@ def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
     if gone.all():
         raise ConfigError(
             f"{option('drop_removed')} would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of "
-            "earlier runs is among those of --input, which looks like another --input; check it, or remove the "
-            "whole output"
+            "earlier runs is among the inputs of this run, which look like those of another job; check them, or remove "
+            "the whole output"
         )
     part = removal(plan.table.filter(pa.array(gone)))
     rows, records = _outputs(there, part["id"])
@@ -213,7 +213,7 @@ def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: l
     columns = (column.filter(mask) for column in (listing.names, listing.sizes, listing.generations))
     left = replace(listing, **dict(zip(("names", "sizes", "generations"), columns, strict=True)))
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
-    if named and not options.allow_concurrent:  # else another driver may be about to name it; it is swept at the end
+    if named and not options.concurrent:  # else another driver may be about to name it; it is swept at the end
         named -= _named_by_others(replace(there, listing=left))
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:

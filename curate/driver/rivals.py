@@ -14,6 +14,10 @@ What a run's heartbeat says, and what becomes of it:
 
 Ten minutes are sixty heartbeats, and more than clocks of two hosts are usually apart. A driver that is judged gone by
 mistake costs double work; for `--overwrite`, which would cost its outputs, only a day of silence counts unseen.
+
+Drivers of the parts of one output are not in each other's way, unless two have the same part, or divide the output into
+other numbers of parts. While they run, each looks at the heartbeats of the others now and then. It does not wait for a
+driver whose heartbeat did not change for 30 s. It counts these seconds itself, because the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -24,14 +28,17 @@ from enum import Enum
 from curate.clock import Clock
 from curate.errors import ConfigError
 from curate.keywords import option
-from curate.ledger.heartbeat import Heartbeat, ProcessState, read_heartbeats
+from curate.ledger.heartbeat import NEWEST_RUNS, RUNS_A_PART, Heartbeat, ProcessState, read_heartbeats
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.log import get_logger
+from curate.tasks.parts import Part
 
 BETWEEN_LOOKS_S = 2 * HEARTBEAT_S
 LONG_SILENT_S = 600.0
 """Silence after which a run elsewhere is taken for gone at the first look."""
+PART_SILENT_S = 3 * HEARTBEAT_S
+"""Silence after which the driver of another part is not waited for. If it was only slow, a few shards run twice."""
 OVERWRITE_SILENT_S = 86_400.0
 """The same for a driver that is going to remove what the other one would still be making."""
 
@@ -61,14 +68,28 @@ def second_look(before: Heartbeat, after: Heartbeat) -> Liveness:
     return Liveness.ALIVE if after.running and after.updated != before.updated else Liveness.GONE
 
 
+def runs_of_parts(part: Part | None) -> int:
+    """Returns how many of the newest runs to look at, for the driver of a part."""
+    return NEWEST_RUNS + (0 if part is None else RUNS_A_PART * part.count)
+
+
 def running_drivers(
-    ledger: Ledger, run_ids: Iterable[str], clock: Clock, *, silent_s: float = LONG_SILENT_S, wait: bool = True
+    ledger: Ledger,
+    run_ids: Iterable[str],
+    clock: Clock,
+    *,
+    silent_s: float = LONG_SILENT_S,
+    wait: bool = True,
+    part: Part | None = None,
 ) -> list[tuple[Heartbeat, Liveness]]:
-    """Returns the runs that are not gone: alive, or unclear where it may not `wait` for a second look.
+    """Returns the runs that are not gone: alive, or unclear where it may not `wait` for a second look; for the driver
+    of a `part`, without those of other parts.
 
     One small read a run, of the newest 20; two heartbeats (20 s) later another of those that were unclear.
     """
-    beats = read_heartbeats(ledger, run_ids, begun=True)
+    beats = read_heartbeats(ledger, run_ids, begun=True, newest=runs_of_parts(part))
+    if part is not None:
+        beats = [beat for beat in beats if beat.part == str(part) or not beat.part.endswith(f"/{part.count}")]
     looked = [(beat, first_look(beat, beat.process.state(), clock.now(), silent_s)) for beat in beats]
     found: list[tuple[Heartbeat, Liveness]] = [
         (beat, standing) for beat, standing in looked if standing is not Liveness.GONE
@@ -92,15 +113,23 @@ def running_drivers(
 
 
 def refuse_rivals(
-    ledger: Ledger, run_ids: Iterable[str], clock: Clock, *, allow_concurrent: bool, overwrite: bool
+    ledger: Ledger,
+    run_ids: Iterable[str],
+    clock: Clock,
+    *,
+    allow_concurrent: bool,
+    overwrite: bool,
+    part: Part | None = None,
 ) -> None:
-    """Raises ConfigError if another driver is running on the output, naming it and what to do.
+    """Raises ConfigError if another driver is running on the output, naming it and what to do; for the driver of a
+    `part`, unless the other one makes another part.
 
     With `allow_concurrent`, both help, and nothing is looked at; not with `overwrite`.
     """
     if allow_concurrent and not overwrite:
         return
-    found = running_drivers(ledger, run_ids, clock, silent_s=OVERWRITE_SILENT_S if overwrite else LONG_SILENT_S)
+    silent_s = OVERWRITE_SILENT_S if overwrite else LONG_SILENT_S
+    found = running_drivers(ledger, run_ids, clock, silent_s=silent_s, part=part)
     if not found:
         return
     beat, _ = found[-1]
@@ -110,10 +139,40 @@ def refuse_rivals(
             f"{problem}; {option('overwrite')} would remove what it makes. Wait until it has ended (curate status "
             f"{ledger.root}), or stop it first (on {beat.process.host}: kill {beat.process.pid})"
         )
-    raise ConfigError(
-        f"{problem}. Watch it with: curate status {ledger.root}. Run this again when it has ended, or now with "
-        f"{option('allow_concurrent')} to help it"
-    )
+    watch = f"Watch it with: curate status {ledger.root}. Run this again when it has ended"
+    if part is not None:
+        has = f"it has {option('part', beat.part)}" if beat.part else "it makes the whole output"
+        one_each = "All drivers of an output need the same number of parts, and a part of their own"
+        raise ConfigError(f"{problem}; {has}, this one {option('part', str(part))}. {one_each}. {watch}")
+    raise ConfigError(f"{problem}. {watch}, or now with {option('allow_concurrent')} to help it")
+
+
+class OtherDrivers:
+    """The other drivers of an output, as one of them sees them from time to time."""
+
+    def __init__(self, ledger: Ledger, part: Part, clock: Clock) -> None:
+        self._ledger = ledger
+        self._newest = runs_of_parts(part)
+        self._clock = clock
+        self._moved: dict[str, tuple[float, float]] = {}
+        """Of each run: when it last beat, by its clock, and since when that is known, by this driver's."""
+        self._ended: set[str] = set()
+
+    def alive(self, run_ids: Iterable[str]) -> list[Heartbeat]:
+        """Returns the last heartbeats of those runs that go on. One small read for each that was not seen to end."""
+        now_s, found = self._clock.monotonic(), []
+        for beat in read_heartbeats(self._ledger, set(run_ids) - self._ended, begun=True, newest=self._newest):
+            standing = first_look(beat, beat.process.state(), self._clock.now())
+            if standing is Liveness.GONE:
+                self._ended.add(beat.run_id)
+                continue
+            updated, since_s = self._moved.get(beat.run_id, (None, now_s))
+            if updated != beat.updated:
+                since_s = now_s
+            self._moved[beat.run_id] = beat.updated, since_s
+            if now_s - since_s <= PART_SILENT_S:
+                found.append(beat)
+        return found
 
 
 def describe_rivals(found: Sequence[tuple[Heartbeat, Liveness]]) -> str:

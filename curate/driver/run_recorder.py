@@ -18,21 +18,21 @@ from curate.ledger.stages import ExchangeReport, StageReport, exchanges, source_
 from curate.ledger.summary import RunState, Summary, staged_as_dict
 from curate.log import get_logger
 from curate.observe.eta import Pace, middle
-from curate.observe.metrics import Capacity, PipelineMetrics, Role, operated
+from curate.observe.metrics import Gauge, Role
 from curate.observe.progress import Progress
-from curate.observe.retries import Retrying, busy_text, next_try
+from curate.observe.retries import Retrying, busy_text, failed_text, next_try
 from curate.observe.run_totals import RunTotals
 from curate.observe.status import RateWindow
-from curate.pipeline.meters import Meter, add_packed
+from curate.pipeline.meters import add_packed
 from curate.runtime.protocol import Backend
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 from curate.tasks.events import Launch, Outcome
-from curate.tasks.failure import Failure, FailureKind, ShardProgress, ShardRecord, ShardWaits
+from curate.tasks.failure import FailureKind, ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 
-LOOK_AT_POOLS_S = 1.0
-"""How often the run notes how its pools are doing."""
+MOST_AT_HAND = 2_000
+"""Running shards that a heartbeat names: 14 KB. Of more, drivers of other parts may do some again."""
 MOST_WARNINGS = 100
 """Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
 
@@ -59,7 +59,7 @@ class RunRecorder:
         self.started_s = started_s
         self.started = started
         self.log = get_logger(job=prepared.record.name, run=prepared.run_id)
-        matched, plan = prepared.matched, prepared.plan
+        matched, plan, held = prepared.matched, prepared.plan, int(prepared.plan.sizes[scheduler.held()].sum())
         positions = matched.position[matched.done]
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
@@ -77,8 +77,8 @@ class RunRecorder:
             bytes_out=int(sizes[positions].sum()),
             done=self.skipped,
             job_done=int(np.count_nonzero(matched.done)),
-            bytes_left=int(plan.sizes[prepared.todo].sum()),
-            bytes_scope=int(plan.sizes[prepared.scope].sum()),
+            bytes_left=int(plan.sizes[prepared.todo].sum()) - held,
+            bytes_scope=int(plan.sizes[prepared.scope].sum()) - held,
         )
         self.generations = np.zeros(len(plan), dtype=np.int64)
         """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
@@ -90,16 +90,13 @@ class RunRecorder:
         self._warned = 0
         self._retrying = Retrying()
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.stage.operator.metered]
-        self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
-        self._meters = [Meter() for _ in self._operators]
-        self._capacity = Capacity()
-        self._backend: Backend | None = None
-        self._waits = ""
-        self._began_s = self._ticked_s = started_s
-        self._looked_at_pools_s = started_s
+        operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
+        self._gauge = Gauge(operators, started_s)
+        self._waits = self._waits_for = ""
+        self._helps = False
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
-        self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._beat)
+        self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._beat, options.part)
 
     def open(self) -> None:
         """Writes down that the run has begun, and from now on how far it is."""
@@ -122,9 +119,7 @@ class RunRecorder:
 
     def begin(self, backend: Backend) -> None:
         """Measures from now on what the operators have to work with."""
-        self._backend = backend
-        self._began_s = self._ticked_s = self._looked_at_pools_s = self.clock.monotonic()
-        self._capacity.look(self._began_s, backend.slots(), backend.pools())
+        self._gauge.begin(backend, self.clock.monotonic())
 
     def close(self, state: RunState) -> None:
         """Writes down the rest, and how the run ended."""
@@ -136,11 +131,6 @@ class RunRecorder:
     def done(self, launch: Launch, record: ShardRecord) -> None:
         """Books a shard whose output exists."""
         self._done(launch.attempt, launch.task, record)
-
-    @property
-    def given_up(self) -> Any:
-        """Ranks of the shards that this run gave up."""
-        return self.totals.given_up
 
     def done_after_all(self, record: ShardRecord) -> None:
         """Books a shard as done that was given up: a task that was taken for dead has published its output."""
@@ -165,7 +155,7 @@ class RunRecorder:
             self.prepared.history.add(record.index, books)
             self.totals.shard_done(record)
             if record.meters:
-                add_packed(self._meters, record.meters)
+                add_packed(self._gauge.meters, record.meters)
         if record.different:
             self.log.warning(
                 "another attempt had published different bytes: the job's code is not deterministic",
@@ -201,7 +191,7 @@ class RunRecorder:
         self._warned += 1
         if self._warned <= MOST_WARNINGS:
             self.log.warning(
-                self._said(failure, final=final),
+                failed_text(failure, self.scheduler.policy.limit(failure.kind), final=final),
                 shard=shard.id,
                 attempt=launch.attempt,
                 kind=failure.kind.value,
@@ -217,15 +207,6 @@ class RunRecorder:
             | {"index": event["index"]}
         )
         self._runlog.add(event)
-
-    def _said(self, failure: Failure, *, final: bool) -> str:
-        """Returns what is logged of a failed try."""
-        limit = self.scheduler.policy.limit(failure.kind)
-        if failure.kind is FailureKind.RETRY_LATER:
-            if final:
-                return f"shard failed: the service was busy {limit + 1} times in a row"
-            return f"{busy_text(failure.reason)}; {next_try('this shard', failure.wait_s, failure.tries, limit)}"
-        return "shard failed" if final else f"shard failed; {next_try('it', failure.wait_s, failure.tries, limit)}"
 
     def waits(self, launch: Launch, word: ShardWaits) -> None:
         """Notes that a shard waits within its task, or no longer does."""
@@ -247,6 +228,27 @@ class RunRecorder:
         with self._lock:
             self.totals.moves(word)
 
+    def helps(self, ranks: Any, waits: str) -> None:
+        """Counts shards of other parts as this run's to do; `waits` says what it waits for, if there are none."""
+        with self._lock:
+            self.totals.helps(ranks)
+        if waits and not self._waits_for:
+            self.log.info(waits)
+        self._waits_for, self._helps = waits, len(ranks) > 0
+
+    def found_elsewhere(self, ranks: Any) -> None:
+        """Counts shards that other drivers have done: their books are not known before `gathered`."""
+        with self._lock:
+            self.totals.found_elsewhere(ranks)
+
+    def gathered(self, record: ShardRecord) -> None:
+        """Books one of those shards."""
+        self.generations[record.index] = generation_hash(record.generation)
+        with self._lock:
+            if record.books is not None:
+                self.prepared.history.add(record.index, record.books)
+            self.totals.gathered(record)
+
     def disturbed(self, ranks: Any) -> None:
         """Books shards as failed that were done, and whose output is gone or another's now."""
         self.log.warning(
@@ -265,9 +267,12 @@ class RunRecorder:
         with self._lock:
             self._window.add(now_s, self.totals.shards_run, self.totals.rows_seen(), self.totals.bytes_read)
             self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
-            self._look(now_s, slots)
-            self._waits = "" if self._backend is None else self._backend.waits()
+            self._waits = self._gauge.look(now_s, slots)
         self._show(now_s)
+        if self._helps:
+            # By now these shards run: others that help leave them alone.
+            self._helps = False
+            self._runlog.beat()
 
     def wait(self, backend: Backend) -> None:
         """Tells what the cluster has no place for, before the first task runs."""
@@ -280,13 +285,6 @@ class RunRecorder:
         if now_s - self._shown_s >= self.options.display.interval_s:
             self._shown_s = now_s
             self.options.display.show(self.progress())
-
-    def _look(self, now_s: float, slots: int) -> None:
-        pools = None
-        if self._backend is not None and now_s - self._looked_at_pools_s >= LOOK_AT_POOLS_S:
-            self._looked_at_pools_s, pools = now_s, self._backend.pools()
-        self._capacity.look(now_s, slots, pools)
-        self._ticked_s = now_s
 
     def _event(self, attempt: int, task: int, record: ShardRecord, outcome: str) -> dict[str, Any]:
         return {
@@ -306,36 +304,28 @@ class RunRecorder:
         with self._lock:
             rate = self._window.rates()
             totals = self.totals
-            left = len(self.prepared.scope) - totals.done - totals.failed
+            # Without the shards that other drivers begin with.
+            total = len(self.prepared.scope) - len(self.scheduler.held())
+            left = total - totals.done - totals.elsewhere - totals.failed
             # As far as the driver knows: one shard a busy slot.
             running = min(self.scheduler.running_tasks, self._slots)
             return Progress(
                 self.prepared.record.name if self._at is None else self._at.job,
-                len(self.prepared.scope),
-                totals.done,
+                total,
+                totals.done + totals.elsewhere,
                 running,
                 totals.failed,
                 totals.books.rows_in,
                 rate,
                 self._pace.time_left(left, totals.bytes_left),
-                self._measured(running),
+                self._gauge.metrics(running, self.start_s),
                 "" if self._at is None else self._at.text,
-                self._waits,
+                self._waits or self._waits_for,
                 self._retrying.text(self.clock.monotonic()),
                 self.totals.bytes_moved(),
                 self.totals.bytes_scope,
                 self.totals.rows_running,
             )
-
-    def _measured(self, running: int) -> PipelineMetrics:
-        return PipelineMetrics(
-            operated([(self._operators, self._meters)], self._capacity),
-            elapsed_s=self._ticked_s - self._began_s,
-            slot_s=self._capacity.slot_s,
-            running=running,
-            inline=self._backend is not None and self._backend.name == "inline",
-            start_s=self.start_s,
-        )
 
     def _beat(self) -> dict[str, Any]:
         return self.heartbeat() if self._at is None else self._at.whole(self.heartbeat())
@@ -352,7 +342,7 @@ class RunRecorder:
                 "shards": {
                     "total": len(self.prepared.plan),
                     "scope": len(self.prepared.scope),
-                    "done": totals.job_done,
+                    "done": totals.job_done + totals.elsewhere,
                     "skipped": self.skipped,
                     "running": progress.running if self._state == RUNNING else 0,
                     "failed": totals.failed,
@@ -371,9 +361,16 @@ class RunRecorder:
                 "storage_calls": self._calls().as_dict(),
                 **incomplete_as_dict(self.prepared.incomplete_input),
                 **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
+                **self._at_hand(),
                 **(progress.measured.as_dict() if progress.measured else {}),
                 **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
             }
+
+    def _at_hand(self) -> dict[str, Any]:
+        """Returns what the drivers of other parts leave to this one."""
+        if self.options.part is None or self._state != RUNNING:
+            return {}
+        return {"at_hand": [self.prepared.plan.number(rank) for rank in self.scheduler.at_hand()[:MOST_AT_HAND]]}
 
     def job_summary(self) -> dict[str, Any] | None:
         """Returns the content of `summary.json`; None unless every shard of the job, not only of the scope, is done."""
@@ -420,7 +417,7 @@ class RunRecorder:
             self.prepared.output,
             state,
             len(self.prepared.scope),
-            totals.done,
+            totals.done + totals.elsewhere,
             self.skipped,
             totals.failed,
             self.scheduler.launched,
@@ -439,6 +436,8 @@ class RunRecorder:
             max(0, len(self.prepared.plan) - totals.job_done - (len(self.prepared.scope) - totals.done)),
             self.options.restricted_by,
             0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
+            "" if self.options.part is None else str(self.options.part),
+            totals.by_others + totals.elsewhere,
         )
 
     def _books(self) -> Books:

@@ -66,6 +66,7 @@ class JobProgress:
         clock: Clock,
         stages: Sequence[StageReport],
         calls: Callable[[], Calls],
+        run_id: str = "",
     ) -> None:
         """`calls` returns the storage calls that the run made beside those of its stages."""
         self.job = stage.record.name
@@ -80,7 +81,7 @@ class JobProgress:
         """Seconds that it took, before this began, to start what runs tasks."""
         self._began_s = clock.monotonic()
         self._ended: list[Summary] = []
-        self._begin()
+        self._begin(run_id)
 
     def __enter__(self) -> Self:
         return self
@@ -94,14 +95,14 @@ class JobProgress:
         if self._opened and not self._handed_over:
             self._runlog.close()
 
-    def _begin(self) -> None:
+    def _begin(self, run_id: str = "") -> None:
         self.started = self._clock.now()
-        self.run_id = new_run_id(self.started)
+        self.run_id = run_id or new_run_id(self.started)
         self._at = next(iter(self._stages))
         self._beat: BeatFields | None = None
         self._state = RUNNING
         self._opened = self._handed_over = False
-        self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat)
+        self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat, self._options.part)
 
     def _open(self) -> None:
         about = introduction(self._stage.record, self._options, self.started, self._stage.holes)
@@ -192,6 +193,8 @@ class JobProgress:
             "started": self.started,
             "shards": shards,
             "failures": failures,
+            # Numbers of shards of the last stage only: those of others are in their own ledgers.
+            **({"at_hand": []} if at != LAST else {}),
             "storage_calls": {
                 name: number + beat["storage_calls"].get(name, 0) for name, number in calls.as_dict().items()
             },

@@ -14,6 +14,7 @@ from curate.backends.make import make_backend
 from curate.clock import Clock, SystemClock
 from curate.driver.commit import LostRaceError, commit, renew
 from curate.driver.finish import final_check, late_outputs, publish_summary, standing, sweep_quarantine
+from curate.driver.helping import Helping, held_back
 from curate.driver.options import RunOptions
 from curate.driver.prepare import prepare
 from curate.driver.rivals import refuse_rivals
@@ -94,10 +95,11 @@ def run_stage(
                 clock,
                 allow_concurrent=options.allow_concurrent,
                 overwrite=prepared.uncommitted.remove is not None,
+                part=options.part,
             )
         todo = prepared.todo
         policy = _policy(stage.tasks, options, len(prepared.scope), pooled=bool(stage.operator.pools))
-        scheduler = Scheduler(todo, prepared.plan.sizes[todo], policy)
+        scheduler = Scheduler(todo, prepared.plan.sizes[todo], policy, held_back(options.part, prepared))
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
         last = len(rounds) == MOST_ROUNDS
         try:
@@ -245,7 +247,8 @@ class _Run:
             if schema is not None and stage.runs is None:
                 job.make_writer(io.BytesIO(), schema)
 
-        over = prepared.over
+        over, part = prepared.over, self.options.part
+        helping = part and Helping(part, prepared, account.scheduler, account, self.clock)
 
         def payload(launch: Launch) -> TaskInput:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
@@ -261,6 +264,7 @@ class _Run:
                 asks=launch.asks,
                 over=own,
                 says_ready=not setup.done,
+                shared=part is not None,
             )
 
         def size_of(rank: int) -> int:
@@ -276,8 +280,12 @@ class _Run:
         dispatcher = Dispatcher(
             account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts, setup
         )
+        if helping:
+            dispatcher.others = helping.look
         account.begin(backend)
         ended = dispatcher.run()
+        if helping and ended:
+            helping.gather()
         self._look_for_late_outputs()
         renew(prepared, lambda rank: bool(account.generations[rank]))
         self._look_at_what_stands()
@@ -297,7 +305,7 @@ class _Run:
 
     def _look_for_late_outputs(self) -> None:
         """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""
-        interrupts, given_up = self.signals.interrupts, self.account.given_up
+        interrupts, given_up = self.signals.interrupts, self.account.totals.given_up
         try:
             for start in range(0, len(given_up), LATE_BLOCK):
                 if interrupts.interrupts or interrupts.terminated:

@@ -39,9 +39,9 @@ from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import empty
 from curate.errors import DamagedRun, GenerationMismatch, ObjectNotFound, SchemaMismatch
 from curate.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
-from curate.formats.record import RUN_TAIL, check_run_end, run_end, run_record, run_sizes
-from curate.formats.write.compress import Sink
 from curate.log import get_logger
+from curate.objects.compress import Sink
+from curate.objects.record import RUN_TAIL, check_run_end, run_end, run_record, run_sizes
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local

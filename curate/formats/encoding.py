@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
-from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-
-
-@contextmanager
-def naming(uri: str) -> Iterator[None]:
-    """Turns "it is gone" and "it was replaced" into CorruptInput with the URI."""
-    try:
-        yield
-    except ObjectNotFound as error:
-        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}") from error
-    except GenerationMismatch as error:
-        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}") from error
-
-
-Codec = Literal["gzip", "zstd"]
+from curate.errors import ConfigError
+from curate.objects.stream import Codec
 
 
 class Format(StrEnum):
@@ -39,6 +24,12 @@ class Format(StrEnum):
     """One row a file: its bytes. No suffix stands for it: it has to be asked for."""
     IMAGE = "image"
     """One row a file: its pixels. It has to be asked for, too."""
+    WEBDATASET = "webdataset"
+    """Files in a tar archive: those that are called alike, up to the first dot, are a row."""
+    TFRECORDS = "tfrecords"
+    """One `tf.train.Example` a record."""
+    NUMPY = "numpy"
+    """An array (.npy): its entries along the first dimension are the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +57,10 @@ class ReadAs:
     image_size: tuple[int, int] | None = None
     """Height and width that images are brought to; None: each keeps its own."""
     image_mode: str = "RGB"
+    decoder: bool = True
+    """Of a WebDataset: whether texts, numbers, JSON and images are read as such, and not as bytes."""
+    suffixes: tuple[str, ...] | None = None
+    """Of a WebDataset: the files of a row that are read; None: all of them."""
     include_paths: bool = False
     """Whether rows have the column `path`."""
     partitions: Any = None
@@ -83,6 +78,8 @@ class ReadAs:
             said |= {"encoding": self.text_encoding, "drop_empty_lines": self.drop_empty_lines}
         if self.format is Format.IMAGE:
             said |= {"size": None if self.image_size is None else [*self.image_size], "mode": self.image_mode}
+        if self.format is Format.WEBDATASET:
+            said |= {"decoder": self.decoder, "suffixes": None if self.suffixes is None else [*self.suffixes]}
         if self.include_paths or self.format in (Format.BINARY, Format.IMAGE):
             said["include_paths"] = self.include_paths
         if self.partitions:
@@ -97,6 +94,10 @@ _FORMATS = {
     ".csv": Format.CSV,
     ".txt": Format.TEXT,
     ".parquet": Format.PARQUET,
+    ".tar": Format.WEBDATASET,
+    ".npy": Format.NUMPY,
+    ".tfrecords": Format.TFRECORDS,
+    ".tfrecord": Format.TFRECORDS,
 }
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 _CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}
@@ -149,8 +150,8 @@ def _split(name: str) -> tuple[str, Format | None, Codec | None]:
 def detect(uri: str, how: ReadAs | None = None) -> Encoding:
     """Returns the encoding that the suffix of `uri` stands for, or how the file is to be read; case does not matter.
 
-    Any file is read as bytes, one of an unknown suffix also as text, `.tsv` as CSV. Raises ConfigError for any other
-    suffix, naming those that can be read, and for a file of another format than it is to be read as.
+    Any file is read as bytes, one of an unknown suffix also as text or TFRecord, `.tsv` as CSV. Raises ConfigError for
+    any other suffix, naming those that can be read, and for a file of another format than it is to be read as.
 
     >>> found = detect("gs://b/RC_2023-01.jsonl.gz")
     >>> found.format.value, found.codec
@@ -174,7 +175,8 @@ def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None
     wanted = how.format
     unknown = format is None and not lower.endswith(_IMAGES)
     is_tsv = lower.removesuffix(".gz").removesuffix(".zst").endswith(".tsv")
-    fits = format is wanted or (unknown and (wanted is Format.TEXT or (wanted is Format.CSV and is_tsv)))
+    of_any_name = wanted in (Format.TEXT, Format.TFRECORDS) or (wanted is Format.CSV and is_tsv)
+    fits = format is wanted or (unknown and of_any_name)
     if fits and (wanted is not Format.PARQUET or codec is None):
         return Encoding(wanted, codec, how)
     named = "a format that curate cannot read" if format is None else f"{format.value}{f', {codec}' if codec else ''}"

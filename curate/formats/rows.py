@@ -11,11 +11,9 @@ from curate.arrow.batches import rechunk
 from curate.arrow.schema import conform
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
-from curate.formats.bad_line import OnBadRow, RejectedRow
-from curate.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
+from curate.formats.encoding import Encoding, Format, ReadAs, detect, stem
 from curate.formats.file_columns import file_columns, filled_in, with_file_columns
 from curate.formats.from_text import has_text
-from curate.formats.quarantine import QuarantineWriter
 from curate.formats.read.binary import BINARY_SCHEMA, read_binary
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.images import image_schema, read_image
@@ -23,10 +21,15 @@ from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.json_values import JSON_TEXT, readable
 from curate.formats.read.jsonl import read_jsonl, sample_jsonl
+from curate.formats.read.npy import read_npy, sample_npy
 from curate.formats.read.parquet import read_parquet, row_groups, sample_parquet
 from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
-from curate.formats.record import OFFERED, OutputFormat, read_record
+from curate.formats.read.tfrecords import feature_type, read_tfrecords, sample_tfrecords
+from curate.formats.read.webdataset import read_webdataset, sample_webdataset
 from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
+from curate.objects.bad_line import OnBadRow, RejectedRow
+from curate.objects.quarantine import QuarantineWriter
+from curate.objects.record import OFFERED, OutputFormat, read_record
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
 
@@ -36,7 +39,6 @@ __all__ = [
     "OFFERED",
     "SAMPLED_FILES",
     "TEXT_SCHEMA",
-    "Codec",
     "Encoding",
     "Format",
     "OnBadRow",
@@ -103,6 +105,12 @@ def _sampled(
             return sample_csv(store, object, encoding.codec, wanted, how)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
+        case Format.WEBDATASET:
+            return sample_webdataset(store, object, encoding.codec, wanted, how)
+        case Format.TFRECORDS:
+            return sample_tfrecords(store, object, encoding.codec, wanted)
+        case Format.NUMPY:
+            return _declared(_part(object.uri, sample_npy(store, object, encoding.codec), wanted), wanted)
         case Format.BINARY | Format.IMAGE:
             raise ValueError(f"{encoding.format} cannot be detected; it must be given")
 
@@ -140,6 +148,8 @@ def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
 def _readable(format: Format, type: pa.DataType) -> bool:
     if format is Format.JSONL:
         return readable(type)
+    if format is Format.TFRECORDS:
+        return feature_type(type) is not None
     return format is not Format.CSV or has_text(type)
 
 
@@ -150,6 +160,11 @@ def _part(uri: str, schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] 
         if name not in schema.names:
             raise missing_column(uri, name, schema.names)
     return pa.schema([schema.field(name) for name in wanted])
+
+
+def _declared(schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
+    """Returns a schema with the types that are wanted."""
+    return pa.schema([field.with_type((wanted or {}).get(field.name) or field.type) for field in schema])
 
 
 def read(
@@ -210,6 +225,12 @@ def _read(
             return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
         case Format.BINARY:
             return read_binary(store, object, schema)
+        case Format.WEBDATASET:
+            return read_webdataset(store, object, encoding.codec, schema, how, on_bad_row)
+        case Format.TFRECORDS:
+            return read_tfrecords(store, object, encoding.codec, schema, how, on_bad_row)
+        case Format.NUMPY:
+            return read_npy(store, object, encoding.codec, schema, how)
         case Format.IMAGE:
             assert how is not None
             return read_image(store, object, schema, how, on_bad_row)

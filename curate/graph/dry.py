@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from curate.clock import Clock, SystemClock
+from curate.driver.helping import describe_part
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.prepare import describe, prepare
 from curate.driver.removal import refuse_links
@@ -14,12 +15,13 @@ from curate.errors import ConfigError, DamagedRun
 from curate.graph.keys import planned
 from curate.graph.start import PlannedShards, look_at, refuse_mixed_keys, with_seed
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
-from curate.keywords import option
+from curate.keywords import of_checkpoint, option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
 from curate.stage.stage import Stage
 from curate.storage.uris import is_local
+from curate.units import format_count
 
 
 def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
@@ -37,9 +39,13 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
         refuse_links(output)
     # Where a run would have them it knows once it is connected; here, where they are.
     try:
-        ready, prepared, text = _unfinished(last, stages_root(output, alone=has_scratch(output)), options)
+        ready, prepared, text = _unfinished(
+            last, stages_root(output, alone=has_scratch(output) and options.part is None), options
+        )
     except DamagedRun as error:
-        raise ConfigError(f"{error}: run this without --dry-run") from error
+        raise ConfigError(f"{error}: run the job, which makes it again") from error
+    if job.added:
+        text = f"new      {format_count(len(job.added), 'input')} behind the others, such as {job.added[0]}\n{text}"
     return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
 
 
@@ -49,7 +55,8 @@ def _unfinished(last: Stage, root: str, options: RunOptions) -> tuple[Ready, Pre
         if ready.checkpoint is None:
             prepared, text = _dry_stage(ready.stage, ready.options)
         else:
-            prepared, text = dry_run(ready.checkpoint.stage, checkpoint_options(ready.options, ready.checkpoint))
+            with of_checkpoint():
+                prepared, text = dry_run(ready.checkpoint.stage, checkpoint_options(ready.options, ready.checkpoint))
             text += f"\nthen     {ready.stage.record.name} over this checkpoint, into {ready.options.output}"
         if len(prepared.todo):
             break
@@ -59,8 +66,9 @@ def _unfinished(last: Stage, root: str, options: RunOptions) -> tuple[Ready, Pre
 def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
     clock = SystemClock()
     prepared = prepare(stage, options, new_run_id(clock.now()), clock)
-    rivals = running_drivers(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
-    return prepared, describe(prepared, describe_rivals(rivals))
+    found = prepared.run_ids if prepared.has_work else ()
+    rivals = running_drivers(prepared.ledger, found, clock, wait=False, part=options.part)
+    return prepared, describe(prepared, describe_rivals(rivals), describe_part(options.part, prepared))
 
 
 def _stage_text(last: Stage, stage: Stage, how: RunOptions) -> str:

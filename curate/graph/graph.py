@@ -1,6 +1,6 @@
 """A job of several stages: what comes before is run first, and kept for as long as the job can go on from it.
 
-    <output>/_curate/inputs/<hash>.parquet   the inputs, as the job began with them
+    <output>/_curate/inputs/                 the inputs, as the job began with them, and those that it took since
     <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
 `keys` says what stages are called, `start` how a job begins and what is removed when it is complete.
@@ -45,9 +45,10 @@ from curate.graph.start import (
 )
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.graph.upstream_books import upstream_books_of
-from curate.keywords import option
+from curate.keywords import of_checkpoint, start_over
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
+from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import (
     LAST,
     SCRATCH,
@@ -102,7 +103,8 @@ class JobRun:
 
     def _run_checkpoint(self, before: Upstream, options: RunOptions) -> Summary:
         """Runs the job of a checkpoint, for who is run with these options."""
-        ended = self.run(before.stage, checkpoint_options(options, before))
+        with of_checkpoint():
+            ended = self.run(before.stage, checkpoint_options(options, before))
         if ended.state is RunState.COMPLETE and self._stopped():
             raise KeyboardInterrupt
         return ended
@@ -129,14 +131,17 @@ class JobRun:
             refuse_links(output)
         try:
             with _connected(options.backend, self._backend, self._signals) as (alone, start_s):
+                # The drivers of other parts read what this one writes.
+                alone = alone and options.part is None
                 if alone:
                     refuse_planted(output)
-                job.last, options = begin(job, options, self._clock)
+                run_id = new_run_id(self._clock.now())
+                job.last, options = begin(job, options, self._clock, run_id)
                 root = stages_root(output, alone=alone)
                 if root == scratch_of(output):
                     make_scratch(output)
                 with JobProgress(
-                    job.last, options, job.ledger, self._clock, planned(job.last), lambda: job.stores.calls
+                    job.last, options, job.ledger, self._clock, planned(job.last), lambda: job.stores.calls, run_id
                 ) as course:
                     course.start_s = start_s
                     ended = self._run_stages(job, replace(options, display=course.display), root, course)
@@ -243,7 +248,7 @@ def _hopeless(uri: str) -> str:
     return (
         f"{uri} was found damaged or gone {MOST_MENDED + 1} times, although it was written again each time: the disk "
         f"loses data, or another process removes files. Check the disk, or move the stages ({SCRATCH}, or another "
-        "--output), and run this again"
+        "output), and run this again"
     )
 
 
@@ -269,13 +274,12 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
     if stage.rows.grows:
         _refuse_other_files(job)
         return
-    there = stage.rows.inputs((), job.stores.of).table
-    now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
-    if now != then:
+    now, then = stage.rows.inputs((), job.stores.of).table["name"].to_pylist(), job.plan.ids.to_pylist()
+    if set(now[: len(then)] if job.last.extended is not None else now) != set(then):
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, but this version of curate makes different ones "
-            f"from the same rows, {len(now):,} of them; continue with the version that began it, or start over with "
-            f"{option('overwrite')}"
+            f"from the same rows, {len(now):,} of them; continue with the version that began it, or "
+            f"{start_over()}"
         )
 
 
@@ -287,8 +291,8 @@ def _refuse_other_files(job: StagedJob) -> None:
     if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
         raise ConfigError(
             f"the checkpoint {job.last.before[0].path} has files that {job.ledger.root} did not begin with "
-            f"({len(new):,}, such as {new[0]}): another job added them. Give this job its own checkpoint, or start "
-            f"over with {option('overwrite')}"
+            f"({len(new):,}, such as {new[0]}): another job added them. Give this job its own checkpoint, or "
+            f"{start_over()}"
         )
 
 
@@ -315,7 +319,7 @@ def _tell_if_full(ended: Summary, last: Stage) -> None:
         written=format_bytes(written),
         needs=f"about {format_bytes(needed)} more",
         free=format_bytes(free),
-        next=f"free space there or use another location ({SCRATCH}, or --output), then run this again; it resumes",
+        next=f"free space there, or use another {SCRATCH} or output, then run this again; it resumes",
     )
 
 

@@ -17,7 +17,7 @@ from curate.exchange.protocol import Exchange
 from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
 from curate.exchange.run_file import RunSettings, open_all
 from curate.exchange.side_input import FileMarks
-from curate.formats.record import OutputFormat
+from curate.objects.record import OutputFormat
 from curate.operators.side_input import Marking
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline

@@ -1,49 +1,65 @@
 """How a job of several stages begins, and what is removed when it ends.
 
-What an exchange gives depends on all of the inputs. So these are frozen when the job begins: a run that finds others
-refuses, and says what is new, gone and changed. `job.json`, which is create-only, names them and has the seed: of two
-drivers that begin at once, one adopts what the other wrote.
+Its inputs are frozen when it begins (see `curate.graph.inputs`). `job.json`, which is create-only, names them and has
+the seed: of two drivers that begin at once, one adopts what the other wrote.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.clock import Clock
 from curate.driver.identity import job_of, refuse_other_job
 from curate.driver.options import RunOptions
 from curate.driver.removal import overwritten, remove_job
 from curate.driver.rivals import refuse_rivals
-from curate.driver.state import EXAMPLES, OutputSnapshot, Stores
+from curate.driver.state import OutputSnapshot, Stores
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
+from curate.graph.inputs import (
+    as_before,
+    behind,
+    inputs_in,
+    other_inputs,
+    publish_inputs,
+    reaches,
+    read_inputs,
+    refuse_other_columns,
+)
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
-from curate.keywords import option
+from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, match_outputs, refuse_special
 from curate.ledger.manifest import ShardPlan
-from curate.ledger.stages import StageReport, may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
+from curate.ledger.stages import (
+    StageReport,
+    may_be_scratch,
+    remove_stages,
+    scratch_of,
+    stages_in,
+    stages_root,
+    stages_roots,
+)
+from curate.log import get_logger
 from curate.sources.listing import Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
-from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.stage import Stage
 from curate.storage.protocol import Outcome, Special, Store
 from curate.storage.uris import is_local
+
+MOST_SEGMENTS = 16
+"""How many segments there may be: each is a stage, and a run of its own. With more, all run files are made anew."""
 
 
 @dataclass
@@ -65,6 +81,10 @@ class StagedJob:
     """The outputs; empty if they are not planned yet."""
     done: bool
     """Whether all of them are there."""
+    added: list[str] = field(default_factory=list)
+    """The inputs behind those that the job has, which it takes when it begins."""
+    segments: list[list[int]] = field(default_factory=list)
+    """The inputs of which run files are made apart, if there are several: where each begins, and where it ends."""
 
     @property
     def listing(self) -> OutputListing:
@@ -95,11 +115,62 @@ def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> Stag
     told = job_of(last.record, ledger, listing)
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
-        found.done = len(found.plan) > 0 and bool(match_outputs(found.plan, listing, last.record.suffix).done.all())
-        _refuse_other_inputs(ledger, told, manifest, done=found.done, drop_removed=options.drop_removed)
+        told |= ledger.read_growth(listing)
+        found.segments = told.get("segments", [])
+        _compare_inputs(found, told, drop=options.drop_removed)
         found.job = told
-        found.last = with_seed(found, told.get("seed", 0))
+        found.last = _in_segments(with_seed(found, told.get("seed", 0)), found.segments)
     return found
+
+
+def _compare_inputs(job: StagedJob, told: dict[str, Any], *, drop: bool) -> None:
+    """Compares the inputs with those that a job has, `told` by its ledger: finds whether it is done, and what it
+    takes. Raises ConfigError if it does not take them."""
+    before, now = read_inputs(job.ledger, told), inputs_in(job.manifest)
+    if job.segments and job.segments[-1][1] != len(before):
+        raise ConfigError(
+            f"the segments of inputs in {job.ledger.uri(layout.growth(job.listing.growth))} are not all inputs; the "
+            f"ledger is damaged: choose another output, or {start_over()}"
+        )
+    job.done = _all_there(job, list(before)[-1:])
+    if job.done:
+        now = as_before(before, now)
+    # What is to be done goes by their order, too: ties, and which of equal rows is the first.
+    if before == now and (job.done or list(before) == list(now)):
+        return
+    if job.last.extended is not None:
+        job.added = behind(before, now)
+    if not job.added:
+        raise other_inputs(job.last, job.ledger, job.listing, job.plan, before, now, drop=drop)
+    refuse_other_columns(job.ledger, job.last)
+    job.done = False
+    job.segments = _kept_segments(job, told.get("segments") or [[0, len(before)]], len(now))
+
+
+def _kept_segments(job: StagedJob, before: list[list[int]], stop: int) -> list[list[int]]:
+    """Returns the segments of a job that takes inputs up to the `stop`th: those of before, and the new one, if run
+    files of the old ones were kept; else one, for all are made anew."""
+    found = [*before, [before[-1][1], stop]]
+    there = {key for _, keys in stages_in(job.ledger.root, job.listing.stages) for key in keys}
+    # To know what stages are called may take footers of all large files.
+    if not there or len(found) > MOST_SEGMENTS:
+        return [[0, stop]]
+    kept = there & {key_of(one) for one in stages_of(_in_segments(job.last, found))}
+    return found if kept else [[0, stop]]
+
+
+def _in_segments(last: Stage, segments: list[list[int]]) -> Stage:
+    """Returns the last stage of a job as it is with its inputs in segments, if it takes any."""
+    if last.extended is None or len(segments) < 2:
+        return last
+    return last.extended(tuple((start, stop) for start, stop in segments))
+
+
+def _all_there(job: StagedJob, last_input: list[str]) -> bool:
+    """Returns whether every output is there: of a job that took more inputs, up to those of the last one."""
+    if not len(job.plan) or not match_outputs(job.plan, job.listing, job.last.record.suffix).done.all():
+        return False
+    return not job.listing.growth or all(reaches(job.plan, one) for one in last_input)
 
 
 def complete_now(job: StagedJob) -> bool:
@@ -107,7 +178,7 @@ def complete_now(job: StagedJob) -> bool:
     moment = job.owned.moment()
     job.seen = OutputSnapshot(moment, job.ledger.list(), job.stores)
     job.plan = job.ledger.read_plan(job.listing)
-    return len(job.plan) > 0 and bool(match_outputs(job.plan, job.listing, job.last.record.suffix).done.all())
+    return _all_there(job, list(inputs_in(job.manifest))[-1:])
 
 
 def is_complete(job: StagedJob) -> bool:
@@ -119,8 +190,9 @@ def is_complete(job: StagedJob) -> bool:
     return True
 
 
-def begin(job: StagedJob, options: RunOptions, clock: Clock) -> tuple[Stage, RunOptions]:
-    """Begins the job, or adopts how another driver began it. Returns its last stage, with its seed, and how to run it.
+def begin(job: StagedJob, options: RunOptions, clock: Clock, run_id: str) -> tuple[Stage, RunOptions]:
+    """Begins the job, or adopts how another driver began it; takes new inputs. Returns its last stage, with its seed,
+    and how to run it.
 
     In an order in which a kill between any two calls leaves what the next run can go on from. Raises ConfigError.
     """
@@ -132,6 +204,8 @@ def begin(job: StagedJob, options: RunOptions, clock: Clock) -> tuple[Stage, Run
     if not job.listing.plan_parts:
         # What has failed was a stage before: of this one nothing was tried yet.
         options = replace(options, retry_failed=False)
+    if job.added:
+        _take_inputs(job, options, clock, run_id)
     if job.job is not None:
         return last, options
     return with_seed(job, _publish_job(job).get("seed", 0)), options
@@ -143,16 +217,46 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
     told = job_of(last.record, ledger, OutputListing(None, None, None))
     if last.seeded is not None:
         told["seed"] = secrets.randbits(63)
-    told["inputs"] = _publish_inputs(ledger, job.manifest)
+    told["inputs"] = publish_inputs(ledger, job.manifest)
+    told |= {} if last.extended is None else {"extensible": True}
     told["stages"] = [one.planned() for one in planned(with_seed(job, told.get("seed", 0)))]
     moment = job.owned.moment()
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
         refuse_other_job(last.record, ledger, told)
-        _refuse_other_inputs(ledger, told, job.manifest)
+        before, now = read_inputs(ledger, told), inputs_in(job.manifest)
+        if list(before.items()) != list(now.items()):
+            raise other_inputs(last, ledger, job.listing, job.plan, before, now, drop=False)
     job.owned.claim(published.object.generation, moment)
     return told
+
+
+def _take_inputs(job: StagedJob, options: RunOptions, clock: Clock, run_id: str) -> None:
+    """Writes down that this run adds inputs to the job; or adopts it, if another driver added the same. Then the job is
+    not complete any more. Raises ConfigError if another driver is running, or added others."""
+    ledger, listing = job.ledger, job.listing
+    refuse_rivals(ledger, listing.run_ids, clock, allow_concurrent=options.allow_concurrent, overwrite=False)
+    told = {
+        "run_id": run_id,
+        "added": len(job.added),
+        "inputs": publish_inputs(ledger, job.manifest),
+        "segments": job.segments,
+        "stages": [one.planned() for one in planned(job.last)],
+    }
+    name = layout.growth(listing.growth + 1)
+    found = ledger.create_json(name, told)
+    if any(found.get(name) != told[name] for name in ("inputs", "segments")):
+        raise ConfigError(
+            f"another driver added other inputs to {ledger.root} in the same moment ({name}); run this again when it "
+            "has ended"
+        )
+    listing.growth += 1
+    log = get_logger(job=job.last.record.name, run=run_id)
+    log.info("taking new inputs; their rows are compared with those of all others", inputs_added=len(job.added))
+    if listing.summary is not None:
+        with suppress(GenerationMismatch):
+            ledger.store.delete(listing.summary.uri, listing.summary.generation)
 
 
 def refuse_mixed_keys(job: StagedJob) -> None:
@@ -169,73 +273,11 @@ def with_seed(job: StagedJob, seed: int) -> Stage:
     return last if last.seeded is None else listed(last.seeded(seed), job.known)
 
 
-def _publish_inputs(ledger: Ledger, found: Any) -> str:
-    """Writes down the inputs; returns the name. Named by its content: one that no job names decides nothing."""
-    sink = io.BytesIO()
-    pq.write_table(found, sink, compression="zstd")
-    name = layout.inputs_of(hashlib.sha256(sink.getvalue()).hexdigest()[:16])
-    ledger.store.publish(ledger.uri(name), sink.getvalue())
-    return name
-
-
 def _refuse_own_output(manifest: Any, output: str) -> None:
     """Raises ConfigError if the job reads what it writes."""
     for uri in manifest["uri"].to_pylist():
         if uri.startswith(f"{output}/"):
             raise ConfigError(f"the input {uri} lies below the output {output}: choose another output")
-
-
-def _refuse_other_inputs(
-    ledger: Ledger, job: dict[str, Any], found: Any, *, done: bool = False, drop_removed: bool = False
-) -> None:
-    """Raises ConfigError unless the inputs are those that the job began with; or others of the same bytes, if it is
-    `done`: else stages that are there would not be found."""
-    name = job.get("inputs", layout.inputs_of("?"))
-    try:
-        data = ledger.store.read(ledger.uri(name))
-    except ObjectNotFound as error:
-        raise ConfigError(
-            f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
-            f"choose another --output, or start over with {option('overwrite')}"
-        ) from error
-    # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
-    before = dict(_rows(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)))
-    now = dict(_rows(found))
-    if done and before != now:
-        changed = (uri for uri in now if uri in before and now[uri] != before[uri] and now[uri][0] == before[uri][0])
-        for uri in same_bytes((Change(uri, before[uri][1], now[uri][1]) for uri in changed), Stores("").of):
-            now[uri] = before[uri]
-    if before == now:
-        return
-    lines = []
-    for what, names in (
-        ("new", [uri for uri in now if uri not in before]),
-        ("gone", [uri for uri in before if uri not in now]),
-        ("changed", [uri for uri in now if uri in before and now[uri] != before[uri]]),
-    ):
-        if names:
-            more = f" and {len(names) - EXAMPLES:,} more" if len(names) > EXAMPLES else ""
-            lines.append(f"  {what}: {', '.join(names[:EXAMPLES])}{more}")
-    gone = sum(uri not in now for uri in before)
-    if drop_removed and gone:
-        inputs = "1 removed input" if gone == 1 else f"{gone:,} removed inputs"
-        raise ConfigError(
-            f"{option('drop_removed')} cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, "
-            "shuffle, deduplication) made each output from all inputs:\n"
-            + "\n".join(lines)
-            + f"\nStart over with {option('overwrite')}: it makes all outputs again. Then run the jobs that read them."
-        )
-    raise ConfigError(
-        f"the inputs of {ledger.root} changed after the job began, but an exchange needs the complete input:\n"
-        + "\n".join(lines)
-        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages with unchanged inputs are "
-        + "kept."
-    )
-
-
-def _rows(table: Any) -> Iterator[tuple[str, tuple[int, str]]]:
-    columns = (table[name].to_pylist() for name in ("uri", "size", "generation"))
-    return ((uri, (size, generation)) for uri, size, generation in zip(*columns, strict=True))
 
 
 # The end of it

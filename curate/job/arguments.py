@@ -11,10 +11,10 @@ import click
 
 from curate.driver.options import OPTIONS, RunOption
 from curate.errors import ConfigError
-from curate.formats.record import OFFERED
 from curate.job.asset import Asset
 from curate.job.params import Param
 from curate.job.settings import SETTINGS, SIZES
+from curate.objects.record import OFFERED
 from curate.units import format_bytes, parse_bytes
 
 _SIZES_SHOWN = "; 64MiB, 2g"

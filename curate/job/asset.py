@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, StorageError
-from curate.storage import private
+from curate.folders import private
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
-from curate.storage.uris import is_local, normalise
+from curate.storage.uris import is_local, normalise_input
 
 _BLOCK = 8 * 1024 * 1024
 
@@ -37,9 +37,9 @@ class Asset:
     """
 
     def __init__(self, uri: str) -> None:
-        """`uri` is a local path or a URI such as `gs://models/jigsaw.bin`."""
+        """`uri` is a local path or a URI such as `gs://models/jigsaw.bin` or `hf://org/name/model.bin`."""
         home = uri.startswith("~")
-        self.uri = normalise(str(Path(uri).expanduser()) if home else uri)
+        self.uri = normalise_input(str(Path(uri).expanduser()) if home else uri)
         """Where it is: an absolute path, or a URI."""
         self.object: Object | None = None
         """What the URI named when the job was started."""

@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.formats.record import OutputFormat
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
+from curate.keywords import option
 from curate.ledger.side_outputs import MAIN, check_side
+from curate.objects.record import OutputFormat
+from curate.operators.columns import FilterExpression
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
@@ -108,7 +110,11 @@ class Built:
         these.
         """
         if not any(isinstance(node, MOVES) for node in walk(self.plan)):
-            return self._over_checkpoints(last)
+            found = self._over_checkpoints(last)
+            first = takewhile(lambda step: isinstance(step, FilterExpression), steps_of(self.plan))
+            filters = tuple((step.expression, step.reason) for step in cast(Iterable[FilterExpression], first))
+            rows = found.rows
+            return replace(found, rows=replace(rows, filters=filters)) if isinstance(rows, FileRows) else found
 
         def from_inputs(asked: RunRequest) -> Stage:
             again = _built(self.job, Dataset(Scan(list_for(last, asked))), self.build)
@@ -123,7 +129,7 @@ class Built:
 
     def _ended(self, made: Stage, last: Stage) -> Stage:
         """Returns the stage that the plan ends in as that of the job."""
-        chain, with_seed = made.operator, made.seeded
+        chain, with_seed, with_segments = made.operator, made.seeded, made.extended
         assert isinstance(chain, Pipeline)
         return replace(
             made,
@@ -131,6 +137,7 @@ class Built:
             tasks=replace(made.tasks, resources=self.resources(chain)),
             operator=self.operator(chain),
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), last),
+            extended=None if with_segments is None else lambda found: self._ended(with_segments(found), last),
         )
 
     def _over_checkpoints(self, last: Stage) -> Stage:
@@ -191,7 +198,8 @@ def _built(job: Settings, ds: Dataset, build: Build) -> Built:
         if _given_in(under, ds) and not any(isinstance(one, MOVES) for one in under):
             raise ConfigError(
                 f"{owner}: {_told(node)} of the rows of the job's input, which would need the complete input; put it "
-                "after an exchange such as sort or random_shuffle, or run less of the job: --limit, --sample"
+                "after an exchange such as sort or random_shuffle, or run less of the job, with "
+                f"{option('limit', ...)} or {option('sample', ...)}"
             )
     plan = uncounted(plan)
     nodes = list(walk(plan))

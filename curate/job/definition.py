@@ -11,10 +11,10 @@ from typing import Any
 
 from curate.code.digest import code_digest
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.params import Param, collect
 from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting
+from curate.objects.record import OutputFormat
 
 HOOKS = {
     "setup": "(self)",

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.schema import conform, format_schema
-from curate.driver.options import resolve_output
+from curate.driver.options import no_input, resolve_output
 from curate.driver.schemas import with_input_schemas
 from curate.driver.state import Stores
 from curate.errors import ConfigError
@@ -86,7 +86,7 @@ def _refuse_namesakes(listing: pa.Table) -> None:
         if (other := seen.setdefault(stem(name), uri)) is not uri:
             raise ConfigError(
                 f"{other!r} and {uri!r} have the same name, {stem(name)!r}: an input is named by its path below "
-                "--input, without the suffix; pass a directory above both, or rename one of them"
+                "the given folder, without the suffix; pass a directory above both, or rename one of them"
             )
 
 
@@ -97,7 +97,7 @@ def list_for(stage: Stage, asked: RunRequest) -> JobFiles:
     those of a job that is not complete, have one name, or are of several formats whose columns differ.
     """
     if not asked.inputs:
-        raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
+        raise ConfigError(no_input())
     patterns = [parse_input(text) for text in asked.inputs]
     refuse_overlap(patterns, resolve_output(asked.output))
     stores = Stores("")

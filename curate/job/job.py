@@ -9,8 +9,6 @@ from curate import log
 from curate.dataset.dataset import Dataset
 from curate.driver.options import DEFAULTS, RunArguments, parse_run_options
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.bad_line import RejectedRow
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.asset import Asset
 from curate.job.build import Made, Settings, compute_of, inputs_of, made_of
@@ -22,6 +20,8 @@ from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns, with_settings
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
+from curate.objects.bad_line import RejectedRow
+from curate.objects.record import OutputFormat
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
 from curate.sources.inputs import FileRows

@@ -21,6 +21,7 @@ from curate import jobs
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.job.origin import folder_of
 from curate.job.params import Param
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
@@ -133,7 +134,7 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
     if missing := {"class", "script", "parameters", "settings"} - origin.keys():
         raise ConfigError(
             f"the last run does not record the {', '.join(sorted(missing))} the job has: its run.json is damaged; run "
-            "the job's own command with --retry-failed"
+            f"the job itself with {option('retry_failed')}"
         )
     name = str(origin.get("module", ""))
     if script is None and jobs.is_job(name):
@@ -149,7 +150,7 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
         known = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Job)]
         raise ConfigError(
             f"{path} has no job {origin['class']!r}{did_you_mean(str(origin['class']), known)}; "
-            "the class was renamed or moved: pass its file with --job PATH"
+            "the class was renamed or moved: pass its file: curate retry OUTPUT --job PATH"
         )
     parameters = {
         name: _from_json(cls._params[name], value) if name in cls._params else value
@@ -159,7 +160,8 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
         return cls(**parameters, **origin["settings"])
     except TypeError as error:
         raise ConfigError(
-            f"{origin['class']} cannot be made from its parameters: {error}; run its own command with --retry-failed"
+            f"{origin['class']} cannot be made from its parameters: {error}; run the job itself with "
+            f"{option('retry_failed')}"
         ) from error
 
 
@@ -168,20 +170,21 @@ def _path(origin: Mapping[str, Any], script: str | None) -> str:
     if _LOCALS in str(origin["class"]):
         raise ConfigError(
             f"the job's class {origin['class']!r} was defined inside a function and cannot be imported; run it as "
-            "before, with retry_failed=True or --retry-failed"
+            "before, with retry_failed=True"
         )
     if script is None and not recorded:
         raise ConfigError(
             f"the job's class {origin['class']!r} was not defined in a file (but in a notebook or on standard input); "
-            "save it to a file and pass that with --job PATH, or run it as before, with retry_failed=True"
+            "save it to a file and pass that: curate retry OUTPUT --job PATH; or run it as before, with "
+            "retry_failed=True"
         )
     path = os.path.abspath(os.path.expanduser(script) if script else recorded)  # noqa: PTH100, PTH111 - as in `_home`
     if not os.path.isfile(path):  # noqa: PTH113
         if script:
-            raise ConfigError(f"--job {script!r}: the file does not exist; pass the Python file of {origin['class']!r}")
+            raise ConfigError(f"the file {script!r} does not exist; pass the Python file of {origin['class']!r}")
         raise ConfigError(
             f"the job's class {origin['class']!r} was in {path}, which does not exist now (under `ray job submit` it "
-            "was an unpacked copy); pass its file with --job PATH"
+            "was an unpacked copy); pass its file: curate retry OUTPUT --job PATH"
         )
     return path
 
@@ -274,5 +277,5 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete)
     raise ConfigError(
         f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
-        "job's own command with --retry-failed, or the dataset's script again: finished shards are skipped"
+        f"job itself with {option('retry_failed')}, or the dataset's script again: finished shards are skipped"
     )

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.record import OFFERED
 from curate.ledger.side_outputs import check_side
+from curate.objects.record import OFFERED
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
 

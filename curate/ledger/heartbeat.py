@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,9 +15,12 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.stages import StageReport, parse_stages
 from curate.tasks.books import Books
+from curate.tasks.parts import Part
 
 NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
+RUNS_A_PART = 4
+"""Runs that are looked at beside those for each part of a job that several drivers make."""
 
 RUNNING = "running"
 """The state of a run that has not ended."""
@@ -87,6 +90,10 @@ class Heartbeat:
     stages: tuple[StageReport, ...] = ()
     rows_running: int = 0
     """Rows read so far of shards that go on and take long."""
+    part: str = ""
+    """Which of several drivers of one output it is, such as 0/4; empty if it is the only one."""
+    at_hand: tuple[int, ...] = ()
+    """Numbers of the shards that run, of such a driver."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -97,7 +104,7 @@ class Heartbeat:
         updated, shards = value.get("updated", value.get("started")), value.get("shards")
         if not isinstance(updated, int | float) or not isinstance(shards, Mapping) or "total" not in shards:
             return None
-        operators, waits = value.get("operators"), value.get("waits")
+        operators, waits, at_hand = value.get("operators"), value.get("waits"), value.get("at_hand")
         inputs, missing = value.get("missing_inputs", (0, 0))
         return cls(
             value.get("run_id", run_id),
@@ -119,6 +126,8 @@ class Heartbeat:
             tuple(value.get("incomplete_input", ())),
             parse_stages(value),
             value.get("rows_running", 0),
+            _part(value.get("part")),
+            tuple(one for one in at_hand if isinstance(one, int)) if isinstance(at_hand, list) else (),
         )
 
     @property
@@ -129,7 +138,8 @@ class Heartbeat:
     def __str__(self) -> str:
         done, total = self.shards["done"], self.shards["total"]
         process = self.process
-        return f"run {self.run_id} on {process.host} (pid {process.pid}), {done:,} of {total:,} shards done"
+        part = f"part {self.part}, " if self.part else ""
+        return f"{part}run {self.run_id} on {process.host} (pid {process.pid}), {done:,} of {total:,} shards done"
 
 
 def _range(value: Any) -> tuple[float, float] | None:
@@ -137,6 +147,13 @@ def _range(value: Any) -> tuple[float, float] | None:
         case [int() | float() as low, int() | float() as high]:
             return low, high
     return None
+
+
+def _part(value: Any) -> str:
+    try:
+        return str(Part.parse(value))
+    except ConfigError:
+        return ""
 
 
 def _is_operator(one: Any) -> bool:
@@ -148,7 +165,9 @@ def _is_operator(one: Any) -> bool:
     )
 
 
-def read_heartbeats(ledger: Ledger, run_ids: Iterable[str], *, begun: bool = False) -> list[Heartbeat]:
+def read_heartbeats(
+    ledger: Ledger, run_ids: Iterable[str], *, begun: bool = False, newest: int = NEWEST_RUNS
+) -> list[Heartbeat]:
     """Returns the last heartbeats of the newest runs, in order, those left out that are not there or make no sense.
 
     With `begun`, a run without one is told of by its `run.json`: it was killed between the two, or has just begun.
@@ -166,7 +185,16 @@ def read_heartbeats(ledger: Ledger, run_ids: Iterable[str], *, begun: bool = Fal
         return None
 
     with ThreadPoolExecutor(NEWEST_RUNS) as pool:
-        return [beat for beat in pool.map(read, sorted(run_ids)[-NEWEST_RUNS:]) if beat is not None]
+        return [beat for beat in pool.map(read, sorted(run_ids)[-newest:]) if beat is not None]
+
+
+def newest_heartbeats(ledger: Ledger, run_ids: Sequence[str]) -> list[Heartbeat]:
+    """Returns the last heartbeats of the newest runs, as `read_heartbeats`; of more runs if drivers have parts."""
+    beats = read_heartbeats(ledger, run_ids)
+    parts = max((Part.parse(beat.part).count for beat in beats if beat.part), default=0)
+    before = sorted(run_ids)[:-NEWEST_RUNS]
+    more = read_heartbeats(ledger, before, newest=RUNS_A_PART * parts) if parts and before else []
+    return [*more, *beats]
 
 
 def boot_id() -> str:

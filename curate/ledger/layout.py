@@ -12,6 +12,7 @@ runs/<run-id>/logs/<worker>-000001.jsonl.zst ...   what workers logged and print
 summary.json                  totals; exists if and only if the job is complete
 quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
 inputs/<hash>.parquet         the inputs of a job with an exchange, as it began with them; named by `job.json`
+inputs/00001.json ...         create-only: a run that took more inputs: who, how many, and the name of the list of all
 stages/<key>/                 stages before the last one, each an output with a ledger of its own; see below
 tmp/<attempt>/                temporaries of a local store
 
@@ -45,6 +46,7 @@ FORMAT_VERSION = 1
 
 
 _PLAN_PART = re.compile(rf"{re.escape(PLAN)}(\d{{5,}})\.parquet")
+_GROWTH = re.compile(rf"{re.escape(INPUTS)}(\d{{5,}})\.json")
 _EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
 _FAILURES = re.compile(rf"{re.escape(RUNS)}[^/]+/failures/\d+\.jsonl\.zst")
 _LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
@@ -63,7 +65,7 @@ _OWN = re.compile(
         | accepted/({_HASH})?
         | schema/((input|side)-[\w-]+\.arrow | output\.arrow)?
         | quarantine/({_HASH}\.jsonl\.zst)?
-        | inputs/({_HASH}\.parquet)?
+        | inputs/({_HASH}\.parquet | \d{{5,}}\.json)?
         | runs/([^/]+/(run\.json | heartbeat\.json | events-\d{{6,}}\.jsonl\.zst
             | failures/(\d{{6,}}\.jsonl\.zst)? | logs/([^/]+-\d{{6,}}\.jsonl\.zst)?)?)?
         | tmp/(({_SCRATCH.pattern})/({TEMPORARY})?)?
@@ -150,6 +152,25 @@ def inputs_of(digest: str) -> str:
     '_curate/inputs/0a1b.parquet'
     """
     return f"{INPUTS}{digest}.parquet"
+
+
+def growth(number: int) -> str:
+    """Returns the name of what says that a run took more inputs: the first such run, the second, ...
+
+    >>> growth(1)
+    '_curate/inputs/00001.json'
+    """
+    return f"{INPUTS}{number:05d}.json"
+
+
+def growth_number(name: str) -> int | None:
+    """Returns the number of what says that a run took more inputs, None if `name` is not that.
+
+    >>> growth_number("_curate/inputs/00012.json"), growth_number("_curate/inputs/0123456789abcdef.parquet")
+    (12, None)
+    """
+    found = _GROWTH.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 def stage_of(name: str) -> str | None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, ObjectNotFound
-from curate.keywords import option
+from curate.keywords import start_over
 from curate.ledger import layout, validation
 from curate.ledger.compression import decompress
 from curate.ledger.listing import OutputListing, sort_listing
@@ -62,17 +62,17 @@ class Ledger:
         except orjson.JSONDecodeError as error:
             raise ConfigError(
                 f"{self.uri(name)} is not JSON ({error}); the ledger is damaged: "
-                "choose another --output, or remove this one"
+                "choose another output, or remove this one"
             ) from error
         if not isinstance(value, dict):
             raise ConfigError(
                 f"{self.uri(name)} holds {type(value).__name__}, expected an object; the ledger is damaged: "
-                "choose another --output, or remove this one"
+                "choose another output, or remove this one"
             )
         if field := validation.problem(name, value):
             raise ConfigError(
                 f"{self.uri(name)}: its field {field!r} is not valid ({_shown(value[field])}); the ledger is "
-                "damaged: choose another --output, or remove this one"
+                "damaged: choose another output, or remove this one"
             )
         return value
 
@@ -89,15 +89,24 @@ class Ledger:
         if job.get("format_version") != layout.FORMAT_VERSION:
             raise ConfigError(
                 f"{self.uri(layout.JOB)} has format version {job.get('format_version')!r}, this curate reads "
-                f"{layout.FORMAT_VERSION}; use the curate that wrote it, or another --output"
+                f"{layout.FORMAT_VERSION}; use the curate that wrote it, or another output"
             )
         missing = [name for name in JOB_FIELDS if name not in job]
         if missing:
             raise ConfigError(
                 f"{self.uri(layout.JOB)} lacks {', '.join(missing)}; the ledger is damaged: "
-                "choose another --output, or remove this one"
+                "choose another output, or remove this one"
             )
         return job
+
+    def read_growth(self, listing: OutputListing) -> dict[str, Any]:
+        """Returns what a job has in place of the `inputs` and `stages` of `job.json`, and its segments, as the last run
+        in the listing says that took more inputs; nothing if none did."""
+        if not listing.growth:
+            return {}
+        told = self.read_json(layout.growth(listing.growth))
+        missing = {"inputs": layout.inputs_of("?"), "segments": [], "stages": []}
+        return {name: told.get(name, other) for name, other in missing.items()}
 
     def create_schema(self, name: str, make: Callable[[], Any]) -> Any:
         """Returns the Arrow schema stored under `name`, else what `make` returns, stored: the first one holds."""
@@ -120,7 +129,7 @@ class Ledger:
         except (pa.ArrowException, ValueError, OSError) as error:
             raise ConfigError(
                 f"{self.uri(layout.SCHEMAS)}{name}.arrow is not an Arrow schema ({error}); the ledger is damaged: "
-                f"choose another --output, or start over with {option('overwrite')}"
+                f"choose another output, or {start_over()}"
             ) from error
 
     def read_plan(self, listing: OutputListing) -> ShardPlan:
@@ -204,7 +213,7 @@ class Ledger:
         if problem:
             raise ConfigError(
                 f"{self.uri(name)} is not a part of a plan ({problem}); the ledger is damaged: "
-                "choose another --output, or remove this one"
+                "choose another output, or remove this one"
             )
         return table
 

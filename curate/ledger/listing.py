@@ -38,6 +38,8 @@ class OutputListing:
     run_ids: list[str] = field(default_factory=list)
     stages: set[str] = field(default_factory=set)
     """Keys of the stages of which something is there."""
+    growth: int = 0
+    """How often a run took more inputs than the job began with."""
     accepted: set[str] = field(default_factory=set)
     """Code digests accepted under an unfinished job."""
     has_job: bool = False
@@ -86,6 +88,8 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
             found.accepted.add(name[len(layout.ACCEPTED) :])
         elif stage := layout.stage_of(name):
             found.stages.add(stage)
+        elif number := layout.growth_number(name):
+            found.growth = max(found.growth, number)
         elif name == layout.JOB:
             found.has_job, found.job_generation = True, item.generation
         elif name == layout.SUMMARY:
@@ -100,7 +104,7 @@ def refuse_special(item: Special, name: str) -> None:
     if name.startswith(f"{layout.LEDGER}/"):
         raise ConfigError(
             f"{item.uri} is {item.kind}, where only files of the ledger belong; the ledger was damaged from outside: "
-            "remove it, or choose another --output"
+            "remove it, or choose another output"
         )
 
 

@@ -32,6 +32,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.segments import Segments
 from curate.log import get_logger, redacted
 from curate.tasks.failure import printable
+from curate.tasks.parts import Part
 
 HEARTBEAT_S = 10.0
 STALLED_S = 60.0
@@ -85,9 +86,18 @@ def _cwd() -> str:
 class RunLog:
     """The files of one run. Events and failures may be added from one thread while another writes."""
 
-    def __init__(self, ledger: Ledger, run_id: str, clock: Clock, heartbeat: Callable[[], dict[str, Any]]) -> None:
-        """`heartbeat` returns the mutable object's content; it is called from the writing thread."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        run_id: str,
+        clock: Clock,
+        heartbeat: Callable[[], dict[str, Any]],
+        part: Part | None = None,
+    ) -> None:
+        """`heartbeat` returns the mutable object's content; it is called from the writing thread. `part` is which of
+        several drivers of one output the run is."""
         self.run_id = run_id
+        self._part = {} if part is None else {"part": str(part)}
         self._ledger = ledger
         self._clock = clock
         self._heartbeat = heartbeat
@@ -117,6 +127,7 @@ class RunLog:
             "run_id": self.run_id,
             "user": _user(),
             **where,
+            **self._part,
             "command": [printable(redacted(word)) for word in sys.argv],
             "cwd": _cwd(),
             "versions": {
@@ -133,6 +144,11 @@ class RunLog:
             )
         self._write_heartbeat()
         self._thread.start()
+
+    def beat(self) -> None:
+        """Has the next heartbeat written now. Never waits for the store."""
+        self._heartbeat_due_s = self._clock.monotonic()
+        self._wake.set()
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds an event to the next segment. Never waits for the store."""
@@ -219,6 +235,12 @@ class RunLog:
             stream.write(lambda: self._beat_if_due(self._clock.monotonic()))
 
     def _write_heartbeat(self) -> None:
-        value = {"run_id": self.run_id, "updated": self._clock.now(), **whereabouts(), **self._heartbeat()}
+        value = {
+            "run_id": self.run_id,
+            "updated": self._clock.now(),
+            **whereabouts(),
+            **self._part,
+            **self._heartbeat(),
+        }
         uri = self._ledger.uri(layout.run_file(self.run_id, "heartbeat.json"))
         self._ledger.store.replace(uri, orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str))

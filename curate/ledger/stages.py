@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from curate.errors import ConfigError
+from curate.folders import nofollow, private
 from curate.ledger import layout
-from curate.storage import nofollow, private
 
 SCRATCH = private.SCRATCH
 
@@ -34,7 +34,7 @@ def stages_root(output: str, *, alone: bool) -> str:
 
 def may_be_scratch(output: str) -> bool:
     """Returns whether a job's stages may lie where only one machine reads."""
-    return output.startswith("gs://")
+    return output.startswith(("gs://", "s3://"))
 
 
 def scratch_of(output: str) -> str:

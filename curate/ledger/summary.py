@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import reduce
 from typing import Any
 
+from curate.keywords import option
 from curate.ledger.stages import StageReport, exchanges
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
@@ -103,9 +104,13 @@ class Summary:
     pending: int = 0
     """Shards of the job that this run was not asked for, and that are not done."""
     only: str = ""
-    """What restricted this run to a part of the job, as it is given: `--limit 3`."""
+    """What restricted this run to a part of the job, as it was given: `--limit 3` or `limit=3`."""
     dropped: int = 0
     """Shards that this run took out of the job, for their inputs were removed."""
+    part: str = ""
+    """Which of several drivers of the output this run was, such as `0/4`; empty if it was the only one."""
+    by_others: int = 0
+    """Shards, of those done, that the other drivers made during this run."""
 
     def __repr__(self) -> str:
         """Returns how it ended, in a line; all of it is in `as_dict()`."""
@@ -140,6 +145,7 @@ class Summary:
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
             **({"pending": {"shards": self.pending, "restricted_by": self.only}} if self.pending else {}),
             **({"dropped_shards": self.dropped} if self.dropped else {}),
+            **({"part": self.part, "shards_by_others": self.by_others} if self.part else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),
         }
@@ -149,14 +155,14 @@ def incomplete_text(holes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns in words what was missing of the inputs, from the records of runs.
 
     >>> incomplete_text([{"output": "/data/a", "missing": 1, "planned": 24}])
-    ['incomplete: 1 of 24 outputs of /data/a was missing (--allow-incomplete-input)']
+    ['incomplete: 1 of 24 outputs of /data/a was missing (allow_incomplete_input=True)']
     """
     lines = []
     for one in holes:
         missing, planned, output = one["missing"], one["planned"], plain_line(one["output"])
         was = f"{missing:,} of {planned:,} outputs of {output} {'was' if missing == 1 else 'were'} missing"
         text = was if missing else f"the job was not complete that writes to {output}"
-        lines.append(f"incomplete: {text} (--allow-incomplete-input)")
+        lines.append(f"incomplete: {text} ({option('allow_incomplete_input')})")
     return lines
 
 
@@ -164,12 +170,12 @@ def missing_text(inputs: int, shards: int) -> str:
     """Returns in words that inputs of earlier runs are missing.
 
     >>> missing_text(1, 1).partition("; ")[2]
-    'its shard is still part of this job (--drop-removed takes it out)'
+    'its shard is still part of this job (drop_removed=True takes it out)'
     """
     some = "1 input of an earlier run is" if inputs == 1 else f"{inputs:,} inputs of earlier runs are"
     whose = "its" if inputs == 1 else "their"
     what, them = (f"{whose} shard is", "it") if shards == 1 else (f"{whose} {shards:,} shards are", "them")
-    return f"{some} missing from --input; {what} still part of this job (--drop-removed takes {them} out)"
+    return f"{some} missing now; {what} still part of this job ({option('drop_removed')} takes {them} out)"
 
 
 def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:
@@ -192,4 +198,5 @@ def together(rounds: Sequence[Summary]) -> Summary:
         start_seconds=sum(one.start_seconds for one in rounds),
         calls=reduce(Calls.plus, (one.calls for one in rounds)),
         dropped=sum(one.dropped for one in rounds),
+        by_others=sum(one.by_others for one in rounds),
     )

@@ -142,11 +142,27 @@ JOB: Mapping[str, Check] = {
     "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
-    "format": lambda value: value in ("parquet", "jsonl", "csv", "sink", "run"),
+    "format": lambda value: value in ("parquet", "jsonl", "csv", "webdataset", "tfrecords", "numpy", "sink", "run"),
     "codec": text,
     "seed": count,
     "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,
     "stages": many(_stage),
+    "extensible": lambda value: isinstance(value, bool),
+}
+
+
+def _segments(value: Any) -> bool:
+    """Returns whether a value is ranges of numbers, one after another from 0 on, none empty."""
+    pairs = many(lambda one: many(count)(one) and len(one) == 2 and one[0] < one[1])
+    return pairs(value) and [one[0] for one in value] == [0, *(one[1] for one in value)][: len(value)]
+
+
+GROWTH: Mapping[str, Check] = {
+    "run_id": one_part,
+    "added": count,
+    "inputs": JOB["inputs"],
+    "segments": _segments,
+    "stages": JOB["stages"],
 }
 SUMMARY: Mapping[str, Check] = {
     "fingerprint": text,
@@ -250,6 +266,8 @@ def failure(value: Any) -> bool:
 
 def problem(name: str, value: Mapping[str, Any]) -> str:
     """Returns the field of a JSON file of the ledger that is not valid; empty if all do. `name` is the file's."""
+    if layout.growth_number(name) is not None:
+        return wrong(value, GROWTH)
     last = name.rpartition("/")[2]
     checks = {"job.json": JOB, "summary.json": SUMMARY, "heartbeat.json": BEAT, "run.json": RUN}.get(last, {})
     return wrong(value, checks)

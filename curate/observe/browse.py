@@ -14,13 +14,13 @@ import numpy as np
 import orjson
 
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
-from curate.formats.quarantine import Quarantined, read_quarantine
-from curate.formats.record import read_record
 from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.ledger import Ledger
 from curate.ledger.segments import done_events
 from curate.log import get_logger
+from curate.objects.quarantine import Quarantined, read_quarantine
+from curate.objects.record import read_record
 from curate.observe.job import FoundJob, read_summary
 from curate.observe.preview import preview
 from curate.prefetch import ahead

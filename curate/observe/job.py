@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
-from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, read_heartbeats
+from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_heartbeats
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
+from curate.objects.record import OutputFormat
 from curate.observe.recount import recount
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
 from curate.storage.open import open_store
@@ -48,7 +48,7 @@ class FoundJob:
     ledger: Ledger
     listing: OutputListing
     job: Mapping[str, Any]
-    """`job.json`."""
+    """`job.json`; with its inputs and stages as they are since a run took more inputs."""
     plan: ShardPlan
     matched: OutputMatch
 
@@ -110,11 +110,11 @@ class FoundJob:
 
     @property
     def written_as(self) -> tuple[OutputFormat, str]:
-        """Format and codec of the outputs, as their names say."""
+        """Format and codec of the outputs: as the job says, or their names where an earlier one does not."""
+        if self.job.keys() >= {"format", "codec"}:
+            return OutputFormat(self.job["format"]), self.job["codec"]
         if self.job["suffix"] == suffix(OutputFormat.RUN, RUN_CODEC):
             return OutputFormat.RUN, RUN_CODEC
-        if self.job.get("format") == OutputFormat.SINK:
-            return OutputFormat.SINK, self.job["codec"]
         encoding = detect("x" + self.job["suffix"])
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
@@ -128,7 +128,7 @@ def find_job(output: str) -> FoundJob:
     listing = ledger.list()
     if not listing.has_job:
         raise _no_job(ledger, len(listing.names))
-    job = ledger.read_job()
+    job = ledger.read_job() | ledger.read_growth(listing)
     plan = ledger.read_plan(listing)
     return FoundJob(ledger, listing, job, plan, match_outputs(plan, listing, job["suffix"]))
 
@@ -140,7 +140,7 @@ def read_status(output: str, now: float) -> JobStatus:
 
 def status_of(found: FoundJob, now: float) -> JobStatus:
     """Returns the status of a job as it was found, without another listing of its output."""
-    beats, summary = read_heartbeats(found.ledger, found.listing.run_ids), read_summary(found.ledger, found.listing)
+    beats, summary = _read(found)
     status = _status(found, beats, summary, now)
     if not parse_stages(found.job):
         return status
@@ -150,11 +150,12 @@ def status_of(found: FoundJob, now: float) -> JobStatus:
         return replace(status, stages=reports, bytes_total=size, bytes_done=size)
     beat = max(beats, key=lambda beat: beat.updated, default=None)
     stages = find_stages(found, beat)
-    seen = {
-        key: _status(one, read_heartbeats(one.ledger, one.listing.run_ids), read_summary(one.ledger, one.listing), now)
-        for key, one in stages.there.items()
-    }
+    seen = {key: _status(one, *_read(one), now) for key, one in stages.there.items()}
     return with_stages(status, stages.planned, seen, beat)
+
+
+def _read(found: FoundJob) -> tuple[list[Heartbeat], dict[str, Any] | None]:
+    return newest_heartbeats(found.ledger, found.listing.run_ids), read_summary(found.ledger, found.listing)
 
 
 def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] | None, now: float) -> JobStatus:
@@ -167,10 +168,12 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         plan.total_bytes,
         int(plan.sizes[found.matched.done].sum()),
     )
-    status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - NEWEST_RUNS))
-    if status.state == RUNNING or status.counted == status.done:
+    status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - max(NEWEST_RUNS, len(beats))))
+    parts = any(run.part for run in status.runs if run.state == RUNNING)
+    if (status.state == RUNNING and not parts) or status.counted == status.done:
         return status
-    # Killed before it told of its last shards, or outputs were removed since: rows are those of what is there.
+    # Killed before it told of its last shards, or outputs were removed since, or each of several drivers tells of its
+    # own: rows are those of what is there.
     books = recount(found.ledger, found.listing, plan, found.matched, found.written_as)
     if books is None:
         return status
@@ -246,7 +249,7 @@ def quick_status(output: str, now: float) -> JobStatus:
     listing = sort_listing(ledger.store.list(ledger.uri(layout.LEDGER + "/")), ledger.root)
     if not listing.has_job:
         raise _no_job(ledger, 0)
-    beats = read_heartbeats(ledger, listing.run_ids)
+    beats = newest_heartbeats(ledger, listing.run_ids)
     if not beats:
         return read_status(output, now)
     shards = max(beats, key=lambda beat: beat.updated).shards
@@ -255,7 +258,7 @@ def quick_status(output: str, now: float) -> JobStatus:
     summary = read_summary(ledger, listing)
     done = shards["done"] if summary is None else shards["total"]
     counts = JobCounts(ledger.read_job()["job"], ledger.root, shards["total"], done)
-    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - NEWEST_RUNS))
+    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - max(NEWEST_RUNS, len(beats))))
 
 
 def _ledger(output: str) -> Ledger:
@@ -267,7 +270,7 @@ def _no_job(ledger: Ledger, found: int) -> NoJobError:
     return NoJobError(
         f"no curate job at {ledger.root} "
         + (f"({found:,} other objects, but no {layout.JOB})" if found else "(there is nothing)")
-        + ". Give the --output of a job, or list the known ones with: curate status"
+        + ". Pass the output of a job, or list the known ones with: curate status"
     )
 
 

@@ -8,10 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 from curate.pipeline.meters import Meter
-from curate.runtime.protocol import PoolState
+from curate.runtime.protocol import Backend, PoolState
 
 LEAST_BUSY = 0.25
 """What was at work for less of the time than this limits nothing."""
+LOOK_AT_POOLS_S = 1.0
+"""How often a run notes how its pools are doing."""
 MOSTLY_CPU = 0.5
 """Work of which less than this was spent on a CPU waited for something else most of the time."""
 
@@ -143,6 +145,44 @@ class Capacity:
         if pools is not None:
             self.pools = pools
             self.actor_s += [0.0] * (len(pools) - len(self.actor_s))
+
+
+class Gauge:
+    """Measures the operators of a run while it goes on."""
+
+    def __init__(self, operators: list[tuple[str, Role, bool]], now_s: float) -> None:
+        """`operators` are names and roles, and whether each runs in a pool."""
+        self.meters = [Meter() for _ in operators]
+        self._operators = operators
+        self._capacity = Capacity()
+        self._backend: Backend | None = None
+        self._began_s = self._ticked_s = self._looked_at_pools_s = now_s
+
+    def begin(self, backend: Backend, now_s: float) -> None:
+        """Measures from now on what the operators have to work with."""
+        self._backend = backend
+        self._began_s = self._ticked_s = self._looked_at_pools_s = now_s
+        self._capacity.look(now_s, backend.slots(), backend.pools())
+
+    def look(self, now_s: float, slots: int) -> str:
+        """Notes how many slots there are, and now and then how the pools are doing. Returns what finds no place."""
+        pools = None
+        if self._backend is not None and now_s - self._looked_at_pools_s >= LOOK_AT_POOLS_S:
+            self._looked_at_pools_s, pools = now_s, self._backend.pools()
+        self._capacity.look(now_s, slots, pools)
+        self._ticked_s = now_s
+        return "" if self._backend is None else self._backend.waits()
+
+    def metrics(self, running: int, start_s: float) -> PipelineMetrics:
+        """Returns what was measured, of a run that has so many shards running and took `start_s` to start Ray."""
+        return PipelineMetrics(
+            operated([(self._operators, self.meters)], self._capacity),
+            elapsed_s=self._ticked_s - self._began_s,
+            slot_s=self._capacity.slot_s,
+            running=running,
+            inline=self._backend is not None and self._backend.name == "inline",
+            start_s=start_s,
+        )
 
 
 def operated(

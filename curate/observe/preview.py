@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, CorruptInput, did_you_mean
-from curate.formats.bad_line import RejectedRow
-from curate.formats.encoding import Codec
+from curate.formats.encoding import Encoding, Format
 from curate.formats.read.csv import read_csv, sample_csv
-from curate.formats.read.lines import line_blocks
 from curate.formats.read.parquet import broken, decode_rows
-from curate.formats.read.stream import StoredStream
-from curate.formats.record import OutputFormat
+from curate.formats.rows import read, sample_schema
 from curate.formats.write.jsonl import json_lines
+from curate.objects.bad_line import RejectedRow
+from curate.objects.envelope import STORED
+from curate.objects.lines import line_blocks
+from curate.objects.record import OutputFormat
+from curate.objects.stream import Codec, StoredStream
 from curate.storage.protocol import Object, Store
+from curate.tasks.shard import SliceKind
 
 _STREAM_BYTES = 256 << 10
 """Stored bytes of a column that are read at a time: the first rows of a large output are a small part of it."""
@@ -39,8 +44,10 @@ def preview(
         return _run(store, object, columns)
     if format is OutputFormat.SINK:
         raise ConfigError(f"{object.uri} was written by a curate.Datasink: only readers of its format have its rows")
-    packed: Codec = "gzip" if codec == "gzip" else "zstd"
-    return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
+    packed: Codec | None = None if codec == STORED else "gzip" if codec == "gzip" else "zstd"
+    if format in (OutputFormat.CSV, OutputFormat.JSONL):
+        return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
+    return _decoded(store, object, Encoding(Format(format.value), packed), columns)
 
 
 def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
@@ -75,7 +82,31 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
                 yield line[:-1]
 
 
-def _jsonl(store: Store, object: Object, codec: Codec, columns: Sequence[str] | None) -> Iterator[bytes]:
+def _decoded(store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None) -> Iterator[bytes]:
+    schema = sample_schema(store, object, encoding)
+    _check(object, columns, schema.names)
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    for table in read(
+        store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(_broken_row, object)
+    ):
+        for line in json_lines(_with_texts(table)):
+            yield line[:-1]
+
+
+def _with_texts(table: pa.Table) -> pa.Table:
+    """Returns rows with their bytes as text, column by column, where all are text, which some formats do not have."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type):
+            with contextlib.suppress(pa.ArrowInvalid):
+                table = table.set_column(at, field.name, table.column(at).cast(pa.string()))
+    return table
+
+
+def _broken_row(object: Object, row: RejectedRow) -> None:
+    raise CorruptInput(f"{object.uri}: row {row.line:,} cannot be read: {row.reason}")
+
+
+def _jsonl(store: Store, object: Object, codec: Codec | None, columns: Sequence[str] | None) -> Iterator[bytes]:
     for line in itertools.chain.from_iterable(line_blocks(store, object, codec)):
         if columns is None:
             yield line
@@ -88,18 +119,14 @@ def _jsonl(store: Store, object: Object, codec: Codec, columns: Sequence[str] | 
         yield orjson.dumps({name: row[name] for name in columns})
 
 
-def _csv(store: Store, object: Object, codec: Codec, columns: Sequence[str] | None) -> Iterator[bytes]:
+def _csv(store: Store, object: Object, codec: Codec | None, columns: Sequence[str] | None) -> Iterator[bytes]:
     names = sample_csv(store, object, codec, None).names
     if not names:
         return
     _check(object, columns, names)
     # CSV says no types: what its first values look like need not hold for those that follow.
     schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
-
-    def broken_row(row: RejectedRow) -> None:
-        raise CorruptInput(f"{object.uri}: row {row.line:,} cannot be read: {row.reason}")
-
-    for table in read_csv(store, object, codec, schema, broken_row):
+    for table in read_csv(store, object, codec, schema, partial(_broken_row, object)):
         for line in json_lines(table):
             yield line[:-1]
 

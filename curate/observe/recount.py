@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from curate.errors import CorruptInput
-from curate.formats.record import OutputFormat, read_record
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
+from curate.objects.record import OutputFormat, read_record
 from curate.prefetch import ahead
 from curate.tasks.books import Books
 

@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 
 from curate.errors import ConfigError, CurateError, ObjectNotFound
+from curate.folders.private import SCRATCH, place
 from curate.log import get_logger
 from curate.storage.local import sweep_scratch
 from curate.storage.open import open_store
-from curate.storage.private import SCRATCH, place
 from curate.storage.protocol import Special
 from curate.storage.uris import is_local, normalise
 

@@ -111,3 +111,12 @@ def shards_text(count: int) -> str:
     ('1 shard is being retried:', '3 shards are being retried:')
     """
     return "1 shard is being retried:" if count == 1 else f"{count:,} shards are being retried:"
+
+
+def failed_text(failure: Failure, limit: int, *, final: bool) -> str:
+    """Returns what is logged of a failed try; `final`: of the last one that the `limit` allows."""
+    if failure.kind is FailureKind.RETRY_LATER:
+        if final:
+            return f"shard failed: the service was busy {limit + 1} times in a row"
+        return f"{busy_text(failure.reason)}; {next_try('this shard', failure.wait_s, failure.tries, limit)}"
+    return "shard failed" if final else f"shard failed; {next_try('it', failure.wait_s, failure.tries, limit)}"

@@ -44,6 +44,10 @@ class RunTotals:
     """Rows read in this run, for the rate."""
     bytes_read: int = 0
     shards_run: int = 0
+    elsewhere: int = 0
+    """Shards of the scope that other drivers have done, and whose books are not known yet."""
+    by_others: int = 0
+    """Shards that other drivers have done during this run, and that are booked."""
     worker_calls: Calls = field(default_factory=Calls)
     _moving: dict[int, int] = field(default_factory=dict)
     """Rows read so far of shards that go on and take long, by rank."""
@@ -96,15 +100,35 @@ class RunTotals:
     def shard_done(self, record: ShardRecord) -> None:
         """Counts a shard as done, but for its books."""
         size, books = int(self.plan.sizes[record.index]), record.books or Books()
-        self.done += 1
-        self.job_done += 1
-        self.bytes_in += size
-        self.bytes_out += record.bytes_out
+        self._booked(record)
         self.bytes_left -= size
         self.shards_run += 1
         self.rows_read += max(books.rows_in, books.rows_out)
         self.bytes_read += size
         self.add_calls(record)
+
+    def _booked(self, record: ShardRecord) -> None:
+        self.done += 1
+        self.job_done += 1
+        self.bytes_in += int(self.plan.sizes[record.index])
+        self.bytes_out += record.bytes_out
+        self.by_others += record.existed
+
+    def helps(self, ranks: Any) -> None:
+        """Counts shards of others as this run's to do."""
+        size = int(self.plan.sizes[ranks].sum())
+        self.bytes_left += size
+        self.bytes_scope += size
+
+    def found_elsewhere(self, ranks: Any) -> None:
+        """Counts shards that others have done, and of which nothing else is known."""
+        self.elsewhere += len(ranks)
+        self.bytes_scope += int(self.plan.sizes[ranks].sum())
+
+    def gathered(self, record: ShardRecord) -> None:
+        """Counts one of those as done, but for its books."""
+        self.elsewhere -= 1
+        self._booked(record)
 
     def shard_failed(self, index: int, failure: Failure) -> None:
         """Counts a shard as given up, with those that failed of the same."""

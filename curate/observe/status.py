@@ -30,6 +30,8 @@ class RunStatus:
     pid: int = 0
     gone: bool = False
     """Whether its process has ended for certain: it ran on this host, and there is none of its id and start time."""
+    part: str = ""
+    """Which of several drivers of the output it is; empty if it is the only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class JobStatus:
             "runs": [
                 {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
                 | ({"process_gone": True} if run.gone else {})
+                | ({"part": run.part} if run.part else {})
                 for run in self.runs
             ],
             **({"rows_running": self.rows_running} if self.rows_running else {}),
@@ -132,7 +135,7 @@ def run_status(beat: Heartbeat, now: float) -> RunStatus:
     gone = beat.running and process.state() is ProcessState.GONE
     if gone or (beat.running and now - beat.updated > STALLED_S):
         state = STALLED
-    return RunStatus(beat.run_id, state, beat.started, beat.updated, process.host, process.pid, gone)
+    return RunStatus(beat.run_id, state, beat.started, beat.updated, process.host, process.pid, gone, beat.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,9 @@ def job_status(
     runs = [run_status(beat, now) for beat in newest_first]
     chosen = next((number for number, run in enumerate(runs) if run.state == RUNNING), 0)
     newest = newest_first[chosen] if newest_first else None
+    if newest is not None and newest.part:
+        running = [one for one, run in zip(newest_first, runs, strict=True) if run.state == RUNNING and one.part]
+        newest = _of_parts(running) if running else newest
     total, done = counts.total, counts.done
     complete = summary is not None and done >= total
     if complete:
@@ -213,6 +219,23 @@ def job_status(
         missing=newest.missing if newest else (0, 0),
         incomplete_input=incomplete,
         retrying=list(at_work.retrying) if at_work else [],
+    )
+
+
+def _of_parts(beats: Sequence[Heartbeat]) -> Heartbeat:
+    """Returns what the drivers of several parts say together, in the words of the newest, which is the first."""
+    first = beats[0]
+    ranges = [one.eta_range_s for one in beats if one.eta_range_s is not None]
+    # Each says how long the rest of its own shards takes.
+    eta = (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
+    running, failed = sum(one.shards["running"] for one in beats), max(one.shards["failed"] for one in beats)
+    return replace(
+        first,
+        shards={**first.shards, "running": running, "failed": failed},
+        rate={name: sum(one.rate[name] for one in beats) for name in NO_RATE},
+        eta_range_s=eta,
+        retrying=tuple(shard for one in beats for shard in one.retrying),
+        rows_running=sum(one.rows_running for one in beats),
     )
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from curate.keywords import option
 from curate.ledger.stages import StageReport
 from curate.ledger.summary import Summary, incomplete_text, missing_text
 from curate.tasks.books import GROUPED
@@ -39,8 +40,8 @@ def rows_text(rows: Mapping[str, Any]) -> str:
 def pending_text(shards: int, only: str) -> str:
     """Returns in words that a run was asked for a part of its job.
 
-    >>> pending_text(3, "--limit 2")
-    '3 other shards of this job: this run was restricted by --limit 2; run it without that to do them'
+    >>> pending_text(3, "limit=2")
+    '3 other shards of this job: this run was restricted by limit=2; run it without that to do them'
     """
     others = "1 other shard" if shards == 1 else f"{shards:,} other shards"
     them = "it" if shards == 1 else "them"
@@ -69,6 +70,13 @@ def _stage(one: StageReport) -> str:
     )
 
 
+def _part(summary: Summary) -> list[str]:
+    if not summary.part:
+        return []
+    own = summary.done - summary.skipped - summary.by_others
+    return [f"  part     {summary.part}: {own:,} shards made here, {summary.by_others:,} by other drivers"]
+
+
 def render(summary: Summary) -> str:
     """Returns a summary as text, one fact a line, without a line end at its end: nothing in it acts on a terminal."""
     rows = summary.books
@@ -80,7 +88,8 @@ def render(summary: Summary) -> str:
         f"  shards   {summary.done:,} of {summary.total:,} done"
         + (f" ({summary.skipped:,} skipped: their output existed)" if summary.skipped else "")
         + (f", {summary.failed:,} failed" if summary.failed else "")
-        + (f", {summary.stale:,} out of date: their input changed (--redo-stale)" if summary.stale else ""),
+        + (f", {summary.stale:,} out of date: their input changed ({option('redo_stale')})" if summary.stale else ""),
+        *_part(summary),
         f"  rows     {rows_text(rows.rows())}",
     ]
     lines += [f"             {dropped_text(reason, n)}" for reason, n in sorted(rows.dropped.items())]
@@ -97,7 +106,9 @@ def render(summary: Summary) -> str:
         lines.append(f"  missing  {missing_text(*summary.missing)}")
     if summary.dropped:
         shards, whose = ("1 shard", "its") if summary.dropped == 1 else (f"{summary.dropped:,} shards", "their")
-        lines.append(f"  dropped  {shards} taken out of this job, {whose} outputs removed: no --input matches them")
+        lines.append(
+            f"  dropped  {shards} taken out of this job, {whose} outputs removed: their inputs are no longer given"
+        )
     lines += [f"  input    {text}" for text in incomplete_text(summary.incomplete_input)]
     for one in summary.failures:
         lines.append(

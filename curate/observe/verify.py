@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
 from curate.exchange.run_file import RunFile
-from curate.formats.check import check_bytes, count_quarantined, count_rows, output_schema
-from curate.formats.record import Carried, OutputFormat, read_carried
 from curate.ledger import layout
 from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name
 from curate.ledger.stages import exchanges, parse_stages
+from curate.objects.record import Carried, OutputFormat, read_carried
+from curate.observe.check import check_bytes, count_quarantined, count_rows, output_schema
 from curate.observe.job import FoundJob, find_job, find_stages, read_summary
 from curate.prefetch import ahead
 from curate.storage.protocol import Object, Store

@@ -1,13 +1,15 @@
 """What users of ray.data write and curate does not have, each with what to write instead: one line.
 
-The first table is of functions of the module, the second of methods of a Dataset, the third of arguments of methods
-that call functions.
+The first table is of functions of the module, the second of methods of a Dataset, the third of arguments. Two more are
+of options that belong to another method.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from curate.keywords import BY_USING
 
 _BYTES = "write read_binary_files(paths).flat_map(decode), or read_datasource(source) with a curate.Datasource of yours"
 _EXPORT = "export it to Parquet, and write read_parquet(paths)"
@@ -35,11 +37,8 @@ FUNCTIONS: Mapping[str, str] = {
     "read_avro": _BYTES,
     "read_lerobot": _BYTES,
     "read_mcap": _BYTES,
-    "read_numpy": _BYTES,
     "read_orc": _BYTES,
-    "read_tfrecords": _BYTES,
     "read_videos": _BYTES,
-    "read_webdataset": _BYTES,
     "read_zarr": _BYTES,
     # of databases
     "read_clickhouse": _EXPORT,
@@ -59,7 +58,6 @@ FUNCTIONS: Mapping[str, str] = {
 _LOAD = "write files with write_parquet(path) and load those; each is complete or absent, and named after its input"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"
 _PER_ROW = "write each file in a map_batches function and name it after its row, because a shard may run more than once"
-_SINK = "write write_datasink(path, sink) with a curate.Datasink of yours, which makes the bytes of an output"
 _HANDED = "pass to_arrow(), or the files of write_parquet(path)"
 _NO_REFS = "use to_arrow() or iter_batches(); no block stays in Ray's object store"
 _NO_LINEAGE = "pickle the dataset; it is a plan and runs where you load it"
@@ -113,22 +111,42 @@ METHODS: Mapping[str, str] = {
     "write_sql": _LOAD,
     "write_turbopuffer": _LOAD,
     "write_images": _PER_ROW,
-    "write_numpy": f"write write_parquet(path), where arrays are lists or tensors; for .npy files, {_SINK}",
     "write_orc": f"write {_FILES}",
-    "write_tfrecords": _SINK,
-    "write_webdataset": _SINK,
 }
 """By the name of the method of ray.data.Dataset."""
 
 _PLACES = "Ray chooses nodes by the resources of a task or an actor; set num_cpus, num_gpus, memory or resources"
 _RETRIES = "shards are retried automatically (raise curate.RetryLater for a busy service); leave it out"
+_RESOURCES = "set num_cpus, num_gpus, memory or resources of the functions and classes that need them: map_batches(...)"
+_AUTOMATIC = "outputs are cut by their bytes; leave it out"
+_PATHS = "a path names its store, gs://... or local, and its suffix the compression; leave it out"
+_GLOB = "write a glob of the files to read: 'data/**/*.parquet'"
+_FORMAT = "codec=... is the one option of a format; leave it out"
+_PER_FILE = "write repartition(n) before, for n outputs of equally many rows"
+_USING = {
+    name: f"write .using({name}=...) before"
+    for name in ("backend", "block_bytes", "memory_budget", "max_bad_rows", *BY_USING)
+}
 
 ARGUMENTS: Mapping[str, str] = {
+    **_USING,
+    "accept_code_change": "a dataset has no version: it is known by the code of its functions, so other code makes "
+    "other outputs; write overwrite=True, or another path",
+    "checkpoint.overwrite": "a checkpoint is written once and reused; choose another path, or remove this one",
+    # of functions that are called with rows
     "zero_copy_batch": "batches are passed without a copy and may be read-only; leave it out, and copy in the function "
     "the columns it modifies: batch['x'].copy()",
     "udf_modifying_row_count": "a function may always return any number of rows; leave it out",
-    "ray_remote_args": "set num_cpus, num_gpus, memory or resources",
-    "ray_remote_args_fn": "set num_cpus, num_gpus, memory or resources",
+    "ray_remote_args": _RESOURCES,
+    "ray_remote_args_fn": _RESOURCES,
+    "ray_remote_kwargs": _RESOURCES,
+    "aggregator_ray_remote_args": _RESOURCES,
+    "num_cpus": _RESOURCES,
+    "num_gpus": _RESOURCES,
+    "memory": _RESOURCES,
+    "resources": _RESOURCES,
+    "compute": "it runs in the tasks that read; leave it out",
+    "concurrency": "there is one task per CPU; leave it out, or bound the tasks of a write with max_in_flight=...",
     "accelerator_type": "write resources={'accelerator_type:A100': 0.001}, the name of that resource in Ray",
     "label_selector": _PLACES,
     "fallback_strategy": _PLACES,
@@ -142,8 +160,80 @@ ARGUMENTS: Mapping[str, str] = {
     "retry_exceptions": _RETRIES,
     "parallelism": "files are split by their bytes, and there is one task per CPU; leave it out",
     "override_num_blocks": "files are split by their bytes; leave it out, or write .repartition(n) before a write",
+    # of reading
+    "filesystem": _PATHS,
+    "arrow_open_stream_args": _PATHS,
+    "arrow_open_file_args": _PATHS,
+    "compression": "a suffix names the compression of a file to read; for one to write, write codec=...",
+    "partition_filter": "write filter(curate.col('year') == 2024): folders like year=2024 are columns",
+    "ignore_missing_paths": "a path that is missing is refused; leave it out, and give the paths that exist",
+    "shuffle": "write random_shuffle(seed=...)",
+    "file_extensions": _GLOB,
+    "skip_paths": _GLOB,
+    "catalog": "write the path of the table's files",
+    "tf_schema": "write schema=pa.schema([...]) to read; what is written has the types of the columns",
+    "encoder": "write map(...) before, with a function that makes bytes of a column",
+    "allow_pickle": "arrays of Python objects are never loaded, as they may run code; convert them to Parquet",
+    "fileselect": "write suffixes=['jpg', '*.json']",
+    "filerename": "write rename_columns({...}) behind it",
+    "verbose_open": "leave it out",
+    "expand_json": "write map(...) behind it, with a function that returns the columns",
+    "tensor_column_schema": "write schema=... with a fixed_shape_tensor of pyarrow",
+    "include_row_hash": "write map_batches with a function that adds the column",
+    "lines": "lines and arrays are recognised automatically; leave it out",
+    "parse_options": "write delimiter=... and column_names=... of read_csv; leave out the rest",
+    "read_options": "write delimiter=... and column_names=... of read_csv; leave out the rest",
+    "convert_options": "write schema=...",
+    "arrow_csv_args": "write delimiter=... and column_names=... of read_csv; leave out the rest",
+    "arrow_json_args": "write schema=...",
+    "arrow_parquet_args": _FORMAT,
+    "read_args": "give them to your source",
+    "datasource": "write read_datasource(source) with a curate.Datasource",
+    "datasink": "write write_datasink(path, sink) with a curate.Datasink",
+    # of rows and exchanges
+    "num_blocks": "write num_shards=...",
+    "num_partitions": _AUTOMATIC,
+    "partition_size_hint": _AUTOMATIC,
+    "boundaries": _AUTOMATIC,
+    "target_num_rows_per_block": "write repartition(n), for n outputs of equally many rows",
+    "strict": "write repartition(n), for n outputs of equally many rows",
+    "keys": "write partition_cols=[...] of a write, or sort(key)",
+    "sort": "write sort(key)",
+    "ds": "write join(other, on=..., how=...)",
+    "join_type": "write how='inner'",
+    "validate_schemas": "columns and types are always checked; leave it out",
+    "aggs": "write aggregate([('n', 'mean'), ('n', 'min'), (None, 'count')])",
+    "ignore_nulls": "nulls are always ignored; leave it out, or fill them before",
+    "fetch_if_missing": "write columns(fetch_if_missing=False), which runs nothing",
+    "take_all.limit": "write take(limit)",
+    "locality_hints": "all parts are in this process; leave it out",
+    # of writing
+    "try_create_dir": "folders are made as needed; leave it out",
+    "filename_provider": "an output is named after its input, so that a rerun finds it; leave it out",
+    "arrow_parquet_args_fn": _FORMAT,
+    "arrow_csv_args_fn": _FORMAT,
+    "pandas_json_args_fn": _FORMAT,
+    "pandas_json_args": _FORMAT,
+    "min_rows_per_file": _PER_FILE,
+    "max_rows_per_file": _PER_FILE,
+    "num_rows_per_file": _PER_FILE,
+    "min_bytes_per_file": _PER_FILE,
+    "mode": "finished outputs are kept; to replace them write overwrite=True, yes=True, and to add write another path",
 }
-"""By the name of the argument."""
+"""By the name of the argument, or of the function and the argument."""
+
+_OF_A_WRITE = "it is an option of one write: write_parquet(path, {}=...)"
+USING: Mapping[str, str] = {
+    "limit": "write limit(n) for rows, or write_parquet(path, limit=n) for shards",
+    "sample": "write random_sample(fraction) for rows, or write_parquet(path, sample='1%') for shards",
+    "allow_incomplete_input": "write read_parquet(paths, allow_incomplete_input=True)",
+    **{
+        name: _OF_A_WRITE.format(name)
+        for name in ("overwrite", "yes", "retry_failed", "keep_stages", "target_task_seconds", "max_in_flight")
+    },
+    "accept_code_change": "a dataset has no version: it is known by the code of its functions",
+}
+"""By the name of an option of `Job.run` that is none of all runs of a dataset."""
 
 
 def instead_of_compute(compute: Any) -> str:

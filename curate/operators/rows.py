@@ -13,7 +13,7 @@ import pyarrow as pa
 from curate.arrow.declared import identity_of
 from curate.arrow.order import rows_where
 from curate.errors import BadRow, SchemaMismatch
-from curate.formats.bad_line import RejectedRow
+from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column
 from curate.operators.convert import formatted, is_data_frame, rows, rows_to_table, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator

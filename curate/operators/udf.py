@@ -12,9 +12,9 @@ import pyarrow as pa
 from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable, value_text
 from curate.code.function import callable_text
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
-from curate.operators.ray_data import ARGUMENTS, instead_of_compute
+from curate.operators.ray_data import instead_of_compute
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
 
@@ -121,20 +121,9 @@ class UdfOptions(TypedDict, total=False):
     resources: Mapping[str, float] | None
 
 
-def check_options(method: str, options: UdfOptions) -> None:
-    """Raises TypeError for an option that there is not, ConfigError for one of ray.data's that there is not here."""
-    known = UdfOptions.__annotations__
-    for name in options:
-        if name not in known:
-            if instead := ARGUMENTS.get(name):
-                raise ConfigError(f"{method}() has no {name} in curate: {instead}")
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
-
-
 def udf_of(method: str, fn: Callable[..., Any], options: UdfOptions) -> tuple[Udf, Placement]:
     """Returns what a method was given to call, and where it runs. Raises ConfigError for what cannot be called or run
-    so; TypeError for an option that there is not."""
-    check_options(method, options)
+    so."""
     udf = Udf(
         fn,
         tuple(options.get("fn_args") or ()),

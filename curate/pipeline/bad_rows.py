@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from curate.arrow.order import rows_where
 from curate.errors import BadRow
-from curate.formats.bad_line import RejectedRow
+from curate.objects.bad_line import RejectedRow
 from curate.pipeline.classify import PASSING, kind_of, summary_of
 from curate.pipeline.retry_later import Busy, busy, is_busy
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from curate.errors import ConfigError
-from curate.formats.bad_line import RejectedRow
+from curate.objects.bad_line import RejectedRow
 from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.retry_later import Busy

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.formats.bad_line import RejectedRow
-from curate.formats.quarantine import QuarantineWriter
+from curate.objects.bad_line import RejectedRow
+from curate.objects.quarantine import QuarantineWriter
 from curate.tasks.books import Books
 from curate.units import parse_percent
 
@@ -176,7 +176,7 @@ class ShardBooks:
         reasons = ", ".join(f"{n} x {reason}" for reason, n in self.reasons().items())
         return TooManyBadRows(
             f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({reasons}); "
-            "fix the input, or raise --max-bad-rows"
+            "fix the input, or allow more with max_bad_rows"
         )
 
     def reasons(self) -> dict[str, int]:

@@ -12,9 +12,10 @@ from curate.dedup.near import Buckets, Clusters, DropNear, Edges, NearDedup, Sen
 from curate.exchange.kinds.base import Materialize
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.udf import UdfOperator
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, Zip, walk
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, walk
 from curate.plan.physical import alike
 from curate.plan.rewrites import pinned
+from curate.sources.protocol import FileListing
 
 
 def exact(rows: Plan, same: ExactDedup) -> Plan:
@@ -29,6 +30,19 @@ def near(rows: Plan, how: NearDedup) -> Plan:
     sent = Marked(rows, SendSets(how), Exchanged((rows,), Buckets(how)))
     edges = Marked(rows, Edges(how), sent)
     return Marked(rows, DropNear(how), Exchanged((edges,), Clusters(how)))
+
+
+def extensible(plan: Plan) -> bool:
+    """Returns whether files behind all that a plan reads leave its outputs of these as they are: rows stay in the
+    shards of their files, and are dropped for earlier ones alone."""
+    match plan:
+        case Scan(source):
+            return isinstance(source, FileListing)
+        case Apply(input, _):
+            return extensible(input)
+        case Marked(input, DropCopies(same), Exchanged((compared,), Chosen())):
+            return same.keeps_earlier and extensible(input) and extensible(compared)
+    return False
 
 
 def rereadable(plan: Plan) -> Plan:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import groupby
+from operator import and_
 
 from curate.operators.protocol import Operator
 from curate.pipeline.step import Compute
@@ -121,8 +123,9 @@ def _scan_lines(fusion: FusedScan, indent: str) -> Iterator[str]:
     if fusion.view.columns is not None:
         whole = len(source.found)
         yield f"{indent}  reads {len(fusion.view.columns)} of {whole} columns: {', '.join(fusion.view.columns)}"
-    if fusion.view.predicate is not None and isinstance(source, Files):
-        yield f"{indent}  leaves out row groups by: {fusion.view.predicate}  [{source.pruned(fusion.view)}]"
+    if fusion.view.filters and isinstance(source, Files):
+        predicate = reduce(and_, (expression for expression, _ in fusion.view.filters))
+        yield f"{indent}  leaves out row groups by: {predicate}  [{source.pruned(fusion.view)}]"
     if fusion.give_most is not None:
         paced = "" if fusion.read_step is None else "; reads as many first, and more only if those are not enough"
         yield f"{indent}  gives at most {fusion.give_most:,} rows of a piece{paced}"

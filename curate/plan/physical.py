@@ -27,7 +27,7 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.step import task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
 from curate.plan.pushdown import fuse
-from curate.plan.rewrites import applied, chain_of, over, pinned, within
+from curate.plan.rewrites import applied, by_segment, chain_of, over, pinned, within
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
 
@@ -230,7 +230,7 @@ def _have_names(scans: Sequence[FusedScan]) -> bool:
 
 def map_plans(plan: Exchanged, side: int) -> list[Plan]:
     """Returns what the stages write that come before one side of an exchange, in merge order."""
-    parts = apart(applied(plan.inputs[side], plan.how.prepare(side)))
+    parts = [one for part in apart(applied(plan.inputs[side], plan.how.prepare(side))) for one in by_segment(part)]
     # Rows of parts are told apart, if they get random keys.
     return [
         Apply(part.input, replace(part.operator, part=number))

@@ -24,11 +24,9 @@ def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
         return FusedScan(source, Projection(), operators)
     inside = source.inside.names
     columns, left = _pruned(source.schema, operators, inside)
-    predicate = None
-    for expression in _predicates(source.schema, operators, set(inside)):
-        predicate = expression if predicate is None else predicate & expression
+    filters = tuple(_filters(source.schema, operators, set(source.schema.names)))
     chosen = len(columns) < len(source.schema) or _selects(source.schema, operators)
-    return FusedScan(source, Projection(columns if chosen else None, predicate), left)
+    return FusedScan(source, Projection(columns if chosen else None, filters), left)
 
 
 def _selects(schema: pa.Schema, operators: Sequence[Operator]) -> bool:
@@ -125,19 +123,21 @@ def _over(columns: set[str], operators: Sequence[Operator], schemas: Sequence[pa
         yield operator
 
 
-def _predicates(schema: pa.Schema, operators: Sequence[Operator], there: set[str]) -> Iterator[Any]:
-    """Yields the filters that look at nothing but columns as they are in the file: those that are `there`."""
+def _filters(schema: pa.Schema, operators: Sequence[Operator], there: set[str]) -> Iterator[tuple[Any, str]]:
+    """Yields the first filters that look at nothing but columns as they are read, those that are `there`, with their
+    reasons. Behind another one, a row that is not read might have been dropped by that."""
     known: pa.Schema = schema
     for operator in operators:
         match operator:
             case FilterExpression(expression):
-                if operator.reads(known) <= there and not may_keep_nan(expression, known):
-                    yield expression
+                if not operator.reads(known) <= there or may_keep_nan(expression, known):
+                    return
+                yield expression, operator.reason
             case WithColumn(column):
                 there = there - {column}
             case WithColumns(columns):
                 there = there - {name for name, _ in columns}
-            case Select() | Drop() | FilterRows():
+            case Select() | Drop():
                 pass
             case Unify(to):
                 same = (name for name in there if name in known.names and name in to.names)

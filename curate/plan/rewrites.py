@@ -63,7 +63,8 @@ def size_of(source: Source) -> int:
     """Returns the bytes of a source: stored ones of files, in memory of what is there."""
     match source:
         case FileListing():
-            return int(sum(source.listing["size"].to_pylist()))
+            start, stop = source.segment or (0, len(source.listing))
+            return int(sum(source.listing["size"][start:stop].to_pylist()))
         case Tables():
             return sum(int(one.nbytes) for one in source.tables)
         case UserSource():
@@ -157,6 +158,28 @@ def unified(plans: Sequence[Plan], ask: Callable[[Plan], pa.Schema | None] = lam
     to = unify_schemas("union", told)
     pairs = zip(plans, known, strict=True)
     return tuple(plan if one is not None and one.equals(to) else Apply(plan, Unify(to)) for plan, one in pairs)
+
+
+def segmented(plan: Plan, segments: tuple[tuple[int, int], ...]) -> Plan:
+    """Returns a plan whose files are in these segments: what is made of each for an exchange is made by itself."""
+
+    def cut(node: Plan) -> Plan:
+        if isinstance(node, Scan) and isinstance(node.source, FileListing):
+            return Scan(replace(node.source, segments=segments))
+        return node
+
+    return transform(plan, cut)
+
+
+def by_segment(plan: Plan) -> list[Plan]:
+    """Returns a plan as one for each segment of its files. Where steps go by marks, all rows are read at once: marks
+    are of all segments."""
+    base, nodes = chain_of(plan)
+    if not isinstance(base, Scan) or not isinstance(base.source, FileListing):
+        return [plan]
+    if len(base.source.segments) < 2 or any(isinstance(node, Marked) for node in nodes):
+        return [plan]
+    return [over(Scan(replace(base.source, segments=(one,))), nodes) for one in base.source.segments]
 
 
 def pinned(plan: Plan) -> Plan:

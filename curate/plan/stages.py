@@ -18,15 +18,16 @@ from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.ranges import COPIES
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
-from curate.formats.record import OutputFormat
-from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.formats.write.writer import default_codec, suffix
+from curate.objects.record import OutputFormat
 from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
+from curate.plan.dedup import extensible
 from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
-from curate.plan.rewrites import lacks_seed, map_bytes, seeded, size_of
+from curate.plan.rewrites import lacks_seed, map_bytes, seeded, segmented, size_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.inputs import FileRows
@@ -69,16 +70,23 @@ class Owner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class DatasetStages:
-    """The stages of a dataset: the identity of each is that of its operators."""
+    """The stages of a dataset: the identity of each is that of its operators. Those that say how a stage runs hold for
+    all of them, and a sink for the last one."""
+
+    memory_budget: int | None = None
+    max_bad_rows: str | None = None
+    sink: Datasink | None = None
+    sink_identity: Any = None
 
     def below(self, number: int) -> DatasetStages:
         del number
-        return self
+        return replace(self, sink=None)
 
     def kept(self, path: str) -> DatasetStages:
         del path
-        return self
+        return replace(self, sink=None)
 
     def title(self, text: str) -> str:
         return text
@@ -97,12 +105,21 @@ class DatasetStages:
                 "batch_size": read_rows(asked),
                 "shard_bytes": SHARD_BYTES,
                 **identity,
+                **({"sink": self.sink_identity} if self.sink is not None else {}),
             },
             format,
             identity["codec"],
             parameters={"operators": [operator.name for operator in asked]},
+            sink=self.sink,
+            sink_suffix="" if self.sink is None else self.sink.suffix,
         )
-        tasks = TaskSettings(read_rows(operators), SHARD_BYTES, Resources(task_cpus(operators, cpus)))
+        tasks = TaskSettings(
+            read_rows(operators),
+            SHARD_BYTES,
+            Resources(task_cpus(operators, cpus)),
+            memory_budget=self.memory_budget,
+            max_bad_rows=self.max_bad_rows,
+        )
         return Stage(record, tasks, Pipeline(tuple(operators)))
 
 
@@ -110,34 +127,12 @@ DATASET = DatasetStages()
 _METHODS = {OutputFormat.JSONL: "write_json", OutputFormat.SINK: "write_datasink"}
 
 
-class SinkStages(DatasetStages):
-    """The stages of a dataset whose last one writes what a `Datasink` makes."""
-
-    def __init__(self, sink: Datasink, identity: Any) -> None:
-        self.sink = sink
-        self.identity = identity
-
-    def below(self, number: int) -> DatasetStages:
-        del number
-        return DATASET
-
-    def kept(self, path: str) -> DatasetStages:
-        del path
-        return DATASET
-
-    def spec(
-        self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
-    ) -> Stage:
-        made = super().spec(asked, operators, cpus, {**identity, "sink": self.identity})
-        return replace(made, record=replace(made.record, sink=self.sink, sink_suffix=self.sink.suffix))
-
-
 def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner = DATASET) -> Stage:
     """Returns the stage that writes a plan's rows, with those before it.
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
-    codec = codec or DEFAULT_CODEC
+    codec = codec or default_codec(format)
     suffix(format, codec)
     end = End.RUNS if format is OutputFormat.RUN else End.FILES
     lowered = lower_stage(plan, end)
@@ -145,6 +140,8 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
+    if extensible(plan):
+        spec = replace(spec, extended=partial(_extended, plan, owner, spec.record))
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
     if lowered.first is not None:
@@ -155,10 +152,10 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     return replace(spec, record=replace(spec.record, sides={**spec.record.sides, **found}))
 
 
-def reader_of(lowered: StagePlan) -> Stage:
+def reader_of(lowered: StagePlan, owner: Owner = DATASET) -> Stage:
     """Returns the stage that reads what stages before it wrote for who consumes it: no more is said of it than what it
     reads, and what it does with that. All shuffles have a seed."""
-    return _stage(lowered, DATASET, End.BLOCKS, {"format": OutputFormat.RUN.value, "codec": NOT_RUN}, ())
+    return _stage(lowered, owner, End.BLOCKS, {"format": OutputFormat.RUN.value, "codec": NOT_RUN}, ())
 
 
 def _stage(
@@ -244,7 +241,9 @@ def _read_sources(read: _Read, scans: Sequence[FusedScan], end: End, *, named: b
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
         view = scans[0].view
         how = first.reading(view)
-        read.rows = FileRows(None if view.columns is None else dict.fromkeys(view.columns), how=how)
+        read.rows = FileRows(
+            None if view.columns is None else dict.fromkeys(view.columns), how=how, filters=view.filters
+        )
         read.identity["read"] = how.identity()
         return
     else:
@@ -332,6 +331,12 @@ def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> Stage:
     """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its identity is the
     same, as is the job."""
     made = stage_of(seeded(plan, seed), record.format, record.codec, owner)
+    return replace(made, record=replace(made.record, identity=record.identity))
+
+
+def _extended(plan: Plan, owner: Owner, record: JobRecord, segments: tuple[tuple[int, int], ...]) -> Stage:
+    """Returns the stage of a plan whose files are in segments; its identity is the same."""
+    made = stage_of(segmented(plan, segments), record.format, record.codec, owner)
     return replace(made, record=replace(made.record, identity=record.identity))
 
 

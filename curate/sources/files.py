@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,18 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.arrow.schema import plain, widens
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.bad_line import OnBadRow
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.read import parquet
 from curate.formats.read.json_array import stored_as_array
-from curate.formats.read.parquet import row_groups
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
+from curate.sources.filtered import read_filtered, row_groups
 from curate.sources.inputs import first_schema
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
@@ -37,7 +36,7 @@ from curate.sources.protocol import FileListing, Piece, Projection
 from curate.sources.split import bundled, shards_of
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
-from curate.storage.protocol import Object, Store
+from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes, format_count
 
@@ -141,22 +140,17 @@ class Files(FileShards):
         return ["files", self.how.identity()]
 
     def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        return counted(self._read(data, view, batch_rows, tally.bad_row), tally)
+        return counted(self._read(data, view, batch_rows, tally), tally)
 
-    def _read(self, shard: Shard, view: Projection, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+    def _read(self, shard: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         store = open_store(shard.uri)
         object = Object(shard.uri, shard.object_bytes, shard.generation)
         encoding = detect(shard.uri, self.reading(view))
         schema = self.schema if view.columns is None else pa.schema([self.schema.field(one) for one in view.columns])
-        rest = (schema, batch_rows, on_bad_row)
-        if view.predicate is None:
-            yield from read(store, object, encoding, shard.kind, shard.start, shard.stop, *rest)
-            return
-        groups = _matching_row_groups(store, object, view.predicate, self.inside)
-        if shard.kind is not SliceKind.WHOLE:
-            groups = [group for group in groups if shard.start <= group < shard.stop]
-        for start, stop in _ranges(groups):
-            yield from read(store, object, encoding, SliceKind.ROW_GROUPS, start, stop, *rest)
+        if view.filters:
+            return read_filtered(store, shard, encoding, view.filters, schema, batch_rows, tally)
+        place = (shard.kind, shard.start, shard.stop)
+        return read(store, object, encoding, *place, schema, batch_rows, tally.bad_row)
 
     def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""
@@ -186,13 +180,14 @@ class Files(FileShards):
 
     def pruned(self, view: Projection) -> str:
         """Returns how many row groups a view leaves of the first files, whose footers it reads."""
-        if view.predicate is None:
+        if not view.filters:
             return ""
         items = [item for item, _ in islice(self._named(), READERS)]
 
         def groups(item: Object) -> tuple[int, int]:
-            left = _matching_row_groups(open_store(item.uri), item, view.predicate, self.inside)
-            return len(left), len(_groups_of(item) or ())
+            encoding = detect(item.uri, self.how)
+            found = row_groups(open_store(item.uri), item, encoding, view.filters, self.schema)
+            return sum(one.left_out_by is None for one in found), len(found)
 
         with ThreadPoolExecutor(READERS) as pool:
             left, there = map(sum, zip(*pool.map(groups, items), strict=True))
@@ -288,7 +283,7 @@ def label(shard: Shard) -> str:
 
 def _groups_of(item: Object) -> list[int] | None:
     try:
-        return row_groups(open_store(item.uri), item)
+        return parquet.row_groups(open_store(item.uri), item)
     except CorruptInput:
         # Reading it as a whole says what is wrong.
         return None
@@ -304,36 +299,3 @@ def _rows_in_footer(object: Object) -> int:
             return int(pq.read_metadata(pa.PythonFile(stream, mode="r")).num_rows)
         except pa.ArrowInvalid as error:
             raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
-
-
-def _matching_row_groups(store: Store, object: Object, predicate: Any, schema: pa.Schema) -> list[int]:
-    """Returns the row groups of which the statistics leave open that rows match."""
-    import pyarrow.dataset as pads
-
-    with store.open(object) as stream:
-        try:
-            fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stream, mode="r"))
-            there, groups = fragment.physical_schema, fragment.metadata.num_row_groups
-        except pa.ArrowInvalid as error:
-            raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
-        for one in schema:
-            if there.names.count(one.name) != 1 or not widens(plain(there.field(one.name).type), one.type):
-                # Reading it says what is wrong, or fills a column that is missing; a file that is left out would say
-                # nothing.
-                return list(range(groups))
-        return [group.id for group in fragment.subset(predicate, schema=schema).row_groups]
-
-
-def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yields ranges of neighbours.
-
-    >>> list(_ranges([0, 1, 4]))
-    [(0, 2), (4, 5)]
-    """
-
-    def offset(pair: tuple[int, int]) -> int:
-        return pair[1] - pair[0]
-
-    for _, run in groupby(enumerate(numbers), offset):
-        members = [number for _, number in run]
-        yield members[0], members[-1] + 1

@@ -19,6 +19,7 @@ from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, read, sample_schema
 from curate.log import get_logger
 from curate.pipeline.shard_books import ShardBooks, counted
+from curate.sources.filtered import Filters, read_filtered
 from curate.sources.listing import Inputs, list_inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
@@ -77,6 +78,9 @@ class FileRows(InputFiles):
     """Columns in which a null makes a bad row."""
     how: ReadAs | None = None
     """How files are read; None: as their suffixes say."""
+    filters: Filters = ()
+    """What the first steps over the rows are, if they are filters: row groups of Parquet files of which no row passes
+    are not read."""
     held: Mapping[str, pa.Schema] = field(default_factory=dict)
     """The schemas of what is to be read, by format, once they are known."""
 
@@ -128,18 +132,14 @@ class FileRows(InputFiles):
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         del given
-        encoding = self.encoding(shard.uri)
-        tables = read(
-            store_of(shard.uri),
-            Object(shard.uri, shard.object_bytes, shard.generation),
-            encoding,
-            shard.kind,
-            shard.start,
-            shard.stop,
-            schema=self.held[encoding.format.value],
-            batch_rows=batch_rows,
-            on_bad_row=tally.bad_row,
-        )
+        encoding, store = self.encoding(shard.uri), store_of(shard.uri)
+        schema = self.held[encoding.format.value]
+        if self.filters and encoding.format is Format.PARQUET:
+            tables = read_filtered(store, shard, encoding, self.filters, schema, batch_rows, tally)
+        else:
+            object = Object(shard.uri, shard.object_bytes, shard.generation)
+            place = (shard.kind, shard.start, shard.stop)
+            tables = read(store, object, encoding, *place, schema, batch_rows, tally.bad_row)
         yield shard.id, rank, counted(tables, tally)
 
 

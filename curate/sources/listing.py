@@ -22,7 +22,7 @@ from curate.ledger.row_buffer import RowBuffer
 from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match
 from curate.storage.protocol import LIST_PAGE, Object, Special, Store
-from curate.storage.uris import is_local
+from curate.storage.uris import is_foreign, is_local
 
 SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 _LEDGER_PART = f"{layout.LEDGER}/"
@@ -244,6 +244,9 @@ def ledger_above(folder: str, store: Store, checked: set[str] | None = None) -> 
 
 
 def _exists(store: Store, uri: str) -> bool:
+    if is_foreign(uri):
+        # No output of curate's can be there.
+        return False
     if is_local(uri):
         return os.path.isfile(uri)  # noqa: PTH113 - there are many levels, and this is no request to anybody
     try:

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from fsspec.utils import glob_translate
 
 from curate.errors import ConfigError
-from curate.storage.uris import is_local, normalise
+from curate.storage.uris import is_local, normalise_input
 
 _MAGIC = re.compile(r"[*?\[]|\{[^{}]*,[^{}]*\}|\{(?=.*\{[^{}]*,)")
 """Where a glob begins; braces without a comma stand for themselves."""
@@ -56,7 +56,7 @@ class InputPattern:
 
 def parse_input(text: str) -> InputPattern:
     """Returns how an `--input` is to be looked for. Raises ConfigError for one that means nothing."""
-    uri = normalise(text)
+    uri = normalise_input(text)
     magic = _MAGIC.search(uri)
     if magic is not None:
         root = uri[: uri.rindex("/", 0, magic.start()) + 1]
@@ -107,10 +107,10 @@ def refuse_overlap(patterns: Sequence[InputPattern], output: str) -> None:
                 where = "lies inside" if root.rstrip("/") != below else "is the directory of" if glob else "is"
                 raise ConfigError(
                     f"output {output!r} {where} input {pattern.text!r}: a rerun would read its own results; choose an "
-                    "--output outside the input"
+                    "output outside the input"
                 )
             if root.startswith(below + "/"):
-                raise ConfigError(f"input {pattern.text!r} lies inside the output {output!r}; choose another --output")
+                raise ConfigError(f"input {pattern.text!r} lies inside the output {output!r}; choose another output")
 
 
 def _real(root: str, output: str) -> Iterator[tuple[str, str]]:

@@ -81,7 +81,7 @@ def _split(rule: Sharding, item: Object, name: str, store_of: Callable[[str], St
     try:
         encoding = rule.encoding(item.uri)
     except ConfigError as error:
-        raise ConfigError(f"{error}; rename it, or leave it out with a glob such as --input 'data/*.jsonl'") from error
+        raise ConfigError(f"{error}; rename it, or leave it out with a glob such as 'data/*.jsonl'") from error
     if encoding is None:
         # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
         return iter([whole(name, item.uri, item.size, item.generation)])
@@ -148,8 +148,8 @@ def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> 
             moved = " If the input or a checkpoint was moved, move it back." if shard.id in planned else ""
             raise ConfigError(
                 f"{other!r} and {shard.uri!r} would both be written to the output {shard.id + suffix!r}: an output is "
-                "named after its input's path below --input, without the suffix; pass a directory above both, rename "
-                f"one of them, or run two jobs.{moved}"
+                "named after its input's path below the given folder, without the suffix; pass a directory above both, "
+                f"rename one of them, or run two jobs.{moved}"
             )
     folders = {shard.id.rpartition("/")[0] for shard in shards}
     for folder in sorted(folders):

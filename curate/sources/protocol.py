@@ -173,8 +173,9 @@ class Projection:
 
     columns: tuple[str, ...] | None = None
     """Only these; None: all. Pushed into Parquet only."""
-    predicate: Any = None
-    """Rows for which this is not true may be left out. Pushed into Parquet only."""
+    filters: tuple[tuple[Any, str], ...] = ()
+    """Expressions, each with a reason: a row for which one is not true may be left out, and is booked as dropped for
+    the first such reason. Nothing before them drops rows. Pushed into Parquet only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +191,14 @@ class FileListing:
     """What was missing of the files when they were listed, which may be incomplete."""
     pinned: bool = False
     """Whether it is cut into the same pieces whatever reads it: rows are told apart by piece and number."""
+    segments: tuple[tuple[int, int], ...] = ()
+    """The files that were there when the job began, and those that each run added, as numbers of the first one and of
+    the one behind the last. One alone: what is read of the listing; all pieces are numbered, whatever is read."""
+
+    @property
+    def segment(self) -> tuple[int, int] | None:
+        """The files that are read, where not all are."""
+        return self.segments[0] if len(self.segments) == 1 else None
 
     def in_pieces(self, shard_bytes: int) -> Self:
         """Returns it with pieces of at most as many stored bytes."""

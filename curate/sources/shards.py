@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -64,6 +64,15 @@ def numbered(sources: Sequence[Source], parts: Sequence[int] = ()) -> Iterator[t
                 found.append(NumberedPiece(number, rank, piece.id if times == 1 else f"{piece.id} {times}", piece))
                 rank += 1
             yield tuple(found)
+
+
+def _of_files(pieces: Iterator[NumberedPiece], start: int, stop: int) -> Iterator[NumberedPiece]:
+    """Yields the pieces of some of the files that pieces are of, by the numbers of these."""
+    for number, (_, found) in enumerate(groupby(pieces, key=lambda one: one.piece.data.uri)):
+        if number >= stop:
+            return
+        if number >= start:
+            yield from found
 
 
 class SourceRows(RowSource):
@@ -136,14 +145,22 @@ class SourceRows(RowSource):
 
     def manifest(self) -> Any:
         # What a stage is called after that depends on it.
-        return [[one.name, one.size, one.generation] for one in self._shards]
+        shards = [[one.name, one.size, one.generation] for one in self._shards]
+        # Rows are told apart by the numbers of pieces, which those of a later segment have of all before.
+        return [self._shards[0].pieces[0].rank, *shards] if self._segment is not None and self._segment[0] else shards
 
     def listing(self) -> pa.Table:
         tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, FileListing)]
         return pa.concat_tables([LISTED.empty_table(), *tables])
 
     def _pieces(self) -> Iterator[NumberedPiece]:
-        return chain.from_iterable(numbered(self.sources))
+        pieces = chain.from_iterable(numbered(self.sources))
+        return pieces if self._segment is None else _of_files(pieces, *self._segment)
+
+    @property
+    def _segment(self) -> tuple[int, int] | None:
+        """The files that are read of the source, where not all are."""
+        return self.sources[0].segment if isinstance(self.sources[0], FileListing) else None
 
     def _generation(self, one: NumberedPiece) -> str:
         return self.sources[one.source].generation(one.piece.data)

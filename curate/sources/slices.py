@@ -94,7 +94,7 @@ class Sliced(FileListing):
 
     def _rows(self, output: OutputSlices, view: Projection, batch_rows: int) -> Iterator[pa.Table]:
         # Rows that a filter would leave out have their place, too.
-        whole = replace(view, predicate=None)
+        whole = replace(view, filters=())
         for one in output.slices:
             left, skip = one.take, one.skip
             for table in self.files.read(one.shard, whole, batch_rows, ShardBooks(BadRowBudget())):

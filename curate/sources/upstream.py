@@ -183,7 +183,7 @@ def _asked(hole: Hole, store_of: Callable[[str], Store]) -> str:
     except (ConfigError, ObjectNotFound):
         return ""
     if isinstance(limit := run.get("limit"), int):
-        return f"; its last run stopped at --limit {limit}"
+        return f"; its last run was restricted by {option('limit', limit)}"
     if isinstance(sample := run.get("sample"), int | float):
-        return f"; its last run was a --sample of {100 * sample:g}%"
+        return f"; its last run was restricted by {option('sample', f'{100 * sample:g}%')}"
     return ""

@@ -14,12 +14,9 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform
 from curate.errors import ConfigError
-from curate.formats.record import gzip_trailer, zstd_trailer
-from curate.formats.write.compress import Compressor, Crc32Sink, Sink
+from curate.objects.compress import Sink
+from curate.objects.envelope import STORED, Envelope
 from curate.units import require_json
-
-STORED = "none"
-"""The codec of outputs that are not compressed."""
 
 
 class SinkFile(Protocol):
@@ -89,12 +86,9 @@ class SinkOutput:
 
     def __init__(self, sink: Sink, schema: pa.Schema, datasink: Datasink, codec: str) -> None:
         self.rows = 0
-        self._sink = sink
         self._schema = schema
-        self._stored = Crc32Sink(sink)
-        self._compressor = None if codec == STORED else Compressor(self._stored, codec)
-        self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
-        self._writer = datasink.open(self._stored if self._compressor is None else self._compressor, schema)
+        self._envelope = Envelope(sink, codec)
+        self._writer = datasink.open(self._envelope, schema)
 
     def write(self, table: pa.Table) -> None:
         table = conform(table, self._schema)
@@ -104,9 +98,7 @@ class SinkOutput:
 
     def close(self, record: Mapping[str, Any]) -> None:
         self._writer.close()
-        if self._compressor is not None:
-            self._compressor.close()
-        self._sink.write(self._trailer(record, self._stored.crc32))
+        self._envelope.close(record)
 
 
 def sink_identity(sink: Datasink, codec: str | None) -> tuple[Any, str]:

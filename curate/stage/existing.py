@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from curate import log
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.record import read_record
 from curate.ledger.ledger import Ledger
+from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.job_record import JobRecord
 from curate.stage.outputs import NameConflict, books_of
@@ -77,7 +77,7 @@ class ExistingOutputs:
             if record is None:
                 raise ConfigError(
                     f"{found.uri} was not written by curate, but it has the name of an extra output; move it, or use "
-                    "another --output"
+                    "another output"
                 )
             replaced[found.uri] = found.generation
             log.get_logger().warning(
@@ -112,5 +112,5 @@ class ExistingOutputs:
             raise ConfigError(
                 f"{self.root} is now the output of another job (identity {owner}, this worker's is "
                 f"{self.job.fingerprint}): it was overwritten during this run; nothing was changed. Wait for the other "
-                "run to end, or use another --output"
+                "run to end, or use another output"
             )

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from curate.formats.record import OutputFormat
-from curate.formats.write.compress import Sink
 from curate.formats.write.writer import OutputWriter, make_writer, suffix
+from curate.objects.compress import Sink
+from curate.objects.record import OutputFormat
 from curate.stage.datasink import SinkOutput
 
 

@@ -34,6 +34,8 @@ class TaskInput:
     """Generations of outputs that are out of date, by URI: new ones take their places."""
     says_ready: bool = False
     """Whether to say first that the operator is set up."""
+    shared: bool = False
+    """Whether other drivers make outputs of the same job: then a shard may have its output, whatever the attempt."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all

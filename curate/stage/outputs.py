@@ -25,9 +25,9 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import read_record
 from curate.formats.write.writer import OutputWriter
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, counter
+from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.step import SideTable
 from curate.stage.job_record import JobRecord
@@ -47,7 +47,7 @@ def books_of(store: Store, found: Object, job: JobRecord) -> Books:
     if record is None or not record.keys() >= _BOOKED or RECORD_SIDE in record:
         side = None if record is None else record.get(RECORD_SIDE)
         what = "was not written by curate" if side is None else f"is the extra output {side!r}"
-        raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another --output")
+        raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another output")
     if record["fingerprint"] != job.fingerprint:
         raise ForeignOutputError(f"{found.uri} was written by a job with another identity ({record['fingerprint']})")
     return Books.parse(record["rows"], record["counters"])

@@ -164,7 +164,7 @@ class StageProgram:
         uri = f"{self.output}/{shard.id}{self.stage.record.suffix}"
         out = self._store(self.output)
         there = ExistingOutputs(out, self.output, self.stage.record, piece.over)
-        if piece.attempt > 1 and (done := there.record(index, uri)) is not None:
+        if (piece.shared or piece.attempt > 1) and (done := there.record(index, uri)) is not None:
             return done
         self._setup()
         replaced: dict[str, str] = {}

@@ -118,6 +118,9 @@ class Stage:
     """The exchange that it reads; of one that moves no row, `rows` say where all of them are."""
     holes: tuple[Mapping[str, Any], ...] = ()
     """What was missing of its inputs when they were listed, which may be incomplete (see `curate.sources.upstream`)."""
+    extended: Callable[[tuple[tuple[int, int], ...]], Stage] | None = None
+    """Of a job that takes inputs behind those that it began with, since they leave its outputs as they are: returns the
+    stage with its files in these segments, of each of which run files are made apart. None: it takes none."""
     seeded: Callable[[int], Stage] | None = None
     """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
     from_inputs: Callable[[RunRequest], Stage] | None = None

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from curate.clock import Clock, SystemClock
+from curate.requests.retry import Retry
 from curate.storage.faults import ENVIRONMENT, Fault, Faults, When, parse_faults
 from curate.storage.protocol import Calls, Object, Outcome, Published, Store, Writer
-from curate.storage.retry import Retry
 from curate.storage.writer import BaseWriter
 
 if TYPE_CHECKING:

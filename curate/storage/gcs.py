@@ -26,7 +26,6 @@ import os
 import re
 import secrets
 import ssl
-import tempfile
 import zlib
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -42,24 +41,21 @@ from gcsfs.retry import HttpError, NonRetryableError
 from google.auth.exceptions import GoogleAuthError, TransportError
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, clip, mismatch
+from curate.requests.retry import Retry
+from curate.requests.throttle import Limiter
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
 from curate.storage.ranges import range_stream
-from curate.storage.retry import Retry
-from curate.storage.throttle import Limiter
 from curate.storage.uris import bucket_and_key
-from curate.storage.writer import BaseWriter
+from curate.storage.writer import SIMPLE_BYTES, Content, SpooledWriter, upload_compared
 
 # Read when gcsfs is imported: with it, every bucket is first asked over gRPC what kind it is.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 
-SIMPLE_BYTES = 8 << 20
-"""The largest upload made in one request, and the most of one that a writer keeps in memory."""
 CHUNK_BYTES = 32 << 20
 """One request of a resumable upload; a multiple of 256 KiB, as GCS asks."""
 _SESSIONS = 3
 """Resumable uploads started for one publish before giving up: GCS may forget a session."""
-_COMPARISONS = 5
 _CONNECT_S = 20.0
 _PIECE_BYTES = 256 << 10
 """What is sent between two looks at how fast it goes."""
@@ -118,21 +114,10 @@ class _Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """What is to be uploaded."""
+class _Content(Content):
+    """What is to be uploaded, with its checksums."""
 
-    file: IO[bytes] | None
-    data: bytes | None
-    """The bytes themselves, where they are in memory."""
-    size: int
     crc32c: str
-
-    def bytes_at(self, start: int, stop: int) -> bytes:
-        if self.data is not None:
-            return self.data[start:stop]
-        assert self.file is not None
-        self.file.seek(start)
-        return self.file.read(stop - start)
 
     def md5(self) -> str:
         digest = hashlib.md5(usedforsecurity=False)
@@ -174,6 +159,18 @@ class GCSStore:
             return self._limiter
         # The child of a fork has none of the threads that its parent's limiter waits for.
         return _limiters.setdefault((os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", "")), Limiter())
+
+    def region(self, uri: str) -> str:
+        """Returns where a bucket is, as "GCP us-east1"; empty if that is not known, or many regions. Not counted."""
+        if _is_emulated():
+            return ""
+        fields = {"fields": "location,locationType"}
+        request = _Request(f"look at {uri}", None, "GET", "b/{}", (bucket_and_key(uri, "gs")[0],), fields)
+        try:
+            found = self._once(request).json(location=_text, locationType=_text)
+        except StorageError:
+            return ""
+        return f"GCP {found['location'].lower()}" if found["locationType"] == "region" else ""
 
     def list(self, prefix: str) -> Iterator[Object]:
         bucket, start = bucket_and_key(prefix, "gs")
@@ -292,29 +289,14 @@ class GCSStore:
 
     def _publish(self, uri: str, content: _Content, over: str = "") -> Published:
         """Uploads create-only, or in place of the generation `over`; compares checksums if the name is taken."""
-        for number in range(_COMPARISONS):
-            if not over or number:
-                created = self._upload(uri, content, create=True)
-                if created is not None:
-                    return Published(Outcome.CREATED, created)
-            try:
-                theirs = self._metadata(uri, "name,size,generation,md5Hash,crc32c")
-            except ObjectNotFound:
-                continue
+
+        def look() -> tuple[Object, Callable[[], bool]]:
+            theirs = self._metadata(uri, "name,size,generation,md5Hash,crc32c")
             same = int(theirs["size"]) == content.size and theirs["crc32c"] == content.crc32c
             # Composed objects have no MD5; where there is one, 32 bits of CRC need not be enough.
-            if same and "md5Hash" in theirs:
-                same = theirs["md5Hash"] == content.md5()
-            if not same and over and str(theirs["generation"]) == over:
-                created = self._upload(uri, content, create=True, over=over)
-                if created is not None:
-                    return Published(Outcome.CREATED, created)
-                continue  # it is another one by now, or gone
-            return Published(Outcome.IDENTICAL if same else Outcome.DIFFERENT, _object(uri, theirs))
-        raise StorageError(
-            f"{uri} was refused {_COMPARISONS} times because it exists, but did not exist when curate looked; find the "
-            "process that creates and deletes it, or choose another output"
-        )
+            return _object(uri, theirs), lambda: same and theirs.get("md5Hash") in (None, content.md5())
+
+        return upload_compared(uri, over, lambda over: self._upload(uri, content, True, over or "0"), look)
 
     def _upload(self, uri: str, content: _Content, create: bool, over: str = "0") -> Object | None:
         """Returns the object as uploaded, or None if its name is taken; by another generation than `over`."""
@@ -494,34 +476,20 @@ class GCSStore:
             raise
 
 
-class GCSWriter(BaseWriter):
-    """Collects an object's bytes, in memory and beyond 8 MiB on disk, until they are published."""
+class GCSWriter(SpooledWriter):
+    """Collects an object's bytes until they are published."""
 
     def __init__(self, store: GCSStore, uri: str) -> None:
         super().__init__(uri)
         self._store = store
-        self._file = tempfile.SpooledTemporaryFile(max_size=SIMPLE_BYTES)  # noqa: SIM115
         self._crc32c = 0
 
-    def _append(self, data: bytes | memoryview) -> int:
-        data = bytes(data)
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise StorageError(
-                f"{self._uri}: its bytes cannot be kept in {tempfile.gettempdir()} until they are uploaded "
-                f"({error.strerror}); free space there or set TMPDIR"
-            ) from error
+    def _digest(self, data: bytes) -> None:
         self._crc32c = google_crc32c.extend(self._crc32c, data)
-        return len(data)
 
-    def _finish(self) -> Published:
-        with self._file as file:
-            content = _Content(cast("IO[bytes]", file), None, self._size, _crc32c(self._crc32c))
-            return self._store._publish(self._uri, content, self._over)
-
-    def _discard(self) -> None:
-        self._file.close()
+    def _upload(self, file: IO[bytes]) -> Published:
+        content = _Content(file, None, self._size, _crc32c(self._crc32c))
+        return self._store._publish(self._uri, content, self._over)
 
 
 class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
@@ -531,9 +499,8 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
 
     def __init__(self, calls: Calls, retry: Retry) -> None:
         # Looking for credentials takes seconds where there are none, and an emulator wants none.
-        emulated = os.environ.get("STORAGE_EMULATOR_HOST", "") not in ("", "default")
         super().__init__(
-            token="anon" if emulated else None,
+            token="anon" if _is_emulated() else None,
             use_listings_cache=False,
             skip_instance_cache=True,
             session_kwargs={"auto_decompress": False},
@@ -629,6 +596,10 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
                     body.append(part)
                     progress(len(part))
         return response.status, response.headers, response.request_info, b"".join(body)
+
+
+def _is_emulated() -> bool:
+    return os.environ.get("STORAGE_EMULATOR_HOST", "") not in ("", "default")
 
 
 def _error(request: _Request, response: _Response) -> StorageError:

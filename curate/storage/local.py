@@ -33,8 +33,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import nofollow
-from curate.storage.private import is_scratch
+from curate.folders import nofollow
+from curate.folders.private import is_scratch
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, Special, clip, mismatch
 from curate.storage.writer import BaseWriter
 
@@ -452,14 +452,14 @@ def probe_linking(scratch: str) -> None:
                     os.unlink(target, dir_fd=folder)
         raise ConfigError(
             f"{scratch} is on a file system whose hard links replace existing files, so outputs could be overwritten; "
-            "choose an output on a local disk or gs://"
+            "choose an output on a local disk, gs:// or s3://"
         )
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise _translated(error, scratch) from error
         raise ConfigError(
             f"{scratch} is on a file system without hard links ({error.strerror}), which atomic publishing needs; "
-            "choose an output on another file system or gs://"
+            "choose an output on another file system, gs:// or s3://"
         ) from error
     finally:
         temporary.discard()
@@ -734,14 +734,14 @@ def _translated(error: OSError, uri: str, size: int | None = None) -> StorageErr
     if error.errno == errno.EROFS:
         return PermissionDenied(
             f"{uri} cannot be written: the file system is read-only on {os.uname().nodename}; mount it writable (see: "
-            "findmnt -T PATH), or give another --output, and run again"
+            "findmnt -T PATH), or choose another output, and run again"
         )
     if error.errno == errno.ENAMETOOLONG:
         longest, whole = max(len(os.fsencode(part)) for part in uri.split("/")), len(os.fsencode(uri))
         return ConfigError(
             # The reason first: what follows may be cut off.
             f"the name is too long: {longest:,} bytes, and the whole path {whole:,}; most file systems take 255 and "
-            f"4,096. Shorten the names of inputs or the path of --output: {uri}"
+            f"4,096. Shorten the names of inputs or the path of the output: {uri}"
         )
     if error.errno == errno.EIO:
         return StorageError(

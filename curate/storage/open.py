@@ -6,8 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
+from curate.errors import ConfigError
 from curate.storage.protocol import Store
-from curate.storage.uris import is_local, normalise
+from curate.storage.uris import is_foreign, is_local, normalise, normalise_input
 
 _wrap: Callable[[Store], Store] | None = None
 
@@ -19,7 +20,7 @@ def open_store(uri: str, scratch: str | None = None) -> Store:
     without it, or where the output is elsewhere, can read but not write. Raises ConfigError for a URI that no store can
     hold.
     """
-    store = _open(normalise(uri), normalise(scratch) if scratch else None)
+    store = _open(normalise_input(uri), normalise(scratch) if scratch else None)
     if _wrap is not None:
         return _wrap(store)
     if "CURATE_TESTING_FAULTS" in os.environ:
@@ -49,10 +50,26 @@ def _open(uri: str, scratch: str | None) -> Store:
         from curate.storage.gcs import GCSStore
 
         return GCSStore()
+    if uri.startswith("s3://"):
+        return _s3()
     if uri.startswith("memory://"):
         from curate.storage.memory import MemoryStore
 
         return MemoryStore()
+    if is_foreign(uri):
+        from curate.storage.foreign import ForeignStore
+
+        return ForeignStore()
     from curate.storage.local import LocalStore
 
     return LocalStore(scratch if scratch is not None and is_local(scratch) else None)
+
+
+def _s3() -> Store:
+    try:
+        from curate.storage.s3.store import S3Store
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("botocore", "urllib3"):
+            raise
+        raise ConfigError("s3:// needs the package botocore: pip install 'curate[s3]', then run again") from error
+    return S3Store()

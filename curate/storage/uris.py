@@ -1,7 +1,7 @@
-"""URIs as curate writes them: `/absolute/path`, `gs://bucket/key`, `memory://bucket/key`. Pure; touches no storage.
+"""URIs as curate writes them: `/absolute/path`, `gs://bucket/key`, `s3://bucket/key`. Pure; touches no storage.
 
-One object has one spelling, because names are compared, sorted and hashed as strings: `file://` and `gcs://` are
-rewritten, local paths made absolute, and what could mean two things is refused.
+One object has one spelling, because names are compared, sorted and hashed as strings: `file://`, `gcs://` and `s3a://`
+are rewritten, local paths made absolute, and what could mean two things is refused.
 """
 
 from __future__ import annotations
@@ -11,10 +11,70 @@ import re
 
 from curate.errors import ConfigError, did_you_mean
 
-SCHEMES = ("gs", "gcs", "memory", "file")
+_SPELLED = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "memory": "memory"}
+"""Schemes of stores, and how each is written."""
+SCHEMES = (*_SPELLED, "file")
+_EXPECTED = "gs://bucket/key, s3://bucket/key, memory://bucket/key or a local path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+_NOT_FILES = (
+    "local",
+    "blockcache",
+    "cached",
+    "dask",
+    "data",
+    "dir",
+    "filecache",
+    "generic",
+    "reference",
+    "simplecache",
+)
+"""What fsspec knows beside places where files are."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def normalise_input(uri: str) -> str:
+    """Returns the one spelling of a URI that is only read: as `normalise`, or of any file system that fsspec knows.
+
+    >>> normalise_input("hf://datasets/org/name/"), normalise_input("gcs://bucket/reddit/")
+    ('hf://datasets/org/name', 'gs://bucket/reddit')
+    """
+    if not is_foreign(uri):
+        return normalise(uri)
+    _refuse_unprintable(uri)
+    if not _after_scheme(uri, uri.partition(":")[0]).strip("/"):
+        raise ConfigError(f"{uri!r} names no file and no folder")
+    if _PASSWORD.search(uri):
+        raise ConfigError(
+            f"the URI of the input at {uri.rpartition('@')[2]!r} contains a password, which would be written to the "
+            "ledger; use keys, or the configuration of fsspec (~/.config/fsspec)"
+        )
+    return uri.rstrip("/")
+
+
+def is_foreign(uri: str) -> bool:
+    """Returns whether `uri` is of no store of curate's, but of a file system that fsspec knows: it can be read.
+
+    >>> is_foreign("hf://datasets/org/name"), is_foreign("s3://bucket/x"), is_foreign("/data"), is_foreign("nothing://x")
+    (True, False, False, False)
+    """
+    match = _SCHEME.match(uri)
+    if match is None or match.group(1) in SCHEMES or match.group(1) in _NOT_FILES:
+        return False
+    # Not before it is needed: most runs have no such input.
+    from fsspec import available_protocols
+    from fsspec.registry import registry
+
+    return match.group(1) in available_protocols() or match.group(1) in registry
+
+
+def not_an_output(uri: str) -> str:
+    """Returns why nothing can be written where a foreign URI is."""
+    return (
+        f"{uri!r} can be read as an input, but it cannot be an output: {uri.partition(':')[0]}:// is not known to "
+        f"create a file only if its name is free; expected {_EXPECTED}"
+    )
 
 
 def normalise(uri: str) -> str:
@@ -29,12 +89,8 @@ def normalise(uri: str) -> str:
     '/data/y'
     """
     if not uri:
-        raise ConfigError("the URI is empty; expected gs://bucket/key, memory://bucket/key or a local path")
-    if found := _UNPRINTABLE.search(uri):
-        raise ConfigError(
-            f"{uri!r} contains {found.group()!r} at position {found.start()}; "
-            "control characters and broken Unicode cannot be part of an object's name; rename it"
-        )
+        raise ConfigError(f"the URI is empty; expected {_EXPECTED}")
+    _refuse_unprintable(uri)
     match = _SCHEME.match(uri)
     scheme = match.group(1) if match else ""
     if scheme in ("", "file"):
@@ -48,21 +104,33 @@ def normalise(uri: str) -> str:
                 path = "/" + rest
         # abspath keeps two leading slashes, as POSIX allows it to.
         return "/" + os.path.abspath(path).lstrip("/")  # noqa: PTH100
+    if is_foreign(uri):
+        raise ConfigError(not_an_output(uri))
     if scheme not in SCHEMES:
         raise ConfigError(
             f"{uri!r} has the scheme {scheme!r}, which curate cannot store to{did_you_mean(scheme, SCHEMES)}; "
-            "expected gs://bucket/key, memory://bucket/key or a local path"
+            f"expected {_EXPECTED}"
         )
     bucket, slash, key = _after_scheme(uri, scheme).partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
             f"{uri!r} names the bucket {bucket!r}; expected {scheme}://bucket/key with a lower-case bucket"
         )
+    if _SPELLED[scheme] == "s3" and bucket.endswith("--x-s3"):
+        raise ConfigError(f"{uri!r} is a directory bucket, which does not list in order; choose another bucket")
     if any(part in (".", "..") for part in key.split("/")):
         raise ConfigError(
             f"{uri!r} has a '.' or '..' in its key; an object store does not resolve these; write the full key"
         )
-    return f"{'memory' if scheme == 'memory' else 'gs'}://{bucket}{slash}{key}".rstrip("/")
+    return f"{_SPELLED[scheme]}://{bucket}{slash}{key}".rstrip("/")
+
+
+def _refuse_unprintable(uri: str) -> None:
+    if found := _UNPRINTABLE.search(uri):
+        raise ConfigError(
+            f"{uri!r} contains {found.group()!r} at position {found.start()}; "
+            "control characters and broken Unicode cannot be part of an object's name; rename it"
+        )
 
 
 def join(root: str, *parts: str) -> str:

@@ -1,13 +1,24 @@
-"""The life of a writer, the same for every store: open, then published or discarded, once."""
+"""The life of a writer, the same for every store: open, then published or discarded, once.
+
+What stores over HTTP share is here as well: bytes are collected on disk, so that an upload knows its size and checksum
+before it begins, can be made again, and costs nothing if it is discarded; and a name that is taken is compared.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import IO, Self, cast
 
-from curate.errors import StorageError
-from curate.storage.protocol import Published
+from curate.errors import GenerationMismatch, ObjectNotFound, StorageError
+from curate.storage.protocol import Object, Outcome, Published
+
+SIMPLE_BYTES = 8 << 20
+"""The largest upload made in one request, and the most of one that a writer keeps in memory."""
+_COMPARISONS = 5
 
 
 class BaseWriter(ABC):
@@ -81,3 +92,89 @@ class BaseWriter(ABC):
     def _check(self, what: str) -> None:
         if self._closed:
             raise StorageError(f"{self._uri}: {what} after it was published or discarded; open a new writer")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is to be uploaded."""
+
+    file: IO[bytes] | None
+    data: bytes | None
+    """The bytes themselves, where they are in memory."""
+    size: int
+
+    def bytes_at(self, start: int, stop: int) -> bytes:
+        """Returns a part of it."""
+        if self.data is not None:
+            return self.data[start:stop]
+        assert self.file is not None
+        self.file.seek(start)
+        return self.file.read(stop - start)
+
+
+class SpooledWriter(BaseWriter):
+    """Collects an object's bytes, in memory and beyond 8 MiB on disk, until they are published."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self._file = tempfile.SpooledTemporaryFile(max_size=SIMPLE_BYTES)  # noqa: SIM115
+
+    @abstractmethod
+    def _digest(self, data: bytes) -> None:
+        """Adds bytes to the checksum."""
+
+    @abstractmethod
+    def _upload(self, file: IO[bytes]) -> Published:
+        """Publishes `self._size` bytes, over `self._over`."""
+
+    def _append(self, data: bytes | memoryview) -> int:
+        data = bytes(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise StorageError(
+                f"{self._uri}: its bytes cannot be kept in {tempfile.gettempdir()} until they are uploaded "
+                f"({error.strerror}); free space there or set TMPDIR"
+            ) from error
+        self._digest(data)
+        return len(data)
+
+    def _finish(self) -> Published:
+        with self._file as file:
+            return self._upload(cast("IO[bytes]", file))
+
+    def _discard(self) -> None:
+        self._file.close()
+
+
+def upload_compared(
+    uri: str,
+    over: str,
+    upload: Callable[[str], Object | None],
+    look: Callable[[], tuple[Object, Callable[[], bool]]],
+) -> Published:
+    """Uploads create-only, or in place of the generation `over`; compares contents if the name is taken.
+
+    `upload` takes the generation to replace, empty for a name that has to be free, and returns None if the name is
+    taken, by another one; `look` returns what is there, and what tells whether it has the same content.
+    """
+    for number in range(_COMPARISONS):
+        if not over or number:
+            created = upload("")
+            if created is not None:
+                return Published(Outcome.CREATED, created)
+        try:
+            theirs, is_same = look()
+            same = is_same()
+        except (ObjectNotFound, GenerationMismatch):
+            continue
+        if not same and over and theirs.generation == over:
+            created = upload(over)
+            if created is not None:
+                return Published(Outcome.CREATED, created)
+            continue  # it is another one by now, or gone
+        return Published(Outcome.IDENTICAL if same else Outcome.DIFFERENT, theirs)
+    raise StorageError(
+        f"{uri} was refused {_COMPARISONS} times because it exists, but did not exist when curate looked; find the "
+        "process that creates and deletes it, or choose another output"
+    )

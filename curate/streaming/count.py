@@ -24,13 +24,13 @@ COUNTED_BYTES = 64 << 10
 """Bytes of the first blocks that are counted: little is made that is not asked for."""
 
 
-def decide(limit: FirstRows, backend: str) -> Mapping[str, Any]:
+def decide(limit: FirstRows, backend: str, max_bad_rows: str | None) -> Mapping[str, Any]:
     """Returns the last shard that gives rows, and how many: counts them, no further than needed, and writes nothing.
 
     It is the last shard of all if there are fewer rows.
     """
     left, last = limit.rows, {"shard": "", "rows": 0, "rank": -1}
-    for rank, (shard, rows) in enumerate(_counted(limit, backend)):
+    for rank, (shard, rows) in enumerate(_counted(limit, backend, max_bad_rows)):
         last = {"shard": shard, "rows": min(rows, left), "rank": rank}
         left -= min(rows, left)
         if not left:
@@ -38,10 +38,10 @@ def decide(limit: FirstRows, backend: str) -> Mapping[str, Any]:
     return last
 
 
-def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
+def _counted(limit: FirstRows, name: str, max_bad_rows: str | None) -> Iterator[tuple[str, int]]:
     """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
     limited = tuple(at_most(one, limit.rows) for one in limit.fusions)
-    program = _Counting(limited, COUNTED_BYTES)
+    program = _Counting(limited, COUNTED_BYTES, max_bad_rows)
     pieces = ((one,) for bundle in ranked_pieces(limit.fusions) for one in bundle)
     backend = make_backend(name)
     try:

@@ -38,7 +38,7 @@ RELEASED_BYTES = 8 << 20
 class StreamProgram:
     """The program of a stream: reads a piece, and runs the operators that are fused to it."""
 
-    def __init__(self, fusions: tuple[FusedScan, ...], block_bytes: int) -> None:
+    def __init__(self, fusions: tuple[FusedScan, ...], block_bytes: int, max_bad_rows: str | None = None) -> None:
         # Of its own each time: workers of a cluster that lives on keep a program by its key.
         self.key = f"dataset-{uuid.uuid4().hex}"
         # Tasks need no listing, nor tables that their pieces bring along.
@@ -48,6 +48,7 @@ class StreamProgram:
         self._told = [declared_schema(one) is not None for one in fusions]
         """Whether the plan knows what is given: else the first rows tell, and blocks say what they were read from."""
         self._block_bytes = block_bytes
+        self._max_bad_rows = max_bad_rows
         self.budget_bytes: int | None = None
         """Bytes of batches that a task may have sent to a pool and not heard of."""
         self._told_s = float("-inf")
@@ -112,7 +113,7 @@ class StreamProgram:
     def _of_piece(
         self, fusion: FusedScan, pipeline: Pipeline, one: NumberedPiece, step: int | None, meters: Meters
     ) -> Iterator[Any]:
-        tally, label = ShardBooks(BadRowBudget()), one.piece.label
+        tally, label = ShardBooks(BadRowBudget(self._max_bad_rows)), one.piece.label
         how = ShardContext(one.name, one.rank, budget_bytes=self.budget_bytes, ahead=step is None)
         batches = fusion.source.read(one.piece.data, fusion.view, read_rows(fusion.operators), tally)
         try:

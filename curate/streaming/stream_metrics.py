@@ -9,14 +9,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
-from curate.observe.metrics import Capacity, Flow
+from curate.observe.metrics import LOOK_AT_POOLS_S, Capacity, Flow
 from curate.pipeline.meters import Meter, MeterReport, add_packed, blank, packed
 from curate.runtime.protocol import Backend
 
 LOOK_S = 0.1
 """How often a stream notes how it is doing, at most."""
-LOOK_AT_POOLS_S = 1.0
-"""How often it notes how its pools are doing."""
 
 
 class StreamMetrics:

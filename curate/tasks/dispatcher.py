@@ -93,6 +93,8 @@ class Dispatcher:
     interrupts: Interrupts = field(default_factory=Interrupts)
     setup: SetupWatch = field(default_factory=lambda: SetupWatch(SystemClock(), done=True))
     """Hears of workers that are set up; then payloads make them say so, until one has."""
+    others: Callable[[], Sequence[Event]] = lambda: ()
+    """Returns what other drivers have done, and what to help them with."""
     _launches: dict[int, Launch] = field(default_factory=dict)
     _slots: SlotsChanged | None = None
     """What the scheduler was last told of the cluster."""
@@ -115,6 +117,8 @@ class Dispatcher:
             for news in self.backend.poll(self._timeout_s()):
                 self._hear(news)
             self.setup.look()
+            for event in self.others():
+                self._handle(event)
             self._handle(Tick())
             self.observer.tick(self.backend.slots())
 

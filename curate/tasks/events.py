@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
@@ -89,7 +90,21 @@ class Stop:
     """The user wants to stop: nothing is launched from now on."""
 
 
-Event = SlotsChanged | TaskStarted | ShardDone | ShardFailed | ShardWaiting | TaskEnded | Tick | Stop
+@dataclass(frozen=True, slots=True)
+class Released:
+    """These shards, which were held back, are to be run too, after those that are pending, in this order."""
+
+    shards: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The outputs of these shards, none of which was launched, exist: another driver made them."""
+
+    shards: Sequence[int]
+
+
+Event = SlotsChanged | TaskStarted | ShardDone | ShardFailed | ShardWaiting | TaskEnded | Tick | Stop | Released | Found
 
 
 # What is to be done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from curate.keywords import option
 from curate.tasks.failure import FailureKind
 from curate.units import GIB
 
@@ -118,5 +119,5 @@ def max_failed_shards(text: str, total: int) -> int:
     except ValueError:
         count = -1
     if count < 0:
-        raise ConfigError(f"--max-failed-shards {text!r} is not a number of shards or a percentage like 1%")
+        raise ConfigError(f"{option('max_failed_shards', text)} is not a number of shards or a percentage like 1%")
     return count

@@ -5,6 +5,7 @@ and carries the actions out; a simulator feeds it from a virtual clock, a millio
 
 A shard is in one state, and `TRANSITIONS` holds every change of it that there is:
 
+    held      of another part             until this driver helps with it
     pending   never launched              at or after the cursor
     ready     to be launched again        in a bundle of `_ready`
     waiting   its backoff runs            on the heap `_waiting`
@@ -24,6 +25,7 @@ Long because it is one state machine: its table and everything that changes a st
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,9 +40,11 @@ from curate.tasks.events import (
     Cancel,
     Event,
     Finish,
+    Found,
     Launch,
     Outcome,
     Record,
+    Released,
     SchedulerState,
     ShardDone,
     ShardFailed,
@@ -94,11 +98,14 @@ class ShardState(IntEnum):
     RUNNING = 3
     DONE = 4
     FAILED = 5
+    HELD = 6
 
 
 class Move(StrEnum):
     """What happens to a shard."""
 
+    RELEASE = "release"
+    FIND = "find"
     LAUNCH = "launch"
     FINISH = "finish"
     REQUEUE = "requeue"
@@ -108,6 +115,10 @@ class Move(StrEnum):
 
 
 TRANSITIONS: Mapping[tuple[int, Move], ShardState] = {
+    (ShardState.HELD, Move.RELEASE): ShardState.PENDING,
+    # Another driver has done it.
+    (ShardState.HELD, Move.FIND): ShardState.DONE,
+    (ShardState.PENDING, Move.FIND): ShardState.DONE,
     (ShardState.PENDING, Move.LAUNCH): ShardState.RUNNING,
     (ShardState.READY, Move.LAUNCH): ShardState.RUNNING,
     # A speculative copy.
@@ -156,10 +167,12 @@ class Scheduler:
     """Feeds bundles of `todo` to slots until every shard is done or given up.
 
     `todo` are shard ranks, each once, and `sizes` their bytes; both are only read, and may be arrays. Shards of one
-    size keep their order.
+    size keep their order. Those that are `held`, one boolean each, are not launched before `Released` names them.
     """
 
-    def __init__(self, todo: Sequence[int], sizes: Sequence[int], policy: Policy | None = None) -> None:
+    def __init__(
+        self, todo: Sequence[int], sizes: Sequence[int], policy: Policy | None = None, held: Any = None
+    ) -> None:
         self.policy = policy or Policy()
         self.total = len(todo)
         self.done = 0
@@ -173,15 +186,15 @@ class Scheduler:
         self.state = SchedulerState.ACTIVE
         costs = np.asarray(sizes, dtype=np.float64) + SHARD_OVERHEAD_BYTES
         by_size = np.argsort(-costs, kind="stable")
-        self._order: Any = np.asarray(todo, dtype=np.int64)[by_size]
-        self._ends: Any = np.cumsum(costs[by_size])
-        """Cost of the shards of `_order` up to and with each: finds the end of a bundle without a loop."""
-        self._costs: Any = np.zeros(int(self._order.max()) + 1 if self.total else 0, dtype=np.float32)
-        self._costs[self._order] = costs[by_size]
+        order: Any = np.asarray(todo, dtype=np.int64)[by_size]
+        self._costs: Any = np.zeros(int(order.max()) + 1 if self.total else 0, dtype=np.float32)
+        self._costs[order] = costs[by_size]
         self._states = bytearray(len(self._costs))
-        self._cursor = 0
-        self._stop = self.total
-        """Shards of `_order` from the cursor to here are pending."""
+        if held is not None:
+            of_others = np.asarray(held, dtype=bool)[by_size]
+            self._view()[order[of_others]] = ShardState.HELD
+            order = order[~of_others]
+        self._queue(order)
         self._next_task = 0
         self._slots = 0
         self._largest_memory: int | None = None
@@ -217,6 +230,8 @@ class Scheduler:
             TaskEnded: self._task_ended,
             Tick: self._tick,
             Stop: self._wind_up,
+            Released: self._released,
+            Found: self._found,
         }
 
     # What there is to see
@@ -237,6 +252,23 @@ class Scheduler:
         if self.policy.max_in_flight is not None:
             return self.policy.max_in_flight
         return max(self.policy.least_window, 2 * self._slots)
+
+    @property
+    def idle(self) -> int:
+        """Slots for which there is nothing to launch, or more than there are shards left. Without any slots, one: a
+        cluster starts them for what is launched."""
+        if self._cursor < self._stop or self._ready or self.state is not SchedulerState.ACTIVE:
+            return 0
+        return max(0, max(1, self._slots) - len(self._running))
+
+    def held(self) -> Any:
+        """Returns the ranks of the shards that are held back."""
+        return np.flatnonzero(self._view() == ShardState.HELD)
+
+    def at_hand(self) -> list[int]:
+        """Returns the shards that run now, as far as is known: the first one of each task that can have a slot."""
+        tasks = itertools.islice(self._running.values(), self._slots)
+        return [next(iter(task.left)) for task in tasks if task.left]
 
     def unreported(self, task: TaskId) -> tuple[int, ...]:
         """Returns the shards of a task that have not ended, in the order in which it runs them."""
@@ -416,6 +448,33 @@ class Scheduler:
     def _wind_up(self, event: Stop, now_s: float, actions: list[Action]) -> None:
         del event, now_s, actions
         self.state = SchedulerState.STOPPING
+
+    def _released(self, event: Released, now_s: float, actions: list[Action]) -> None:
+        del now_s, actions
+        for shard in event.shards:
+            self._move(shard, Move.RELEASE)
+        pending = self._order[self._cursor : self._stop]
+        self._queue(np.concatenate([pending, np.asarray(event.shards, dtype=np.int64)]))
+
+    def _found(self, event: Found, now_s: float, actions: list[Action]) -> None:
+        del now_s, actions
+        for shard in event.shards:
+            self._move(shard, Move.FIND)
+        self.done += len(event.shards)
+        pending = self._order[self._cursor : self._stop]
+        self._queue(pending[self._view()[pending] == ShardState.PENDING])
+
+    def _queue(self, order: Any) -> None:
+        """Takes these shards for those that are pending, in this order."""
+        self._order = order
+        self._ends: Any = np.cumsum(self._costs[order], dtype=np.float64)
+        """Cost of the shards of `_order` up to and with each: finds the end of a bundle without a loop."""
+        self._cursor = 0
+        self._stop = len(order)
+        """Shards of `_order` from the cursor to here are pending."""
+
+    def _view(self) -> Any:
+        return np.frombuffer(self._states, dtype=np.uint8)
 
     # Launching
 

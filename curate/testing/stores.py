@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 
 from curate.clock import Clock
+from curate.requests.retry import Retry
 from curate.storage.faults import Fault, Faults
 from curate.storage.faulty import QUICK, FaultyStore
 from curate.storage.open import wrap_stores
-from curate.storage.retry import Retry
 
 
 @contextlib.contextmanager

@@ -185,6 +185,21 @@ ray.shutdown()
 ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
 own = ray.get_runtime_context().get_session_name()
 told["own"] = consume()[0] == own and ray.is_initialized() and ray.cluster_resources()["CPU"] == 3
+
+# Shut down by the program while its rows are made and none is left: nothing starts another one.
+def slowly(batch):
+    time.sleep(0.5)
+    return batch
+rows = curate.range(1000).using(backend="ray").map_batches(slowly, batch_size=10).iter_batches(batch_size=10)
+next(rows)
+ray.shutdown()
+try:
+    for _ in rows:
+        pass
+except curate.ConfigError as error:
+    told["left"] = str(error)
+rows.close()
+told["stays_down"] = not ray.is_initialized()
 print(json.dumps(told))
 """
 
@@ -207,7 +222,8 @@ def test_started_once_and_kept(tmp_path: Path) -> None:
     assert told["said"] == {"first": True, "second": False, "write": False}
     assert told["second_s"] < told["first_s"] / 3
     assert "forked from one that runs tasks on Ray" in told["forked"]
-    others = ("same", "interrupted", "same_after_interrupt", "same_after_fork", "new_after_death", "own")
+    assert "Ray was shut down while curate used it" in told["left"]
+    others = ("same", "interrupted", "same_after_interrupt", "same_after_fork", "new_after_death", "own", "stays_down")
     assert {name: told[name] for name in others} == dict.fromkeys(others, True)
     assert ended.err.count("starting Ray on this machine") == 2
     assert "Ray restarts for this process" in ended.err

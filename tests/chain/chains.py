@@ -82,6 +82,15 @@ class Picky(curate.Job):
         return batch
 
 
+class Unique(curate.Job):
+    """Keep the first of all rows with one number."""
+
+    version = "1"
+
+    def build(self, ds):
+        return ds.dedup_exact("n")
+
+
 class Ordered(curate.Job):
     """Sort all rows."""
 

@@ -14,6 +14,7 @@ DONE: dict[str, Any] = {"state": "complete", "total": 4, "done": 4}
 FIRST = StepState("a", "/a", **DONE)
 SECOND = StepState("b", "/b", ("a",), only_steps=True, **DONE)
 FROZEN = replace(SECOND, frozen=True)
+EXTENSIBLE = replace(FROZEN, extensible=True)
 RUN, NOTHING, REFUSED, WAIT = Action.RUN, Action.NOTHING, Action.REFUSED, Action.WAIT
 NONE = Asked()
 
@@ -50,6 +51,15 @@ NONE = Asked()
         (FIRST, replace(FROZEN, changed=1), NONE, (NOTHING, REFUSED)),
         (replace(FIRST, new=1), FROZEN, Asked(overwrite={"b"}), (RUN, RUN)),
         (FIRST, replace(FROZEN, done=3), NONE, (NOTHING, RUN)),
+        # One that takes what comes behind: of nothing else.
+        (replace(FIRST, new=1), EXTENSIBLE, NONE, (RUN, RUN)),
+        (FIRST, replace(EXTENSIBLE, new=1), NONE, (NOTHING, RUN)),
+        (FIRST, replace(EXTENSIBLE, new=2, inserted=1), NONE, (NOTHING, REFUSED)),
+        (FIRST, replace(EXTENSIBLE, new=1, changed=1), NONE, (NOTHING, REFUSED)),
+        (FIRST, replace(EXTENSIBLE, new=1, removed=1), Asked(drop_removed=True), (NOTHING, REFUSED)),
+        (replace(FIRST, new=1, changed=1), EXTENSIBLE, Asked(redo_stale=True), (RUN, REFUSED)),
+        (replace(FIRST, done=3), replace(EXTENSIBLE, coming=1), NONE, (RUN, RUN)),
+        (StepState("a", "/a", new=4), EXTENSIBLE, NONE, (RUN, REFUSED)),
     ],
 )
 def test_what_must_run(first: StepState, second: StepState, asked: Asked, expected: tuple[Action, Action]) -> None:

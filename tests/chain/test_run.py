@@ -155,6 +155,48 @@ def test_a_step_is_the_job_that_is_run_alone(place: Path, curate: Curate) -> Non
 
 
 @pytest.mark.usefixtures("chain")
+def test_an_exact_deduplication_grows_with_the_step_that_it_reads(place: Path, curate: Curate) -> None:
+    """Also if an output of that was deleted and made again; as long as what is new comes behind what is there."""
+    text = """
+[steps.unique]
+job = "steps_of_test.py:Unique"
+input_from = "kept"
+output = "out/unique"
+
+[steps.after]
+job = "steps_of_test.py:Copied"
+input_from = "unique"
+output = "out/after"
+"""
+    (place / "pipeline.toml").write_text((place / "pipeline.toml").read_text() + text)
+    grown = Chain.read("pipeline.toml")
+    assert ran(grown.run(backend="inline")).keys() == {"unique", "after"}
+    (place / "out" / "kept" / "05.parquet").unlink()
+    assert ran(grown.run(backend="inline")) == {"kept": 1}
+    add_input(place, FILES, rows=4)
+    add_input(place, FILES + 1)
+    assert predicted(grown) == [*STEPS, "unique", "after"]
+    assert ran(grown.run(backend="inline")) == dict.fromkeys((*STEPS, "unique", "after"), 2)
+    assert predicted(grown) == []
+    assert ran(grown.run(backend="inline")) == {}
+    alone = ("run", "steps_of_test.py:Unique", "-i", "out/kept", "-o", "alone", "--backend", "inline")
+    assert curate(*alone).code == 0
+    data = everything(place / "out" / "unique")
+    for name, one in everything(place / "alone").items():
+        assert name.startswith("_curate") or data.pop(name) == one
+    assert all(name.startswith("_curate") for name in data)
+    (place / "in" / "00a.jsonl").write_text('{"n": 1}\n')
+    ended = grown.run(backend="inline")
+    assert [ended[name].state for name in (*STEPS, "unique", "after")] == [*["complete"] * 5, "refused", "not run"]
+    before = seen(place)
+    with pytest.raises(ConfigError, match=r"step 'unique': .*behind all others.*\(26 shards, .*overwrite=\['unique'\]"):
+        grown.run(backend="inline")
+    assert seen(place) == before
+    assert grown.run(backend="inline", overwrite=["unique"], yes=True).state == "complete"
+    assert predicted(grown) == []
+
+
+@pytest.mark.usefixtures("chain")
 def test_an_exchange_after_a_step_that_grows_is_refused_before_anything_runs(place: Path) -> None:
     """It makes every output of all inputs; made anew, it reads what is there now."""
     text = '\n[steps.ordered]\njob = "steps_of_test.py:Ordered"\ninput_from = "kept"\noutput = "out/ordered"\n'
@@ -165,7 +207,7 @@ def test_an_exchange_after_a_step_that_grows_is_refused_before_anything_runs(pla
     assert ran(grown.run(backend="inline")) == {"kept": 1}
     add_input(place, FILES)
     before = seen(place)
-    with pytest.raises(ConfigError, match=r"(?s)step 'ordered': .*what kept will add.*--overwrite ordered"):
+    with pytest.raises(ConfigError, match=r"(?s)step 'ordered': .*what kept will add.*overwrite=\['ordered'\]"):
         grown.run(backend="inline")
     assert seen(place) == before
     ended = grown.run(backend="inline", overwrite=["ordered"], yes=True)

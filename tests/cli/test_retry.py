@@ -161,7 +161,7 @@ class TestCommand:
             path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"origin": {}}))
         refused = curate("retry", str(places[1]))
         assert refused.code == 2
-        assert "run the job's own command with --retry-failed" in refused.err
+        assert "run the job itself with --retry-failed" in refused.err
 
     def test_no_job(self, tmp_path: Path, curate: Curate) -> None:
         """Exit code 2, as for all that looks at jobs."""
@@ -229,7 +229,7 @@ class TestChangedCode:
         (tmp_path / "first.py").unlink()
         refused = curate("retry", output)
         assert refused.code == 2
-        assert "pass its file with --job PATH" in refused.err
+        assert "pass its file: curate retry OUTPUT --job PATH" in refused.err
         mend(tmp_path / "in", "b")
         assert curate("retry", output, "--job", second).code == 0
 

@@ -148,6 +148,24 @@ def test_what_a_job_at_work_waits_for(tmp_path: Path, run: Callable[..., tuple[i
     assert json.loads(run("status", root, "--json")[1])["waits"] == waits
 
 
+def test_every_driver_of_an_output_has_a_line(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """The newest of each part, in the order of the parts, however many there are and however often some began anew."""
+    parts, now = 30, time.time()
+    runs = {}
+    for number in range(parts):
+        for again in range(2):
+            state = "running" if again else "interrupted"
+            beat = heartbeat(state, started=now - 100 + 10 * again + number / 100, updated=now - 2)
+            runs[f"2024010{again + 1}T0000{number:02}Z-aaaaaa"] = beat | {"part": f"{number}/{parts}"}
+    make_job(f"{tmp_path}/out", total=90, done=3, runs=runs)
+    code, out, _ = run("status", f"{tmp_path}/out")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines() if "part " in line]
+    assert [line[line.index("part") + 1] for line in lines] == [f"{number}/{parts}" for number in range(parts)]
+    assert all(line[line.index("part") + 3] == "running," for line in lines)
+    assert f"... and {parts} earlier" in out
+
+
 def test_json_is_one_object_of_the_promised_shape(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
     """Over every store, while the job runs."""
     failures = [{"error": "ValueError: boom", "count": 1, "shard": "s0000007"}]
@@ -193,7 +211,7 @@ def test_no_job_is_exit_2_with_the_next_step(
     assert (code, out) == (2, "")
     assert err == (
         f"error: no curate job at {root} (there is nothing). "
-        "Give the --output of a job, or list the known ones with: curate status\n"
+        "Pass the output of a job, or list the known ones with: curate status\n"
     )
 
 

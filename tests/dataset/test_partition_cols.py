@@ -193,3 +193,18 @@ def test_values_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write(["a", "b"], "c")
     with pytest.raises(ConfigError, match=r"would make 3 folders.*at most 2.*fewer columns"):
         write(["a", "b", "c"], "d")
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
+def test_the_same_bytes_on_ray(tmp_path: Path) -> None:
+    """In the same files, read back as the same rows."""
+    ds = inputs(tmp_path / "in")
+    for backend in ("inline", "ray"):
+        assert (
+            ds.write_parquet(tmp_path / backend, partition_cols=["year", "lang"], backend=backend).state == "complete"
+        )
+    assert files(tmp_path / "ray") == files(tmp_path / "inline")
+    found = curate.read_parquet(tmp_path / "ray")
+    assert found.using(backend="ray").take_all() == found.take_all()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 import re
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields
-from inspect import isfunction, signature
+from inspect import Parameter, isfunction, signature
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import curate
-from curate.operators.ray_data import FUNCTIONS, METHODS
+from curate.errors import ConfigError
+from curate.operators.ray_data import ARGUMENTS, FUNCTIONS, METHODS, USING
 
 PARTS = curate.Dataset.__mro__[1:-1]
 
@@ -106,11 +109,51 @@ def test_every_function_of_ray_data_is_there_or_answered() -> None:
         curate.read_it  # noqa: B018
 
 
+def _shared() -> list[tuple[str, Any, Any]]:
+    """Returns what has the same name here and in ray.data."""
+    theirs = pytest.importorskip("ray.data")
+    grouped = importlib.import_module("ray.data.grouped_data").GroupedData
+    found = []
+    for place, here in ((theirs.Dataset, curate.Dataset), (grouped, curate.GroupedData), (theirs, curate)):
+        for name in dir(place):
+            pair = getattr(place, name), getattr(here, name, None)
+            if not name.startswith("_") and all(map(isfunction, pair)):
+                found.append((name, *pair))
+    return found
+
+
+def test_every_argument_of_ray_data_is_there_or_answered() -> None:
+    """In one line that says what to write, before anything is read or run."""
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    answered = 0
+    for name, theirs, ours in _shared():
+        here = signature(ours).parameters
+        if any(one.kind is Parameter.VAR_KEYWORD for one in here.values()):
+            continue
+        for one in signature(theirs).parameters.values():
+            if one.kind in named and one.name not in here and not one.name.startswith("_"):
+                with pytest.raises(ConfigError, match=rf"^{name}\(\) has no {one.name} in curate: .+$"):
+                    ours(**{one.name: None})
+                answered += 1
+    assert answered > 200
+
+
+def test_more_arguments_by_position_than_there_are() -> None:
+    """As ray.data takes them: the answer is the call as it is written here."""
+    ds = curate.range(3)
+    with pytest.raises(TypeError, match=r"^join\(\) got more .*: write join\(other, on=\.\.\., how=\.\.\., right_on"):
+        ds.join(ds, "inner", 8, on=("id",))  # type: ignore[misc]
+    with pytest.raises(
+        TypeError, match=r"^take\(\) got more arguments by position than it takes: write take\(limit\)$"
+    ):
+        ds.take(1, 2)  # type: ignore[call-arg]
+
+
 def test_what_the_answers_name_is_there() -> None:
     """Methods of a dataset, or what they return."""
-    texts = [*METHODS.values(), *FUNCTIONS.values()]
+    texts = [*METHODS.values(), *FUNCTIONS.values(), *ARGUMENTS.values(), *USING.values()]
     named = {name for text in texts for name in re.findall(r"\b(\w+)\(", text)}
-    beside = {"from_generator", "list", "as_numpy_iterator"}
+    beside = {"from_generator", "list", "as_numpy_iterator", "copy", "init"}
     assert [name for name in named - beside if not hasattr(curate.Dataset, name) and name not in curate.__all__] == []
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 import curate
+from curate.errors import CurateError
+from curate.observe.summary_text import render
+from curate.operators.ray_data import USING
 from tests.job.inline import output_rows, refusing, write_jsonl
 
 
@@ -25,7 +28,7 @@ def test_overwrite_makes_it_anew(source: Path, tmp_path: Path) -> None:
     """What another plan made is refused, and replaced where that is asked for and confirmed."""
     out = tmp_path / "out"
     doubled(source).write_parquet(out, backend="inline")
-    with refusing("replace what is there with overwrite=True"):
+    with refusing("start over with overwrite=True"):
         doubled(source, 3).write_parquet(out, backend="inline")
     with refusing("overwrite=True was not confirmed"):
         doubled(source, 3).write_parquet(out, backend="inline", overwrite=True)
@@ -56,6 +59,104 @@ def test_rows_in_memory_are_overwritten_too(tmp_path: Path) -> None:
 
 
 def test_an_unknown_option_is_refused(source: Path, tmp_path: Path) -> None:
-    """With those that there are, before anything is read."""
-    with refusing("a write has no option 'overwite'; did you mean 'overwrite'?; it has: "):
+    """With the one that was meant, before anything is read; one that means nothing for a dataset, with the reason."""
+    with pytest.raises(
+        TypeError, match=r"write_parquet\(\) got an unexpected .* 'overwite'; did you mean 'overwrite'\?"
+    ):
         doubled(source).write_parquet(tmp_path / "out", overwite=True)
+    with refusing(
+        "write_json() has no accept_code_change in curate: a dataset has no version: it is known by the code"
+    ):
+        doubled(source).write_json(tmp_path / "out", accept_code_change=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_part_of_the_shards(tmp_path: Path) -> None:
+    """As of a job: the rest is done by a write without it."""
+    for name in "abc":
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", [{"n": 1}])
+    ended = doubled(tmp_path / "in").write_json(tmp_path / "out", backend="inline", limit=2)
+    assert (ended.done, ended.pending, ended.only) == (2, 1, "limit=2")
+    assert "this run was restricted by limit=2" in render(ended)
+    ended = doubled(tmp_path / "in").write_json(tmp_path / "out", backend="inline", sample="100%", max_in_flight=1)
+    assert (ended.done, ended.skipped) == (3, 2)
+
+
+BAD = '{"n": 1}\n' + 30 * "nothing\n" + '{"n": 2}\n'
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """A file of two rows and thirty lines that are none."""
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.jsonl").write_text(BAD)
+    return tmp_path / "bad"
+
+
+def test_how_many_bad_rows_a_write_takes(bad: Path, tmp_path: Path) -> None:
+    """By an argument or by `using`, of which the argument holds; it is outside the identity."""
+    strict = doubled(bad).using(max_bad_rows=29)
+    ended = strict.write_parquet(tmp_path / "out", backend="inline")
+    assert "30 bad rows before its end, the budget is 29 rows" in ended.failures[0].error
+    ended = strict.write_parquet(tmp_path / "out", backend="inline", max_bad_rows="95%")
+    assert (ended.state, ended.books.quarantined) == ("complete", 30)
+
+
+@pytest.mark.parametrize("exchange", [False, True])
+@pytest.mark.parametrize("limited", [False, True])
+def test_how_many_bad_rows_are_left_out_for_a_consumer(bad: Path, exchange: bool, limited: bool) -> None:
+    """Through an exchange, and before a limit, too."""
+    ds = doubled(bad).sort("n") if exchange else doubled(bad)
+    ds = ds.limit(5) if limited else ds
+    with pytest.raises(CurateError, match=r"30 bad rows of 32, the budget is 0\.1% of the rows, at least 10"):
+        ds.take_all()
+    assert ds.using(max_bad_rows="95%").take_all() == [{"n": 2}, {"n": 4}]
+    assert ds.using(max_bad_rows=30).count() == 2
+    with refusing("take() has no max_bad_rows in curate: write .using(max_bad_rows=...) before"):
+        ds.take(1, max_bad_rows=30)
+
+
+def test_a_limit_counts_with_them(bad: Path, tmp_path: Path) -> None:
+    """What a limit before a write counts, and a checkpoint."""
+    ds = doubled(bad).using(max_bad_rows=30)
+    ds.limit(1).write_parquet(tmp_path / "out", backend="inline")
+    assert output_rows(tmp_path / "out") == [{"n": 2}]
+    assert ds.checkpoint(tmp_path / "kept").sort("n", descending=True).take(1) == [{"n": 4}]
+
+
+@pytest.mark.parametrize("exchange", [False, True])
+def test_a_checkpoint_whose_input_changed(source: Path, tmp_path: Path, exchange: bool) -> None:
+    """It is made again where that is asked for by `using`; what says that it is out of date says so."""
+    kept = doubled(source).checkpoint(tmp_path / "kept")
+    ds = kept.sort("n") if exchange else kept
+    assert ds.take_all() == [{"n": 2}, {"n": 4}]
+    write_jsonl(source / "a.jsonl", [{"n": 5}])
+    write_jsonl(source / "b.jsonl", [{"n": 6}])
+    again = doubled(source).checkpoint(tmp_path / "kept")
+    again = again.sort("n") if exchange else again
+    assert again.take_all() == [{"n": 2}, {"n": 4}, {"n": 12}]
+    assert again.using(redo_stale=True).take_all() == [{"n": 10}, {"n": 12}]
+    (source / "b.jsonl").unlink()
+    fewer = doubled(source).checkpoint(tmp_path / "kept").using(drop_removed=True)
+    assert fewer.take_all() == [{"n": 10}]
+
+
+def test_options_that_only_a_write_has(source: Path) -> None:
+    ds = doubled(source)
+    for name, answer in USING.items():
+        with refusing(f"using() has no option {name!r}: {answer}; there are: backend, "):
+            ds.using(**{name: 1})
+    with refusing("max_failed_shards='-1' is not a number of shards"):
+        ds.using(max_failed_shards=-1)
+    with refusing("max_bad_rows '1x' is not a number of rows"):
+        ds.using(max_bad_rows="1x")
+
+
+def test_a_checkpoint_of_other_rows(source: Path, tmp_path: Path) -> None:
+    """No option overwrites it, whoever reads it: the message says what to do."""
+    doubled(source).checkpoint(tmp_path / "kept").take_all()
+    other = doubled(source, 3).checkpoint(tmp_path / "kept")
+    with refusing("choose another output, or remove this checkpoint, which makes the next run write it anew"):
+        other.take_all()
+    with refusing("choose another output, or remove this checkpoint"):
+        other.write_json(tmp_path / "out", backend="inline", overwrite=True, yes=True)

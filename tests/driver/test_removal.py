@@ -27,8 +27,7 @@ from tests.job.inline import everything, output_rows, quarantined, write_jsonl
 from tests.support.fakes import FakeClock
 
 SENTENCE = (
-    "1 input of an earlier run is missing from --input; "
-    "its shard is still part of this job (--drop-removed takes it out)"
+    "1 input of an earlier run is missing now; its shard is still part of this job (drop_removed=True takes it out)"
 )
 
 
@@ -146,7 +145,7 @@ def test_a_glob_that_was_too_wide_is_narrowed(source: Path, tmp_path: Path) -> N
     assert run_job(Parted(), narrower, out).missing == (2, 2)  # type: ignore[arg-type]
     summary = run_job(Parted(), narrower, out, drop_removed=True)  # type: ignore[arg-type]
     assert (summary.state, summary.total, summary.dropped) == (RunState.COMPLETE, 2, 2)
-    assert "2 shards taken out of this job, their outputs removed: no --input matches them" in render(summary)
+    assert "2 shards taken out of this job, their outputs removed: their inputs are no longer given" in render(summary)
     made = tmp_path / "made at once"
     run_job(Parted(), narrower, made)  # type: ignore[arg-type]
     assert output_rows(out) == output_rows(made)
@@ -237,7 +236,7 @@ def test_another_input_is_not_a_removal(out: Path, tmp_path: Path) -> None:
     """Where nothing that was planned is among the inputs, it is more likely that --input is wrong."""
     before = everything(out)
     write_jsonl(tmp_path / "other" / "x.jsonl", rows("x"))
-    with pytest.raises(ConfigError, match=r"would take all 4 shards out of .* looks like another --input"):
+    with pytest.raises(ConfigError, match=r"would take all 4 shards out of .* look like those of another job"):
         run_job(Parted(), tmp_path / "other", out, drop_removed=True)
     assert everything(out) == before
 
@@ -280,7 +279,7 @@ def test_behind_an_exchange_it_is_refused(source: Path, tmp_path: Path) -> None:
         run_job(BySize(), source, tmp_path / "sorted", drop_removed=True)
     assert f"drop_removed=True cannot take 1 removed input out of {tmp_path}/sorted" in str(caught.value)
     assert f"gone: {source}/b.jsonl" in str(caught.value)
-    assert "Start over with overwrite=True" in str(caught.value)
+    assert "To make all outputs again, start over with overwrite=True" in str(caught.value)
     assert everything(tmp_path / "sorted") == before
 
 
@@ -293,9 +292,8 @@ def test_a_dry_run_says_what_would_go(source: Path, out: Path) -> None:
         return dry_run(Parted().spec(), given)[1]
 
     assert f"missing  {SENTENCE}" in words()
-    assert (
-        "drop     1: no --input matches their input any more; 3 objects made of them go (drop_removed=True)"
-        in words(drop_removed=True)
+    assert "drop     1: their input is no longer given; 3 objects made of them go (drop_removed=True)" in words(
+        drop_removed=True
     )
     assert everything(out) == before
 

@@ -1,4 +1,4 @@
-"""Where the end-to-end tests work: over local files, and over the GCS emulator."""
+"""Where the end-to-end tests work: over local files, and over the emulators of GCS and S3."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import Place, wait_for_agents
+from tests.support.moto_server import MotoServer
+from tests.support.s3_emulator import S3Emulator
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,10 +33,30 @@ def local(tmp_path: Path) -> Place:
     return Place(str(tmp_path / "data"))
 
 
-@pytest.fixture(params=["local", pytest.param("gcs", marks=pytest.mark.slow)])
+@pytest.fixture
+def s3_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Emulator]:
+    with S3Emulator() as running:
+        for name, value in running.environ.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def moto() -> Iterator[MotoServer]:
+    with MotoServer() as running:
+        yield running
+
+
+@pytest.fixture(
+    params=["local", pytest.param("gcs", marks=pytest.mark.slow), pytest.param("s3", marks=pytest.mark.slow)]
+)
 def place(request: pytest.FixtureRequest) -> Place:
-    """An empty place for inputs and outputs: one after the other in both kinds of storage, but for the quick tests."""
+    """An empty place for inputs and outputs: one after the other in all kinds of storage, but for the quick tests."""
     if request.param == "local":
         found: Place = request.getfixturevalue("local")
         return found
+    if request.param == "moto":
+        return Place("s3://bucket/data", request.getfixturevalue("moto"))
+    if request.param == "s3":
+        return Place("s3://bucket/data", request.getfixturevalue("s3_emulator"))
     return Place("gs://bucket/data", request.getfixturevalue("emulator"))

@@ -38,8 +38,11 @@ ROWS = "tests/e2e/jobs/rows.py"
     [
         ("local", LENGTHS),
         pytest.param("gcs", CURATION, marks=pytest.mark.slow),
+        pytest.param("s3", CURATION, marks=pytest.mark.slow),
+        pytest.param("moto", CURATION, marks=pytest.mark.slow),
         pytest.param("local", CURATION, marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param("gcs", LENGTHS, marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param("s3", LENGTHS, marks=[pytest.mark.slow, pytest.mark.nightly]),
     ],
     indirect=["place"],
 )

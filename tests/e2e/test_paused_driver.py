@@ -232,6 +232,25 @@ def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
         assert complete(bench.run()).calls.put == 0, script.where
 
 
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_driver_of_another_part_finished_the_job(scene: Scene, when: str) -> None:
+    """It did the shards of the one that is paused, too, which finds them when it wakes up."""
+    bench = scene.bench
+    complete(bench.run(output="fresh"))
+    expected = bench.objects("fresh")
+    number = scene.writes(part="0/2")
+    for at in range(number):
+        clean(bench)
+        script = scene.run(at, when, lambda: complete(bench.run(clock=scene.clock, part="1/2")), part="0/2")
+        after = bench.objects()
+        scene.check_kept(script, expected)
+        assert outputs(after) == outputs(expected), script.where
+        assert job_summary(after) == job_summary(expected), script.where
+        scene.check_complete()
+        assert complete(bench.run(part="0/2")).calls.put == 0, script.where
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_growth_that_another_driver_finished(scene: Scene, when: str) -> None:

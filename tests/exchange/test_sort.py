@@ -25,9 +25,9 @@ from curate.driver.options import RunOptions
 from curate.errors import ConfigError
 from curate.exchange import ranges
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import OutputFormat
 from curate.graph.entry import dry_run, run
 from curate.ledger.summary import RunState
+from curate.objects.record import OutputFormat
 from curate.plan import rewrites, stages
 from curate.runtime.protocol import BackendEvent
 from curate.stage import program

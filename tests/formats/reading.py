@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.formats.bad_line import RejectedRow
 from curate.formats.encoding import detect
 from curate.formats.rows import read
+from curate.objects.bad_line import RejectedRow
 from curate.storage.protocol import Object
 from curate.tasks.shard import SliceKind
 

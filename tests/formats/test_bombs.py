@@ -148,7 +148,7 @@ def test_batches_are_cut_by_their_rows_alone(sizes: list[int], cuts: list[int], 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz", "a.txt.gz", "utf-16.txt.gz"])
 def test_a_line_that_never_ends_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of gigabytes that a few KiB unpack to, no more than a line may have is held."""
-    monkeypatch.setattr("curate.formats.read.lines.LARGEST_LINE_BYTES", 4 * MIB)
+    monkeypatch.setattr("curate.objects.lines.LARGEST_LINE_BYTES", 4 * MIB)
     monkeypatch.setattr("curate.formats.read.text.LARGEST_LINE_BYTES", 4 * MIB)
     monkeypatch.setattr("curate.formats.read.json_array._LARGEST_ELEMENT_BYTES", 4 * MIB)
     monkeypatch.setattr(csv, "_LARGEST_ROW_BYTES", 16 * MIB)

@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.check import count_rows, output_schema
 from curate.formats.encoding import detect
-from curate.formats.record import OutputFormat, read_carried, read_record
-from curate.formats.write import compress, csv
+from curate.formats.write import csv
 from curate.formats.write.writer import make_writer, suffix
+from curate.objects import compress
+from curate.objects.record import OutputFormat, read_carried, read_record
+from curate.observe.check import count_rows, output_schema
 from curate.observe.preview import preview
 from tests.formats.conftest import FakeStore
 from tests.formats.reading import read_all

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.arrow.batches import rechunk
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import make_writer
+from curate.objects.record import OutputFormat
 
 ROWS = 10_000
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, TransientStorageError
 from curate.formats.encoding import detect
-from curate.formats.read import lines
 from curate.formats.read.json_values import JSON_TEXT
 from curate.formats.rows import read, sample_schema
+from curate.objects import lines
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 from tests.formats.reading import read_all

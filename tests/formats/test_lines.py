@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import CorruptInput
-from curate.formats.read import lines as module
-from curate.formats.read.lines import line_blocks
+from curate.objects import lines as module
+from curate.objects.lines import line_blocks
 from tests.formats.conftest import FakeStore
 
 

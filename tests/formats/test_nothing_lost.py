@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 import curate
 from curate.errors import CorruptInput, CurateError
-from curate.formats.bad_line import NO_COLUMNS, RejectedRow
 from curate.formats.encoding import Format, detect
-from curate.formats.read import json_array, stream
+from curate.formats.read import json_array
 from curate.formats.rows import read, sample_schema
 from curate.ledger.summary import RunState
+from curate.objects import stream
+from curate.objects.bad_line import NO_COLUMNS, RejectedRow
 from curate.sources.files import files
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from curate.arrow.sizes import row_bytes
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import detect
-from curate.formats.record import OFFERED, OutputFormat, read_record
-from curate.formats.write import compress
 from curate.formats.write.parquet import ParquetOutput
 from curate.formats.write.writer import make_writer, suffix
+from curate.objects import compress
+from curate.objects.record import OFFERED, OutputFormat, read_record
 from tests.formats.conftest import FakeStore
 from tests.formats.reading import read_all
 

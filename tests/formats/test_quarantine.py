@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from curate.formats.bad_line import RejectedRow
-from curate.formats.quarantine import QuarantineWriter
+from curate.objects.bad_line import RejectedRow
+from curate.objects.quarantine import QuarantineWriter
 
 ROWS = [
     RejectedRow(1, "invalid UTF-8", b"\xff"),

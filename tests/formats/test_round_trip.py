@@ -14,9 +14,9 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.formats.encoding import Format, ReadAs, detect
-from curate.formats.record import OutputFormat
 from curate.formats.rows import check_declared, read
 from curate.formats.write.writer import make_writer, suffix
+from curate.objects.record import OutputFormat
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 

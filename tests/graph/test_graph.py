@@ -30,12 +30,12 @@ from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError, StorageError
 from curate.exchange import ranges, run_file
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import OutputFormat
 from curate.graph import graph, start, upstream
 from curate.graph.entry import dry_run, run
 from curate.ledger import stages as places
 from curate.ledger.compression import decompress
 from curate.ledger.summary import RunState, Summary
+from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
 from curate.stage import program
@@ -478,7 +478,7 @@ class TestFrozenInputs:
         assert f"new: {bench.root}/in/7.parquet" in text
         assert f"gone: {bench.root}/in/3.parquet" in text
         assert f"changed: {bench.root}/in/1.parquet" in text
-        assert "another --output, or start over with overwrite=True" in text
+        assert "another output, or start over with overwrite=True" in text
         assert bench.objects() == before
         with pytest.raises(ConfigError, match="changed after the job began"):
             dry_run(*bench.options(bench.sorted(), "out"))

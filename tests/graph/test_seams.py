@@ -24,10 +24,10 @@ from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.exchange import ranges, run_file
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import OutputFormat
 from curate.graph.entry import run
 from curate.job.job import Job
 from curate.ledger.summary import RunState, Summary
+from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.formats.record import OutputFormat, read_record
 from curate.job.job import Job
 from curate.job.operator import check_count, check_name, row_json
 from curate.ledger.summary import RunState
+from curate.objects.record import OutputFormat, read_record
 from curate.storage.open import open_store
 from curate.tasks.books import Books
 from tests.job.inline import failures, numbered, outputs, quarantined, run_job, write_jsonl
@@ -214,7 +214,7 @@ class TestQuarantine:
             error = summary.failures[0].error
             assert "TooManyBadRows" in error
             assert f"{bad} x set aside" in error
-            assert "--max-bad-rows" in error
+            assert "max_bad_rows" in error
             assert not (tmp_path / "out" / "_curate" / "quarantine").exists()
 
 

@@ -172,7 +172,7 @@ class TestParameters:
             (["--format", "parqet"], "'parqet' is not one of 'parquet', 'jsonl'"),
             (["--codec", "gzip"], "parquet is not written with codec 'gzip'"),
             (["--max-bad-rows", "many"], "'many' is not a number of rows or a percentage"),
-            (["--max-failed-shards", "-1"], "--max-failed-shards '-1' is not a number"),
+            (["--max-failed-shards", "-1"], "--max-failed-shards -1 is not a number"),
             (["--max-failed-shards", "200%"], "is not a percentage above 0 and up to 100"),
             (["--sample", "0%"], "--sample 0%: '0%' is not a percentage above 0"),
             (["--sample", "5"], "--sample 5: '5' is not a percentage"),

@@ -283,7 +283,10 @@ class TestParameters:
 
     def test_a_name_that_switches_another_off_is_refused(self) -> None:
         refused(
-            "--no-lower turns 'lower' off", annotations={"lower": bool, "no_lower": bool}, lower=True, no_lower=True
+            "the command line turns 'lower' off by that name",
+            annotations={"lower": bool, "no_lower": bool},
+            lower=True,
+            no_lower=True,
         )
 
     @pytest.mark.parametrize("annotation", [int, Asset, list[str]])

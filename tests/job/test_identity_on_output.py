@@ -103,7 +103,7 @@ class TestIdentity:
             run_job(make(source_code, **given), source, out)
         message = str(caught.value)
         assert difference in message
-        assert "choose another --output, or replace what is there with overwrite=True" in message
+        assert "choose another output, or start over with overwrite=True" in message
         assert everything(out) == before
 
     def test_other_parameters_go_on(self, make: Make, source: Path, out: Path) -> None:

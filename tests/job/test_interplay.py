@@ -133,7 +133,7 @@ def test_a_stale_output_that_was_not_asked_for_says_how_it_is_redone(only: dict[
         summary = run_job(Picky(), source, out, redo_stale=True, **only)
     assert (summary.stale, summary.dispatched) == (1, 0)
     (said,) = [log["next"] for log in logs if "out of date" in log["event"]]
-    assert said.endswith("run again with redo_stale=True, without limit='N', sample='P%' or retry_failed=True")
+    assert said.endswith("run again with redo_stale=True, without limit=..., sample=... or retry_failed=True")
     assert run_job(Picky(), source, out, redo_stale=True).stale == 0
     assert {row["id"] for row in output_rows(out)} >= {f"r{100 + k}" for k in range(ROWS)}
 

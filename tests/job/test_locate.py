@@ -185,10 +185,10 @@ def test_a_file_that_moved(script: Path, tmp_path: Path) -> None:
     (script.parent / "beside.py").rename(moved.parent / "beside.py")
     with refusing(f"was in {script}, which does not exist now (under `ray job submit`"):
         locate(recorded)
-    with refusing("pass its file with --job PATH"):
+    with refusing("pass its file: curate retry OUTPUT --job PATH"):
         locate(recorded)
     assert type(locate(recorded, script=str(moved))).__name__ == "Mine"
-    with refusing("--job 'nothing.py': the file does not exist"):
+    with refusing("the file 'nothing.py' does not exist"):
         locate(recorded, script="nothing.py")
 
 
@@ -287,5 +287,5 @@ class TestRecordedRun:
     def test_no_run_says_it(self, tmp_path: Path) -> None:
         """The job's own command can do the same."""
         ledger = make_job(str(tmp_path / "out"), total=1, done=0, runs={"1-a": {}})
-        with refusing("run the job's own command with --retry-failed"):
+        with refusing("run the job itself with retry_failed=True"):
             recorded_run(ledger, ledger.list())

@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 import curate
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
-from curate.driver.replay import replay
 from curate.errors import BadRow, ConfigError
 from curate.formats.encoding import Format
-from curate.formats.record import OutputFormat, read_record
 from curate.formats.write.writer import make_writer
 from curate.graph.entry import run
+from curate.graph.replay import replay
 from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob
 from curate.ledger.summary import Summary
+from curate.objects.record import OutputFormat, read_record
 from curate.observe.failures import read_failures
 from curate.observe.verify import verify
 from curate.pipeline.branches import Branching

@@ -253,3 +253,34 @@ def test_what_a_run_waits_for_is_told_while_it_runs(state: str, ago: float, told
     assert found.waits == ("tasks wait: no node has 1 CPU" if told else "")
     assert ("waits" in found.as_dict()) is told
     assert status(beat("a", state, ago=ago, waits=["no text"])).waits == ""
+
+
+# Several drivers
+
+
+def part(number: int, count: int = 3, state: str = "running", **more: Any) -> dict[str, Any]:
+    """Returns the heartbeat of the driver of a part."""
+    return {**beat(f"2024010{number}T000000Z-aaaaaa", state, **more), "part": f"{number}/{count}"}
+
+
+def test_drivers_of_parts_are_told_of_together() -> None:
+    """Running shards and rates are those of all that run; what has failed may have failed for several."""
+    shards = {"running": 2, "failed": 1}
+    lost = part(0, ago=90.0, shards=shards)
+    now = status(lost, part(1, shards=shards), part(2, shards={"running": 1}), total=20)
+    assert (now.state, now.running, now.failed) == ("running", 3, 1)
+    assert now.rate["rows_per_s"] == 40.0
+    assert now.eta_range_s == (3.8, 5.2)
+    assert [(run.part, run.state) for run in now.runs] == [("2/3", "running"), ("1/3", "running"), ("0/3", "stalled")]
+    assert [run["part"] for run in now.as_dict()["runs"]] == ["2/3", "1/3", "0/3"]
+
+
+def test_one_driver_of_several_that_failed_does_not_end_the_job() -> None:
+    assert status(part(0, state="running"), part(1, state="failed")).state == "running"
+    assert status(part(0, state="interrupted"), part(1, state="failed")).state == "failed"
+
+
+@pytest.mark.parametrize("told", ["3/3", "x", 7, None, ["0/3"]])
+def test_a_part_that_makes_no_sense_is_none(told: Any) -> None:
+    assert status({**part(0), "part": told}).runs[0].part == ""
+    assert parsed({**part(0), "at_hand": told}).at_hand == ()

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.errors import CorruptInput, SchemaMismatch, StorageError
-from curate.formats.check import count_rows
-from curate.formats.record import OutputFormat, read_carried, read_record
 from curate.formats.write.parquet import ParquetOutput
 from curate.formats.write.writer import make_writer
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
+from curate.objects.record import OutputFormat, read_carried, read_record
 from curate.observe import verify as verifying
+from curate.observe.check import count_rows
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.storage import memory
 from curate.storage.open import open_store

@@ -37,3 +37,19 @@ def test_a_process_for_one_row_imports_no_engine() -> None:
     program = f"import sys, json, curate.pipeline.sandbox_process\nprint(json.dumps({LOADED}))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert not set(orjson.loads(ran.stdout)) & HEAVY
+
+
+def test_a_job_that_says_what_it_is_imports_no_engine(tmp_path: Path) -> None:
+    """`python jobs/NAME.py --help`, and a wrong option, answer at once."""
+    for name in ("toxicity", "dedup_exact"):
+        program = (
+            "import sys, contextlib, io, json\n"
+            f"from curate.cli.main import main\n"
+            f"sys.argv = ['curate', 'run', '{name}', '--help']\n"
+            "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+            "    main()\n"
+            f"print(json.dumps({LOADED}))"
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=tmp_path)
+        # pyarrow.parquet imports fsspec, which takes 7 ms.
+        assert not set(orjson.loads(ran.stdout)) & (HEAVY - {"fsspec"})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.formats.bad_line import RejectedRow
+from curate.objects.bad_line import RejectedRow
 from curate.pipeline.shard_books import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
 
 
@@ -81,7 +81,7 @@ class TestTally:
             tally.bad_row(bad("reason 2"))
         assert str(caught.value) == (
             "6 bad rows before its end, the budget is 5 rows (4 x reason 2, 1 x reason 0, 1 x reason 1); "
-            "fix the input, or raise --max-bad-rows"
+            "fix the input, or allow more with max_bad_rows"
         )
 
     def test_a_fraction_is_known_at_the_end(self) -> None:

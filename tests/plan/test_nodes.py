@@ -22,7 +22,7 @@ from curate.errors import ConfigError, SchemaMismatch
 from curate.plan.nodes import Checkpoint, Limit, Scan, name_of, transform, walk
 from curate.plan.physical import End, StagePlan, lower
 from curate.runtime.protocol import Program
-from curate.sources import files
+from curate.sources import files, filtered
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, list[str
         return whole(store, object, encoding, kind, start, stop, schema, *rest)
 
     monkeypatch.setattr(files, "read", read)
+    monkeypatch.setattr(filtered, "read", read)
     return found
 
 

@@ -22,8 +22,8 @@ from curate.errors import BadRow, ConfigError
 from curate.exchange import ranges
 from curate.exchange.kinds import sort
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import OutputFormat
 from curate.graph.entry import dry_run
+from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan.stages import stage_of
 from curate.stage import program

@@ -26,12 +26,12 @@ from curate.arrow.order import Order, SortKey
 from curate.driver.rivals import running_drivers
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.exchange.run_file import RunFile, RunWriter
-from curate.formats.record import OutputFormat, gzip_trailer, parquet_record, read_record, run_end, zstd_trailer
 from curate.job.job import Job
 from curate.job.locate import recorded_run
 from curate.ledger import layout
 from curate.ledger.compression import MOST_SEGMENT_BYTES, compress, decompress
 from curate.ledger.manifest import SCHEMA
+from curate.objects.record import OutputFormat, gzip_trailer, parquet_record, read_record, run_end, zstd_trailer
 from curate.observe.browse import quarantined, rows, worker_lines
 from curate.observe.failures import read_failures
 from curate.observe.job import find_job, read_status

@@ -143,7 +143,7 @@ class TestFormats:
         write_jsonl(tmp_path / "in" / "README.md", b"# hello")
         with refusing(f"cannot tell how to read '{tmp_path}/in/README.md': expected a name ending in .jsonl") as caught:
             run_job(Copy(), tmp_path / "in", tmp_path / "out")
-        assert "rename it, or leave it out with a glob such as --input 'data/*.jsonl'" in str(caught.value)
+        assert "rename it, or leave it out with a glob such as 'data/*.jsonl'" in str(caught.value)
         assert not (tmp_path / "out").exists()
 
     def test_formats_may_be_mixed(self, tmp_path: Path) -> None:

@@ -161,11 +161,13 @@ def test_one_that_stopped_at_a_limit_is_incomplete(source: Path, tmp_path: Path)
     """It is all that it was asked for, and not all that it planned: said with how it was asked."""
     run_job(Copy(), source, tmp_path / "limited", limit=3)
     with pytest.raises(
-        ConfigError, match=r"1 of the 4 outputs is missing, such as .*; its last run stopped at --limit 3"
+        ConfigError, match=r"1 of the 4 outputs is missing, such as .*; its last run was restricted by limit=3"
     ):
         run_job(Copy(), tmp_path / "limited", tmp_path / "out")
     run_job(Copy(), source, tmp_path / "sampled", sample="1%")
-    with pytest.raises(ConfigError, match=r"3 of the 4 outputs are missing, .*; its last run was a --sample of 1%"):
+    with pytest.raises(
+        ConfigError, match=r"3 of the 4 outputs are missing, .*; its last run was restricted by sample='1%'"
+    ):
         curate.read_parquet(tmp_path / "sampled")
 
 
@@ -233,7 +235,7 @@ def test_what_was_allowed_is_on_record(source: Path, tmp_path: Path, reader: Any
     run_job(Copy(), source, first)
     (first / "2022" / "a.parquet").unlink()
     hole = {"output": str(first), "job": "copy", "missing": 1, "planned": 4}
-    words = f"incomplete: 1 of 4 outputs of {first} was missing (--allow-incomplete-input)"
+    words = f"incomplete: 1 of 4 outputs of {first} was missing (allow_incomplete_input=True)"
     for _ in range(2):
         summary = reader(str(first), out, allow=True)
         assert summary.state is RunState.COMPLETE

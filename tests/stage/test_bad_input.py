@@ -103,7 +103,7 @@ class TestRefusedBeforeDispatch:
     def test_input_inside_output(self, tmp_path: Path, text: str) -> None:
         for name in ("a", "sub/b"):
             write_jsonl(tmp_path / "data" / f"{name}.jsonl", numbered(0, 1))
-        with refusing("choose another --output"):
+        with refusing("choose another output"):
             run_job(Copy(), text.format(tmp_path / "data"), tmp_path / "data")
         assert not (tmp_path / "data" / "_curate").exists()
 
@@ -132,7 +132,7 @@ class TestRefusedBeforeDispatch:
         assert (summary.state, summary.done, summary.failed) == (RunState.FAILED, 1, 1)
         assert "no column 'text'; did you mean 'txt'?; it has 'id', 'txt'" in summary.failures[0].error
 
-    @pytest.mark.parametrize("name", ["x.md", "x", "x.parquet.gz", "x.jsonl.bz2", "x.json.tar"])
+    @pytest.mark.parametrize("name", ["x.md", "x", "x.parquet.gz", "x.jsonl.bz2", "x.json.zip"])
     def test_an_unreadable_format(self, source: Path, out: Path, name: str) -> None:
         path = write_jsonl(source / name, b"?")
         with refusing(f"cannot tell how to read '{path}': expected a name ending in .jsonl"):

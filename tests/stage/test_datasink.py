@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import curate
@@ -17,13 +18,15 @@ from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError
-from curate.formats.record import OutputFormat
 from curate.graph.entry import run
+from curate.objects.record import OutputFormat
 from curate.observe.job import find_job, read_status
 from curate.observe.preview import preview
 from curate.observe.verify import verify
 from curate.plan.stages import stage_of
 from curate.stage.datasink import SinkFile, SinkWriter
+from tests.sources.test_datasource import Numbers
+from tests.support.harness import Place, outputs
 
 
 class Texts(curate.Datasink):
@@ -211,3 +214,26 @@ def test_a_schema_without_a_place(tmp_path: Path) -> None:
     """Is refused before anything runs."""
     with pytest.raises(ConfigError, match=r"'n' alone, found \['id'\]"):
         curate.range(1).write_datasink(tmp_path / "out", Texts(), backend="inline")
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
+def test_the_same_bytes_on_ray(tmp_path: Path) -> None:
+    """Of a user's source and a user's sink: named after shards, after an exchange, and in folders of values."""
+    ds = curate.read_datasource(Numbers())
+    writes: dict[str, Any] = {
+        "shards": ds.write_datasink,
+        "sorted": ds.random_shuffle(seed=3).write_datasink,
+        "folders": ds.with_column("odd", pc.bit_wise_and(pc.field("n"), 1)).write_datasink,
+    }
+    for name, write in writes.items():
+        more = {"partition_cols": ["odd"]} if name == "folders" else {}
+        for backend in ("inline", "ray"):
+            ended = write(tmp_path / backend / name, Texts(), backend=backend, **more)
+            assert (ended.state, ended.books.rows_out) == ("complete", 12)
+    made = [outputs(Place(str(tmp_path)).objects(backend)) for backend in ("inline", "ray")]
+    named = {key: value for key, value in made[0].items() if "_curate" not in key}
+    assert named == {key: value for key, value in made[1].items() if "_curate" not in key}
+    assert {key.partition("/")[0] for key in named} == writes.keys()
+    assert ds.using(backend="ray").take_all() == ds.take_all()

@@ -19,11 +19,11 @@ from structlog.testing import capture_logs
 
 from curate.errors import BadRow, ConfigError, CorruptInput, RetryLater
 from curate.formats.encoding import Format
-from curate.formats.record import OutputFormat
 from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.ledger import JOB_FIELDS, Ledger
 from curate.log import get_logger
+from curate.objects.record import OutputFormat
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute

@@ -13,7 +13,8 @@ from curate.storage import gcs
 from curate.storage.gcs import GCSStore
 from curate.storage.protocol import Object, Outcome, Store
 from curate.testing.clock import FakeClock
-from tests.support.gcs_emulator import Cut, GcsEmulator
+from tests.support.emulator import Cut
+from tests.support.gcs_emulator import GcsEmulator
 
 X, NEW = "gs://bucket/x", "gs://bucket/new"
 CONTENT = b"0123456789"

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from curate.errors import ConfigError, StorageError, TransientStorageError
+from curate.requests.retry import Retry
 from curate.storage.faults import OPERATIONS, Fault, Faults, When, parse_faults
 from curate.storage.faulty import FaultyStore
 from curate.storage.local import LocalStore
 from curate.storage.memory import MemoryStore
 from curate.storage.open import open_store
 from curate.storage.protocol import Outcome, Store
-from curate.storage.retry import Retry
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 

@@ -19,9 +19,9 @@ from gcsfs.retry import HttpError
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
+from curate.requests.retry import Retry
 from curate.storage.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.storage.protocol import Outcome, Store
-from curate.storage.retry import Retry
 from curate.testing.clock import FakeClock
 from tests.support.gcs_emulator import GcsEmulator, _Answer, _refusal
 

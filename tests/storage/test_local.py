@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError, CurateError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import local, nofollow
+from curate.folders import nofollow
+from curate.storage import local
 from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
 from curate.storage.open import open_store
 from curate.storage.protocol import Outcome

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ObjectNotFound, TransientStorageError
+from curate.requests.retry import Retry
+from curate.requests.throttle import Bounds, Limiter, Window
 from curate.storage.gcs import GCSStore
 from curate.storage.protocol import Outcome
-from curate.storage.retry import Retry
-from curate.storage.throttle import Bounds, Limiter, Window
 from curate.testing.clock import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
 

@@ -51,7 +51,11 @@ def test_a_relative_path_is_of_the_working_directory() -> None:
     ("uri", "message"),
     [
         ("", "URI is empty"),
-        ("s3://bucket/x", "the scheme 's3', which curate cannot store to; expected gs://bucket/key"),
+        (
+            "swift://bucket/x",
+            "the scheme 'swift', which curate cannot store to; expected gs://bucket/key, s3://bucket/key",
+        ),
+        ("sftp://host/x", "can be read as an input, but it cannot be an output: sftp:// is not known to create"),
         ("memry://bucket/x", "did you mean 'memory'"),
         ("GS://bucket/x", "the scheme 'GS'"),
         ("gs:/bucket/x", "one slash after 'gs'; did you mean gs://bucket/x"),
@@ -61,6 +65,10 @@ def test_a_relative_path_is_of_the_working_directory() -> None:
         ("gs://Bucket/x", "names the bucket 'Bucket'"),
         ("gs://bucket/a/../b", "has a '.' or '..' in its key"),
         ("gs://bucket/..", "has a '.' or '..' in its key"),
+        (
+            "s3://b--use1-az4--x-s3/a",
+            "a directory bucket, which does not list in order; choose another bucket",
+        ),
         ("memory://bucket/./a", "has a '.' or '..' in its key"),
         ("gs://bucket/a\nb", r"contains '\\n' at position 13; .*rename it"),
         ("/a\x00b", r"contains '\\x00' at position 2"),
@@ -88,9 +96,19 @@ def test_local_is_what_is_a_file() -> None:
 
 def test_the_scheme_chooses_the_store() -> None:
     """By class; nothing is connected to."""
-    found = [type(open_store(uri)).__name__ for uri in ("/a", "file:///a", "memory://b", "gs://b", "gcs://b/x")]
-    assert found == ["LocalStore", "LocalStore", "MemoryStore", "GCSStore", "GCSStore"]
-    with pytest.raises(ConfigError, match="s3"):
+    uris = ("/a", "file:///a", "memory://b", "gs://b", "gcs://b/x", "s3://b/x", "s3a://b/x")
+    found = [type(open_store(uri)).__name__ for uri in uris]
+    assert found == ["LocalStore", "LocalStore", "MemoryStore", "GCSStore", "GCSStore", "S3Store", "S3Store"]
+    with pytest.raises(ConfigError, match="swift"):
+        open_store("swift://bucket/x")
+
+
+def test_a_store_whose_package_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 is an extra: the message says what to install."""
+    for name in [name for name in sys.modules if name.startswith("curate.storage.s3.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "botocore.auth", None)
+    with pytest.raises(ConfigError, match=r"s3:// needs the package botocore: pip install 'curate\[s3\]'"):
         open_store("s3://bucket/x")
 
 
@@ -98,7 +116,8 @@ def test_importing_storage_is_cheap() -> None:
     """Neither gcsfs nor ray nor anything heavy comes with the package, or with a local store."""
     script = (
         "import sys, curate.storage.open as s; s.open_store('/x'); s.open_store('memory://b');"
-        "print(sorted({'gcsfs', 'ray', 'fsspec', 'aiohttp', 'pyarrow', 'tenacity', 'google'} & set(sys.modules)))"
+        "print(sorted({'botocore', 'urllib3', 'gcsfs', 'ray', "
+        "'fsspec', 'aiohttp', 'pyarrow', 'tenacity', 'google'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from curate.errors import StreamFailed
-from curate.runtime.protocol import Resources
+from curate.runtime.protocol import BlockReady, Resources, TaskFinished
 from curate.streaming.engine import stream_blocks
 from curate.units import MIB
 from tests.backends.polling import WORKERS
@@ -176,12 +177,43 @@ def test_rays_workers_outlive_a_consumer_that_stops(machine: Any, tmp_path: Path
     assert all(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_is_cancelled_ends_whenever_that_is(machine: Any, tmp_path: Path, at_once: bool) -> None:
+    """Before a worker has it, while one is given it, in the middle of a block, between two and at its end: Ray loses
+    some of these, and their CPUs with them."""
+    rng = random.Random(7)
+    machine.load(Blocks(tmp_path, 10))
+    for first in range(0, 400, 4):
+        tasks = list(range(first, first + 4))
+        for task in tasks:
+            machine.launch(task, (task, 5), 1, stream=True)
+        ended: set[int] = set()
+
+        def hear(ended: set[int] = ended) -> None:
+            for news in machine.poll(0.001):
+                if isinstance(news, BlockReady):
+                    machine.take(news.task)
+                if isinstance(news, TaskFinished):
+                    ended.add(news.task)
+
+        for _ in range(rng.randrange(8)):
+            hear()
+        if at_once:
+            machine.cancel()
+            continue
+        for task in rng.sample(tasks, 4):
+            if task not in ended:
+                machine.cancel(task)
+        until(lambda: hear() or ended == set(tasks))  # noqa: B023 - called before the next round
+    until(lambda: is_free(machine))
+
+
 def test_a_task_that_makes_no_other_block_is_killed(
     machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer has left, and does not wait for that."""
+    """The consumer has left, and does not wait for long; Ray may be left at once."""
     if machine.name == "ray":
-        monkeypatch.setattr("curate.backends.ray.backend.NEXT_BLOCK_S", 0.2)
+        monkeypatch.setattr("curate.backends.ray.leaving.NEXT_BLOCK_S", 0.2)
     stream = stream_blocks(OneAndNoMore(tmp_path), [0, 1], machine, budget_bytes=MIB)
     next(stream)
     until(lambda: len(list(tmp_path.iterdir())) == 2)

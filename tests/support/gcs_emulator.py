@@ -19,127 +19,28 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import gzip
 import hashlib
 import itertools
 import json
-import random
 import re
-import socket
-import struct
-import threading
-import time
 from base64 import b64encode
-from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, Any, Literal, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import google_crc32c
 
-KINDS = ("list", "get", "put", "delete")
-"""The operations that are counted; there are also "chunk" (of a resumable upload) and "bucket"."""
+from tests.support.emulator import Answer as _Answer
+from tests.support.emulator import Asked as _Asked
+from tests.support.emulator import Bucket, Emulator, Stored, body_of
 
 _BUCKETS = re.compile(r"/storage/v1/b/?")
 _BUCKET = re.compile(r"/storage/v1/b/([^/]+)")
 _LIST = re.compile(r"/storage/v1/b/([^/]+)/o/?")
 _OBJECT = re.compile(r"(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)")
 _UPLOAD = re.compile(r"/upload/storage/v1/b/([^/]+)/o")
-
-
-class Cut(StrEnum):
-    """What is wrong with an answer whose status, and whose length, say that all is well: what a proxy makes of it."""
-
-    HALF = "half"
-    """Half of its body came."""
-    EMPTY = "empty"
-    """Nothing came but the status."""
-    CHANGED = "changed"
-    """A byte of its body is another one."""
-    BARE = "bare"
-    """The headers are lost that say what it is of: session, range."""
-    PROXY = "proxy"
-    """Something else came in its place."""
-    PACKED = "packed"
-    """It came packed, and half of that."""
-
-
-def cut_off(answer: _Answer, cut: Cut) -> _Answer:
-    """Returns an answer with the same status that is not whole."""
-    body, headers = answer.body, dict(answer.headers)
-    if answer.status == 204:
-        # It has no body, and none can be made up for it.
-        return answer
-    match cut:
-        case Cut.HALF:
-            body = body[: len(body) // 2]
-        case Cut.EMPTY:
-            body = b""
-        case Cut.CHANGED:
-            # No digit: a JSON answer does not carry its own checksum, and would be another one that is whole.
-            body = bytes([body[0] ^ 0x80]) + body[1:] if body else b""
-        case Cut.BARE:
-            headers = {name: value for name, value in headers.items() if name not in ("Location", "Content-Range")}
-        case Cut.PROXY:
-            body = b"<html>one moment, please</html>"
-        case Cut.PACKED:
-            body, headers["Content-Encoding"] = gzip.compress(body)[:-6], "gzip"
-    return _Answer(answer.status, body, headers)
-
-
-@dataclass(slots=True)
-class Fault:
-    """A failure that happens to the requests that match, from the `nth` on, `times` times."""
-
-    operation: str | None
-    method: str | None
-    name: str | None
-    nth: int
-    times: int
-    status: int | None
-    when: Literal["before", "after"]
-    reset: bool
-    truncate: bool
-    cut: Cut | None
-    slow_s: float
-    drip_s: float
-    matched: int = 0
-    fired: int = 0
-
-
-@dataclass(slots=True)
-class Capacity:
-    """What the server takes at once; whatever comes on top of it is refused."""
-
-    concurrent: int | None
-    per_s: float | None
-    takes_s: float
-    under_way: int = 0
-    tokens: float = 0.0
-    filled_s: float = 0.0
-    served: int = 0
-    refused: int = 0
-    most: int = 0
-    """The most requests that were made at once, those refused included."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One object."""
-
-    content: bytes
-    generation: int
-    encoding: str | None = None
-
-
-@dataclass(slots=True)
-class _Bucket:
-    objects: dict[str, Stored] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
-    """Sorted, so that a page costs its own length."""
 
 
 @dataclass(slots=True)
@@ -154,58 +55,15 @@ class _Upload:
     done: _Answer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+class GcsEmulator(Emulator):
+    """Google Cloud Storage on 127.0.0.1 while its block lasts. Contents, counts and faults are reached directly."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One request, read."""
-
-    method: str
-    path: str
-    query: dict[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-    operation: str
-    bucket: str = ""
-    name: str = ""
-
-
-class GcsEmulator:
-    """Serves on 127.0.0.1 while its block lasts. Contents, counts and faults are reached directly."""
+    SCHEME = "gs"
 
     def __init__(self, buckets: Iterable[str] = ("bucket",)) -> None:
-        self._lock = threading.Lock()
-        self._buckets = {name: _Bucket() for name in buckets}
         self._uploads: dict[str, _Upload] = {}
         self._generations = itertools.count(1_700_000_000_000_001)
-        self._faults: list[Fault] = []
-        self._random: tuple[random.Random, float, int, frozenset[str]] | None = None
-        self._capacity: Capacity | None = None
-        self._over = _refusal(503, "too many requests", "rateLimitExceeded")
-        self._counts: Counter[str] = Counter()
-        self._stopped = threading.Event()
-        self.requests: deque[tuple[str, str, int]] = deque(maxlen=10_000)
-        """The latest requests: operation, path with query, status (0 if the connection was reset)."""
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(buckets)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -216,187 +74,21 @@ class GcsEmulator:
             "NO_GCE_CHECK": "true",
         }
 
-    def fail(
-        self,
-        *,
-        operation: str | None = None,
-        method: str | None = None,
-        name: str | None = None,
-        nth: int = 1,
-        times: int = 1,
-        status: int | None = 503,
-        when: Literal["before", "after"] = "before",
-        reset: bool = False,
-        truncate: bool = False,
-        cut: Cut | None = None,
-        slow_s: float = 0.0,
-        drip_s: float = 0.0,
-    ) -> Fault:
-        """Makes the `nth` matching request from now on, and `times - 1` after it, fail; returns the fault, to look at.
-
-        `name` is part of an object's name, for listings of the prefix. `when="after"`: the effect happens, the answer
-        is lost. `reset` closes the connection instead of answering, `truncate` in the middle of the answer's body;
-        `slow_s` waits first (with `status=None`, the answer is then the true one), and with `drip_s` its body
-        comes byte by byte, each after that time. `cut` leaves the status as it is and spoils the rest: see `Cut`.
-        """
-        fault = Fault(operation, method, name, nth, times, status, when, reset, truncate, cut, slow_s, drip_s)
-        with self._lock:
-            self._faults.append(fault)
-        return fault
-
-    def fail_randomly(
-        self, one_in: float, seed: int = 0, status: int = 503, operations: Iterable[str] = (*KINDS, "chunk")
-    ) -> None:
-        """Makes one in `one_in` requests fail, before or after its effect, in a sequence drawn from `seed`."""
-        with self._lock:
-            self._random = (random.Random(seed), 1 / one_in, status, frozenset(operations))
-
-    def limit(
-        self, *, concurrent: int | None = None, per_s: float | None = None, takes_s: float = 0.0, status: int = 503
-    ) -> Capacity:
-        """Refuses what comes beyond `concurrent` requests at once, or `per_s` a second; returns what happened.
-
-        Each request that is served takes `takes_s`, a refusal no time. All kinds count alike.
-        """
-        capacity = Capacity(concurrent, per_s, takes_s, tokens=per_s or 0.0, filled_s=time.monotonic())
-        with self._lock:
-            self._capacity, self._over = capacity, _refusal(status, "too many requests", "rateLimitExceeded")
-        return capacity
-
-    def heal(self) -> None:
-        """Forgets all faults and limits."""
-        with self._lock:
-            self._faults.clear()
-            self._random = self._capacity = None
-
-    def counts(self) -> dict[str, int]:
-        """Returns the requests so far by kind, those that failed included: what `Store.calls` should say."""
-        with self._lock:
-            return {kind: self._counts[kind] for kind in KINDS}
-
-    def reset_counts(self) -> None:
-        """Starts counting anew."""
-        with self._lock:
-            self._counts.clear()
-            self.requests.clear()
-
-    def create_bucket(self, name: str) -> None:
-        """Creates an empty bucket, unless there is one."""
-        with self._lock:
-            self._buckets.setdefault(name, _Bucket())
-
-    def objects(self, prefix: str = "gs://") -> dict[str, bytes]:
-        """Returns the contents by URI, of those whose URI starts with `prefix`, in order."""
-        with self._lock:
-            found = {f"gs://{b}/{k}": held.objects[k].content for b, held in self._buckets.items() for k in held.names}
-        return {uri: content for uri, content in sorted(found.items()) if uri.startswith(prefix)}
-
-    def generation(self, uri: str) -> int:
-        """Returns the generation of an object. Raises KeyError."""
-        bucket, name = _split(uri)
-        with self._lock:
-            return self._buckets[bucket].objects[name].generation
-
     def put(self, uri: str, content: bytes, encoding: str | None = None) -> int:
         """Writes an object behind everyone's back; returns its generation. `encoding` is its Content-Encoding."""
-        bucket, name = _split(uri)
+        bucket, name = self._split(uri)
         with self._lock:
-            self._buckets.setdefault(bucket, _Bucket())
-            return self._store(bucket, name, content, encoding).generation
-
-    def remove(self, uri: str) -> None:
-        """Deletes an object behind everyone's back. Raises KeyError."""
-        bucket, name = _split(uri)
-        with self._lock:
-            self._remove(bucket, name)
+            self._buckets.setdefault(bucket, Bucket())
+            generation: int = self._store(bucket, name, content, encoding).generation
+            return generation
 
     # What follows is the server's side.
 
-    def respond(self, asked: _Asked) -> tuple[_Answer | None, Fault | None]:
-        """Returns the answer, or None for a reset; and the fault that says how it is sent."""
-        with self._lock:
-            capacity, admitted = self._capacity, self._admit()
-            if not admitted:
-                self._counts[asked.operation] += 1
-                self.requests.append((asked.operation, asked.path, self._over.status))
-        if not admitted:
-            return self._over, None
-        try:
-            if capacity is not None:
-                self._stopped.wait(capacity.takes_s)
-            return self._respond(asked)
-        finally:
-            if capacity is not None:
-                with self._lock:
-                    capacity.under_way -= 1
+    def _read(self, handler: BaseHTTPRequestHandler) -> _Asked:
+        return _read(handler)
 
-    def _admit(self) -> bool:
-        """Takes a place in the server, if there is one; the caller holds the lock."""
-        capacity = self._capacity
-        if capacity is None:
-            return True
-        capacity.most = max(capacity.most, capacity.under_way + 1)
-        full = capacity.concurrent is not None and capacity.under_way >= capacity.concurrent
-        if capacity.per_s is not None:
-            now_s = time.monotonic()
-            earned = (now_s - capacity.filled_s) * capacity.per_s
-            capacity.tokens, capacity.filled_s = min(capacity.per_s, capacity.tokens + earned), now_s
-            full = full or capacity.tokens < 1
-        if full:
-            capacity.refused += 1
-            return False
-        capacity.tokens -= 1
-        capacity.under_way += 1
-        capacity.served += 1
-        return True
-
-    def _respond(self, asked: _Asked) -> tuple[_Answer | None, Fault | None]:
-        fault = self._fault(asked)
-        if fault and fault.slow_s:
-            self._stopped.wait(fault.slow_s)
-        failure = _refusal(fault.status, "scripted fault") if fault and fault.status and not fault.cut else None
-        broken = fault is not None and (fault.reset or fault.truncate or failure is not None)
-        answer: _Answer | None = None
-        if fault is None or not broken or fault.when == "after" or fault.truncate:
-            answer = self._effect(asked)
-        if fault is not None and fault.reset:
-            answer = None
-        elif fault is not None and fault.cut and answer is not None:
-            answer = cut_off(answer, fault.cut)
-        elif fault is not None and not fault.truncate and failure is not None:
-            answer = failure
-        query = f"?{'&'.join(f'{k}={v}' for k, v in asked.query.items())}" if asked.query else ""
-        with self._lock:
-            self.requests.append((asked.operation, f"{asked.path}{query}", answer.status if answer else 0))
-        return answer, fault
-
-    def drip(self, sink: IO[bytes], body: bytes, each_s: float) -> None:
-        """Sends a body byte by byte, until the client or the server is gone."""
-        for byte in body:
-            if self._stopped.wait(each_s):
-                return
-            sink.write(bytes([byte]))
-            sink.flush()
-
-    def _fault(self, asked: _Asked) -> Fault | None:
-        with self._lock:
-            self._counts[asked.operation] += 1
-            for fault in self._faults:
-                if (
-                    fault.operation in (None, asked.operation)
-                    and fault.method in (None, asked.method)
-                    and (fault.name is None or fault.name in asked.name)
-                ):
-                    fault.matched += 1
-                    if fault.nth <= fault.matched < fault.nth + fault.times:
-                        fault.fired += 1
-                        return fault
-            if self._random is not None:
-                chance, rate, status, operations = self._random
-                if asked.operation in operations and chance.random() < rate:
-                    when: Literal["before", "after"] = "before" if chance.random() < 0.5 else "after"
-                    return Fault(None, None, None, 1, 1, status, when, chance.random() < 0.25, False, None, 0.0, 0.0)
-        return None
+    def _refusal(self, status: int, message: str, reason: str = "backendError") -> _Answer:
+        return _refusal(status, message, reason)
 
     def _effect(self, asked: _Asked) -> _Answer:
         """Does what was asked, in one piece."""
@@ -422,7 +114,7 @@ class GcsEmulator:
         if asked.method == "POST":
             if name in self._buckets:
                 return _refusal(409, "You already own this bucket.", "conflict")
-            self._buckets[name] = _Bucket()
+            self._buckets[name] = Bucket()
         if name not in self._buckets:
             return _refusal(404, "The specified bucket does not exist.", "notFound")
         return _json({"kind": "storage#bucket", "name": name, "id": name})
@@ -558,67 +250,7 @@ class GcsEmulator:
         return _refusal(412, "At least one of the pre-conditions you specified did not hold.", "conditionNotMet")
 
     def _store(self, bucket: str, name: str, content: bytes, encoding: str | None) -> Stored:
-        held = self._buckets[bucket]
-        if name not in held.objects:
-            bisect.insort(held.names, name)
-        stored = held.objects[name] = Stored(content, next(self._generations), encoding)
-        return stored
-
-    def _remove(self, bucket: str, name: str) -> None:
-        held = self._buckets[bucket]
-        del held.objects[name]
-        del held.names[bisect.bisect_left(held.names, name)]
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or was killed, is nothing to report."""
-
-
-def _handler(emulator: GcsEmulator) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Buffered, so that an answer leaves in one packet rather than waiting for an acknowledgement of its head.
-        wbufsize = 1 << 16
-        disable_nagle_algorithm = True
-
-        def handle_any(self) -> None:
-            asked = _read(self)
-            answer, fault = emulator.respond(asked)
-            truncated = fault is not None and fault.truncate
-            if answer is None:
-                self._abort()
-                return
-            self.send_response_only(answer.status)
-            for key, value in answer.headers.items():
-                self.send_header(key, value)
-            if answer.status != 204:
-                self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            body = answer.body[: len(answer.body) // 2] if truncated else answer.body
-            if fault is not None and fault.drip_s:
-                emulator.drip(self.wfile, body, fault.drip_s)
-            else:
-                self.wfile.write(body)
-            self.wfile.flush()
-            if truncated:
-                self._abort()
-
-        do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815
-
-        def _abort(self) -> None:
-            """Closes with a reset rather than in good order."""
-            with contextlib.suppress(OSError):
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.close_connection = True
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Keeps quiet."""
-
-    return Handler
+        return self._keep(bucket, name, Stored(content, next(self._generations), encoding))
 
 
 def _read(handler: BaseHTTPRequestHandler) -> _Asked:
@@ -626,15 +258,7 @@ def _read(handler: BaseHTTPRequestHandler) -> _Asked:
     split = urlsplit(handler.path)
     query = dict(parse_qsl(split.query, keep_blank_values=True))
     headers = handler.headers
-    if headers.get("Transfer-Encoding") == "chunked":
-        pieces = []
-        while size := int(handler.rfile.readline(), 16):
-            pieces.append(handler.rfile.read(size))
-            handler.rfile.readline()
-        handler.rfile.readline()
-        body = b"".join(pieces)
-    else:
-        body = handler.rfile.read(int(headers.get("Content-Length", 0)))
+    body = body_of(handler)
     method = str(handler.command)
 
     def asked(operation: str, bucket: str = "", name: str = "") -> _Asked:
@@ -700,11 +324,6 @@ def _json(value: object) -> _Answer:
 def _refusal(status: int, message: str, reason: str = "backendError") -> _Answer:
     error = {"code": status, "message": message, "errors": [{"domain": "global", "reason": reason, "message": message}]}
     return _Answer(status, json.dumps({"error": error}).encode(), {"Content-Type": "application/json; charset=UTF-8"})
-
-
-def _split(uri: str) -> tuple[str, str]:
-    bucket, _, name = uri.removeprefix("gs://").partition("/")
-    return bucket, name
 
 
 def _md5(content: bytes) -> str:

@@ -23,8 +23,9 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.support.emulator import Emulator
 from tests.support.fakes import NEVER_S
-from tests.support.gcs_emulator import GcsEmulator
+from tests.support.moto_server import MotoServer
 from tests.support.ray_head import for_workers
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +156,7 @@ class Place:
 
     root: str
     """URI, without a slash at its end."""
-    emulator: GcsEmulator | None = None
+    emulator: Emulator | MotoServer | None = None
 
     @property
     def env(self) -> dict[str, str]:

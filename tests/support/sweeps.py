@@ -12,7 +12,7 @@ import pytest
 from curate.storage.faults import Fault
 
 _CHANGES = re.compile(
-    r"(os|posix|nt|shutil)\.|_Client\.answer (POST|PUT|PATCH|DELETE)|(publish|replace|delete|write)\b"
+    r"(os|posix|nt|shutil)\.|_?Client\.answer (POST|PUT|PATCH|DELETE)|(publish|replace|delete|write)\b"
 )
 
 

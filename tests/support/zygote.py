@@ -10,6 +10,7 @@ An operation is a call of a store, and for the local store each call of the syst
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import json
 import os
@@ -40,13 +41,16 @@ OPERATIONS = [
 os.fsync = lambda _: None
 if "STORAGE_EMULATOR_HOST" in os.environ:
     OPERATIONS.append((importlib.import_module("curate.storage.gcs")._Client, "answer"))
+if "AWS_ENDPOINT_URL" in os.environ:
+    OPERATIONS.append((importlib.import_module("curate.storage.s3.client").Client, "answer"))
 
 
 def kind_of(owner: Any, name: str, args: tuple[Any, ...]) -> str:
     """Returns what an operation does, and to what: but for numbers and hashes, so that those of two shards are one."""
     if name == "answer":
         request = args[1]
-        subject = f"{request.method} {request.path} {request.args} {request.params}"
+        where = (request.bucket, request.key) if hasattr(request, "bucket") else (request.path, request.args)
+        subject = f"{request.method} {' '.join(map(str, where))} {request.params}"
     elif name in ("link", "replace") and owner is os:
         subject = str(args[1])
     else:
@@ -86,7 +90,7 @@ def hook(number: int | None, when: str, trace: str | None) -> None:
                 if mine == number and when == "after":
                     os.kill(os.getpid(), signal.SIGKILL)
 
-        setattr(owner, name, awaited if name == "answer" else wrapped)
+        setattr(owner, name, awaited if inspect.iscoroutinefunction(original) else wrapped)
 
     for owner, name in OPERATIONS:
         wrap(owner, name)

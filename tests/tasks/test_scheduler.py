@@ -9,8 +9,10 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.tasks.events import (
+    Found,
     Launch,
     Outcome,
+    Released,
     SchedulerState,
     ShardDone,
     ShardFailed,
@@ -451,3 +453,59 @@ def test_a_limit_that_is_neither_is_refused(text: str) -> None:
     """It says what it expected."""
     with pytest.raises(ConfigError, match=r"percentage"):
         max_failed_shards(text, 10)
+
+
+# Shards of other drivers
+
+
+def held(n: int, others: int, **policy: object) -> Driven:
+    """Returns a scheduler of n shards, and of others that are held back, ranked behind them."""
+    flags = [False] * n + [True] * others
+    return Driven(Scheduler(range(n + others), [MIB] * (n + others), Policy(**policy), flags))  # type: ignore[arg-type]
+
+
+def test_what_is_held_is_launched_when_it_is_released() -> None:
+    """In the order in which it is released, after what was there before; the run is not over before it is."""
+    driven = held(2, 3, max_in_flight=1)
+    assert driven.scheduler.idle == 0
+    driven.tell(Released([4, 2]))
+    while driven.flying:
+        driven.finish(next(iter(driven.flying.values())))
+    assert [shard for launch in driven.launches for shard in launch.shards] == [0, 1, 4, 2]
+    assert (driven.finished, driven.scheduler.held().tolist()) == ([], [3])
+    assert driven.scheduler.idle == 4
+    driven.tell(Released([3]))
+    driven.finish(driven.launches[-1])
+    assert driven.finished == [SchedulerState.FINISHED]
+
+
+def test_what_others_have_done_is_not_launched() -> None:
+    """Held back or not; with the last shard the run is over. What runs goes on."""
+    driven = held(4, 2, max_in_flight=1)
+    driven.tell(Found([2, 3, 5]))
+    assert (driven.scheduler.done, driven.scheduler.unfinished) == (3, 3)
+    driven.finish(driven.launches[0])
+    driven.finish(driven.launches[1])
+    assert [launch.shards for launch in driven.launches] == [(0,), (1,)]
+    driven.tell(Found([4]))
+    assert driven.finished == [SchedulerState.FINISHED]
+
+
+def test_slots_are_idle_when_there_is_nothing_to_launch() -> None:
+    """Without any slots, one: a cluster starts them for what is launched. None once the run is to stop."""
+    driven = held(2, 3)
+    assert driven.scheduler.idle == 2
+    driven.tell(SlotsChanged(0))
+    assert driven.scheduler.idle == 0
+    for launch in driven.launches[:2]:
+        driven.finish(launch)
+    assert driven.scheduler.idle == 1
+    driven.tell(Stop())
+    assert driven.scheduler.idle == 0
+
+
+def test_only_what_was_not_launched_can_be_found() -> None:
+    """What runs reports itself."""
+    driven = held(1, 1)
+    with pytest.raises(IllegalTransitionError, match="cannot find"):
+        driven.tell(Found([0]))

@@ -15,9 +15,11 @@ from curate.tasks.events import (
     Cancel,
     Event,
     Finish,
+    Found,
     Launch,
     Outcome,
     Record,
+    Released,
     SchedulerState,
     ShardDone,
     ShardFailed,
@@ -102,12 +104,17 @@ class AnyOrder(RuleBasedStateMachine):
             retry_later_limit=st.integers(0, 3),
         ),
         slots=st.integers(0, 20),
+        held=st.sampled_from([None, None, 1, 2, 5]),
     )
-    def start(self, sizes: Sequence[int], policy: Policy, slots: int) -> None:
+    def start(self, sizes: Sequence[int], policy: Policy, slots: int, held: int | None) -> None:
+        """`held`: every so many shards one is held back."""
         self.policy = policy
         self.size = {7 + rank: size for rank, size in enumerate(sizes)}
-        self.scheduler = Scheduler(list(self.size), sizes, policy)
+        flags = None if held is None else [rank % held == 0 for rank in range(len(sizes))]
+        self.scheduler = Scheduler(list(self.size), sizes, policy, flags)
         self.shards = {shard: Shard() for shard in self.size}
+        for shard, of_others in zip(self.shards.values(), flags or (), strict=False):
+            shard.place = ShardState.HELD if of_others else ShardState.PENDING
         self.tasks: dict[TaskId, Task] = {}
         self.known = 0
         """Tasks launched so far: the next one's number."""
@@ -205,6 +212,22 @@ class AnyOrder(RuleBasedStateMachine):
                 del self.tasks[task]
         self._tell(TaskEnded(task, told if held is None or held.left else None, suspect, peak), records)
 
+    @rule(most=st.integers(0, 5), last=st.booleans())
+    def released(self, most: int, last: bool) -> None:
+        held = [shard for shard, one in self.shards.items() if one.place is ShardState.HELD and not self.finished]
+        shards = held[::-1][:most] if last else held[:most]
+        for shard in shards:
+            self.shards[shard].place = ShardState.PENDING
+        self._tell(Released(shards), [])
+
+    @rule(most=st.integers(0, 5), places=st.sampled_from([{ShardState.HELD}, {ShardState.HELD, ShardState.PENDING}]))
+    def found(self, most: int, places: set[ShardState]) -> None:
+        """Another driver has done them."""
+        there = [shard for shard, one in self.shards.items() if one.place in places and not self.finished]
+        for shard in there[-most:]:
+            self.shards[shard].place = ShardState.DONE
+        self._tell(Found(there[-most:]), [])
+
     @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 1.0, 5.0, 5.0, 12.0, 29.0, 70.0]))
     def tick(self, seconds: float) -> None:
         self.now_s += seconds
@@ -285,6 +308,7 @@ class AnyOrder(RuleBasedStateMachine):
                 for shard in list(self.tasks[task].left):
                     self._done(task, shard)
                 self._ended(task)
+            self.released(5, last=False)
             self.tick(29.0)
         assert self.finished
         self.counts_agree()

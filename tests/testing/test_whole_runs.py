@@ -9,8 +9,8 @@ import pytest
 
 from curate.errors import StorageError
 from curate.ledger.summary import RunState
+from curate.requests.retry import Retry
 from curate.storage.faults import OPERATIONS, Fault
-from curate.storage.retry import Retry
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from tests.support.gcs_emulator import GcsEmulator

@@ -30,15 +30,14 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any, cast
 
 import ray
 from ray import cloudpickle
 from ray import exceptions as ray_errors
 
+from curate.backends.ray import leaving
 from curate.backends.ray import session as ray_session
 from curate.backends.ray.calls import CalledPool, PoolAddress, TaskAtWork
 from curate.backends.ray.cluster import ClusterView, leaves, made_by_this_process
@@ -67,10 +66,10 @@ from curate.runtime.protocol import (
 from curate.runtime.scaling import does_not_fit, fits, needs
 from curate.runtime.worker import guarded, in_batches
 
-NEXT_BLOCK_S = 5.0
-"""How long a stream that nobody consumes any more may take to its next block before its worker is killed."""
 LOOK_S = 1.0
-"""How often it is looked whether there is a place for what is to run."""
+"""How often it is looked whether there is a place for what is to run, and whether what was cancelled has ended."""
+END_S = 0.1
+"""How long to wait for how a stream ended, once it is known that it did."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
@@ -114,21 +113,10 @@ def _packed(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def _cancel_once_they_stand(streams: list[Any]) -> None:
-    """Ends streams at their next block, and kills the workers of those that make none in time.
-
-    To kill is worse: a new process has everything to load again, and if the task had just ended, the next one that Ray
-    gave to that worker dies with it.
-    """
-    until_s = time.monotonic() + NEXT_BLOCK_S
-    # If Ray was left meanwhile, all tasks were.
-    with suppress(ray_errors.RayError, ConnectionError):
-        while streams and (left_s := until_s - time.monotonic()) > 0:
-            standing, streams = ray.wait(streams, timeout=left_s, fetch_local=False)
-            for ref in standing:
-                ray.cancel(ref, force=False)
-        for ref in streams:
-            ray.cancel(ref, force=True)
+def _refuse_if_left() -> None:
+    # Asked anything, Ray would start anew.
+    if not ray.is_initialized():
+        raise ConfigError("Ray was shut down while curate used it; call ray.shutdown() after what runs on it has ended")
 
 
 def _whereabouts() -> tuple[str, int, str]:
@@ -144,13 +132,18 @@ class _Task:
     node: str = ""
     pid: int = 0
     node_id: str = ""
-    cancelled: bool = False
+    told_s: float | None = None
+    """When it was told to end, the last time, on the monotonic clock."""
     blocks: bool = False
     """Whether it streams blocks."""
     size_bytes: int | None = None
     """Of the block that comes next, once that is known."""
     offers: bool = False
     """Whether that block is made and waits to be taken."""
+
+    @property
+    def cancelled(self) -> bool:
+        return self.told_s is not None
 
 
 class RayBackend:
@@ -297,6 +290,7 @@ class RayBackend:
 
     def slots(self) -> int:
         """Returns how many tasks fit on the nodes that live and are not draining, beside the actors of pools there."""
+        _refuse_if_left()
         nodes = self._view.nodes().values()
         counted = (self._view.version, self._pools.version if self._pools else 0)
         if counted == self._counted:
@@ -356,17 +350,26 @@ class RayBackend:
         self._tasks[ref] = _Task(task, streams=True)
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
-        """Returns the messages and ends that are ready, in completion order."""
+        """Returns the messages and ends that are ready, in completion order. Raises ConfigError if Ray was left."""
+        _refuse_if_left()
         if self._pools:
             self._pools.tend(len(self._tasks))
         self._look_for_places()
+        late_s = time.monotonic() - LOOK_S
+        for ref in [ref for ref, task in self._tasks.items() if task.told_s is not None and task.told_s < late_s]:
+            self._tell(ref, again=True)
         waiting = [ref for ref, task in self._tasks.items() if not task.offers]
         if not waiting:
             # What stands still has nothing to tell, however long one waits.
             return []
         # A block that is made may stay where it is.
         fetch = not any(self._tasks[ref].blocks for ref in waiting)
-        ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=fetch)
+        try:
+            ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=fetch)
+        except SystemExit:
+            # What Ray raises in the threads that wait while another one shuts it down.
+            _refuse_if_left()
+            raise
         if ready and len(waiting) > 1:
             ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=fetch)
         return [news for ref in ready for news in self._harvest(ref)]
@@ -382,6 +385,9 @@ class RayBackend:
         if task.size_bytes is not None:
             task.offers = True
             yield BlockReady(task.number, task.size_bytes)
+            return
+        if task.streams and ref._stream_exhausted() and not ray.wait([ref.completed()], timeout=END_S)[0]:
+            # How it ended is not known yet; asked for the next item, Ray would wait for that without a limit.
             return
         try:
             item = ray.get(next(ref) if task.streams else ref)
@@ -429,24 +435,27 @@ class RayBackend:
         A worker whose program stands still, waiting for its block to be taken, hears and lives. If all are cancelled,
         streams get there first, where they soon do.
         """
-        busy: list[Any] = []
-        for ref, running in self._tasks.items():
-            if task is None or running.number == task:
-                running.cancelled = True
-                # What Ray has of a stream and nobody took, makes its task wait. One that has not begun needs no kill.
-                stands = running.blocks and (ref.next_ready() or not running.pid)
-                if running.blocks and not stands and task is None:
-                    busy.append(ref)
-                else:
-                    ray.cancel(ref, force=not stands)
-                # Its end comes instead of the block.
-                running.offers, running.size_bytes = False, None
-        if busy:
-            Thread(target=_cancel_once_they_stand, args=(busy,), daemon=True, name="curate-cancel").start()
+        if not ray.is_initialized():
+            # Asked anything, Ray would start anew. What ran there went with it.
+            self._tasks.clear()
+            return
+        told = {ref: one for ref, one in self._tasks.items() if task is None or one.number == task}
+        # Those that were launched first run. The others wait for a place, and what waits needs no kill.
+        soon = [ref for ref, one in told.items() if one.blocks][: max(self._slots, 1)] if task is None else []
+        for ref in told.keys() - soon:
+            self._tell(ref)
         if self._pools:
-            self._pools.cancelled([one.number for one in self._tasks.values() if one.cancelled])
+            self._pools.cancelled([one.number for one in told.values()])
         if task is None:
             self._tasks.clear()
+            leaving.end_soon(soon, [ref.completed() if one.streams else ref for ref, one in told.items()])
+
+    def _tell(self, ref: Any, *, again: bool = False) -> None:
+        """Tells a task to end. Its end comes instead of the block that it offers."""
+        task = self._tasks[ref]
+        leaving.tell(ref, force=again or not (task.blocks and leaving.stands(ref)))
+        task.told_s = time.monotonic()
+        task.offers, task.size_bytes = False, None
 
     def close(self) -> None:
         """Releases what was made on the cluster: tasks, pools, the program, blocks. The process stays connected."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from curate.errors import CorruptInput
-from curate.formats.read.stream import StoredStream
+from curate.objects.stream import StoredStream
 from curate.storage.protocol import Object, Store
 
 LARGEST_BYTES = (1 << 31) - 1

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import functools
 import io
 from bisect import bisect_right
 from collections import deque
@@ -35,13 +36,13 @@ import pyarrow.types as pt
 from curate.arrow.types import is_text_or_binary
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
-from curate.formats.encoding import Codec, ReadAs
+from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.from_text import from_text
-from curate.formats.read.charset import refuse_wide
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
+from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
+from curate.objects.charset import refuse_wide
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
@@ -51,11 +52,11 @@ SAMPLED_ROWS = 250_000
 _END = b"curate:end-of-file:2f6d1c0e9b7a4583"
 """Begins the row that is put behind a file. No row of the file has it, as far as anybody is concerned."""
 _OPEN = "inside a quote that is not closed"
-_NULLS = pa.array([text.encode() for text in pa_csv.ConvertOptions().null_values], pa.binary())
-_NULLS_BUT_NAN = pa.array([text for text in _NULLS.to_pylist() if b"nan" not in text.lower()], pa.binary())
+_NULLS = tuple(text.encode() for text in pa_csv.ConvertOptions().null_values)
+_NULLS_BUT_NAN = tuple(text for text in _NULLS if b"nan" not in text.lower())
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 """Digits such as 007 are a name, not a number: as one they would come out as 7."""
-_TRUTHS = pa.array([b"true", b"false", b"True", b"False", b"TRUE", b"FALSE"], pa.binary())
+_TRUTHS = (b"true", b"false", b"True", b"False", b"TRUE", b"FALSE")
 
 
 class _Parser:
@@ -387,7 +388,7 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
     values = _with_nulls(column)
     if values.null_count == len(values):
         return pa.string()
-    if pc.all(pc.is_in(values.drop_null(), _TRUTHS)).as_py():
+    if pc.all(_is_one_of(values.drop_null(), _TRUTHS)).as_py():
         return pa.bool_()
     if pc.any(pc.match_substring_regex(values, _LEADING_ZERO)).as_py():
         return pa.string()
@@ -401,7 +402,7 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
 
 
 def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.is_in(column, _NULLS), None, column)
+    return pc.if_else(_is_one_of(column, _NULLS), None, column)
 
 
 def read_csv(
@@ -509,7 +510,7 @@ def _without_nan(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     if _is_kept(field.type):
         return column if field.nullable else column.fill_null(b"")
     if pt.is_floating(field.type):
-        return pc.if_else(pc.is_in(column, _NULLS_BUT_NAN), None, column)
+        return pc.if_else(_is_one_of(column, _NULLS_BUT_NAN), None, column)
     return _with_nulls(column)
 
 
@@ -561,3 +562,13 @@ def _csv_text(table: pa.Table, index: int) -> bytes:
         b'"' + value.replace(b'"', b'""') + b'"' if any(mark in value for mark in b',"\r\n') else value
         for value in values
     )
+
+
+def _is_one_of(column: pa.Array, texts: tuple[bytes, ...]) -> pa.Array:
+    return pc.is_in(column, _binary(texts))
+
+
+@functools.cache
+def _binary(texts: tuple[bytes, ...]) -> pa.Array:
+    # Not when this is imported: for the first array of Python values, pyarrow imports pandas, which takes 0.2 s.
+    return pa.array(texts, pa.binary())

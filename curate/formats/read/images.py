@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import ReadAs
 from curate.formats.read.binary import stored_bytes
+from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.storage.protocol import Object, Store
 
 BANDS = {"L": 1, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3, "LAB": 3}
@@ -40,7 +40,7 @@ def check_image(size: tuple[int, int] | None, mode: str) -> None:
 
 def image_schema(how: ReadAs) -> pa.Schema:
     """Returns the column `image`."""
-    return pa.schema([pa.field("image", _type(how))])
+    return pa.schema([pa.field("image", image_type(how))])
 
 
 def read_image(
@@ -52,11 +52,16 @@ def read_image(
     """
     data = stored_bytes(store, object)
     try:
-        pixels = _pixels(data, how)
+        array = decoded_image(data, how)
     except Exception:  # noqa: BLE001 - decoders raise whatever a broken file leads them into
         on_bad_row(RejectedRow(1, REASON, object.uri))
         return
-    yield pa.Table.from_arrays([_array(pixels, how)], schema=schema)
+    yield pa.Table.from_arrays([array], schema=schema)
+
+
+def decoded_image(data: bytes, how: ReadAs) -> pa.Array:
+    """Returns an image as an array of one value. Raises whatever a broken one leads its decoder into."""
+    return _array(_pixels(data, how), how)
 
 
 def _pixels(data: bytes, how: ReadAs) -> np.ndarray[Any, Any]:
@@ -79,7 +84,8 @@ def _shape(how: ReadAs) -> tuple[int, ...]:
     return () if bands == 1 else (bands,)
 
 
-def _type(how: ReadAs) -> pa.DataType:
+def image_type(how: ReadAs) -> pa.DataType:
+    """Returns the type of images."""
     pixel = pa.uint8()
     for bands in _shape(how):
         pixel = pa.list_(pixel, bands)
@@ -92,7 +98,7 @@ def _array(pixels: np.ndarray[Any, Any], how: ReadAs) -> pa.Array:
     flat = pa.array(pixels.reshape(-1))
     if how.image_size is not None:
         storage = pa.FixedSizeListArray.from_arrays(flat, math.prod(pixels.shape))
-        return pa.ExtensionArray.from_storage(_type(how), storage)
+        return pa.ExtensionArray.from_storage(image_type(how), storage)
     for bands in _shape(how):
         flat = pa.FixedSizeListArray.from_arrays(flat, bands)
     height, width = pixels.shape[:2]

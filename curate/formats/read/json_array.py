@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from curate.errors import CorruptInput, ObjectNotFound
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
+from curate.objects.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 HEAD_BYTES = 64 << 10

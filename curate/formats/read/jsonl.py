@@ -16,13 +16,12 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.unknown import all_nullable, find_nulls
-from curate.formats.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
-from curate.formats.encoding import Codec
 from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
 from curate.formats.read.json_values import columns_of
-from curate.formats.read.lines import lines_of
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
+from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
+from curate.objects.lines import lines_of
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 SAMPLED_BYTES = 64 << 20

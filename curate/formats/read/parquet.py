@@ -20,11 +20,11 @@ from curate.arrow.schema import cast, plain, widens
 from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.stream import StoredStream
+from curate.objects.bad_line import OnBadRow, RejectedRow
+from curate.objects.stream import StoredStream
 from curate.storage.protocol import Object, Store
 
 _DECODE_ROWS = 16_384

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.bad_line import OnBadRow, RejectedRow
-from curate.formats.encoding import Codec, ReadAs, line_feeds
+from curate.formats.encoding import ReadAs, line_feeds
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.lines import LARGEST_LINE_BYTES, line_blocks
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
+from curate.objects.bad_line import OnBadRow, RejectedRow
+from curate.objects.lines import LARGEST_LINE_BYTES, line_blocks
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 LINES_SCHEMA = pa.schema([("text", pa.string())])

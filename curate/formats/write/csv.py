@@ -20,7 +20,8 @@ from curate.arrow.types import is_binary, is_text
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.formats.from_text import has_text
-from curate.formats.write.compress import LinesWriter, Sink
+from curate.formats.write.lines import LinesWriter
+from curate.objects.compress import Sink
 
 
 class CsvOutput(LinesWriter):
@@ -34,7 +35,7 @@ class CsvOutput(LinesWriter):
         for field in schema:
             _check(field)
         if len(schema):
-            self._compressor.write(_rendered(empty(self._schema), header=True))
+            self._envelope.write(_rendered(empty(self._schema), header=True))
 
     def _lines(self, table: pa.Table) -> bytes:
         data = _rendered(table, header=False)

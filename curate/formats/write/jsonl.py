@@ -23,7 +23,8 @@ from curate.arrow.recast import decoded
 from curate.arrow.types import plain_type
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
-from curate.formats.write.compress import LinesWriter, Sink
+from curate.formats.write.lines import LinesWriter
+from curate.objects.compress import Sink
 
 _MOMENT = "%Y-%m-%dT%H:%M:%S"
 _ZONES_OF_MINUTES = datetime.datetime(1973, 1, 1, tzinfo=datetime.UTC)

@@ -20,8 +20,8 @@ from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema, row_bytes
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
-from curate.formats.record import PARQUET_KEY, parquet_record, seal_footer
-from curate.formats.write.compress import Buffer, Sink
+from curate.objects.compress import Buffer, Sink
+from curate.objects.record import PARQUET_KEY, parquet_record, seal_footer
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20

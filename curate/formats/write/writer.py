@@ -9,20 +9,28 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.record import OFFERED, OutputFormat
-from curate.formats.write.compress import Sink
 from curate.formats.write.csv import CsvOutput
 from curate.formats.write.jsonl import JsonlOutput
+from curate.formats.write.npy import NumpyOutput
 from curate.formats.write.parquet import ParquetOutput
+from curate.formats.write.tfrecords import TFRecordOutput
+from curate.formats.write.webdataset import WebDatasetOutput
+from curate.objects.compress import Sink
+from curate.objects.record import OFFERED, OutputFormat
 
 _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
     OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
     OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
+    OutputFormat.WEBDATASET: {"none": ".tar", "gzip": ".tar.gz"},
+    # Uncompressed ones have no place for a record: each byte to the end is read. Their readers know gzip alone.
+    OutputFormat.TFRECORDS: {"gzip": ".tfrecords.gz"},
+    OutputFormat.NUMPY: {"none": ".npy"},
     OutputFormat.SINK: {"zstd": ".zst", "gzip": ".gz", "none": ""},
     OutputFormat.RUN: {"none": ".run"},
 }
 DEFAULT_CODEC = "zstd"
+"""That of the formats that any output can be asked for in."""
 
 
 class OutputWriter(Protocol):
@@ -55,6 +63,11 @@ def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:
     return known[codec]
 
 
+def default_codec(format: OutputFormat) -> str:
+    """Returns the codec that a format is written with unless another one is asked for."""
+    return next(iter(_SUFFIXES[format]))
+
+
 def refuse_unwritable(schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> None:
     """Raises ConfigError for types that a format has no place for."""
     if format is not OutputFormat.RUN:
@@ -74,5 +87,11 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
             return JsonlOutput(sink, schema, codec)
         case OutputFormat.CSV:
             return CsvOutput(sink, schema, codec)
+        case OutputFormat.WEBDATASET:
+            return WebDatasetOutput(sink, schema, codec)
+        case OutputFormat.TFRECORDS:
+            return TFRecordOutput(sink, schema, codec)
+        case OutputFormat.NUMPY:
+            return NumpyOutput(sink, schema, codec)
         case OutputFormat.RUN | OutputFormat.SINK:
             raise ConfigError(f"{format} is not written by itself; expected one of {', '.join(OFFERED)}")

@@ -22,10 +22,11 @@ from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError
 from curate.exchange import ranges
-from curate.formats.record import OutputFormat
 from curate.graph.entry import dry_run, run
 from curate.keywords import on_command_line
+from curate.objects.record import OutputFormat
 from curate.plan import rewrites, stages
+from curate.tasks.parts import Part
 
 rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = int(os.environ.get("SORTING_BYTES", "2048"))
 
@@ -80,6 +81,7 @@ def written(arguments: Namespace) -> tuple[Any, RunOptions]:
         keep_stages=arguments.keep_stages,
         allow_concurrent=arguments.allow_concurrent,
         max_in_flight=arguments.max_in_flight,
+        part=Part.parse(arguments.part) if arguments.part else None,
         handle_signals=True,
     )
 
@@ -87,7 +89,7 @@ def written(arguments: Namespace) -> tuple[Any, RunOptions]:
 def parsed(argv: list[str]) -> Namespace:
     """Returns the arguments."""
     parser = ArgumentParser()
-    for name in ("--input", "--output", "--trace", "--hold", "--checkpoint"):
+    for name in ("--input", "--output", "--trace", "--hold", "--checkpoint", "--part"):
         parser.add_argument(name, default="")
     parser.add_argument("--backend", default="ray")
     parser.add_argument("--max-in-flight", type=int)

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from curate.errors import CorruptInput
-from curate.formats.encoding import Codec
-from curate.formats.read.charset import refuse_wide
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
+from curate.objects.charset import refuse_wide
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 _BEYOND_BYTES = 64 << 10

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from curate.errors import ObjectNotFound, TransientStorageError
-from curate.storage.retry import Retry
+from curate.requests.retry import Retry
 from curate.testing.clock import FakeClock
 
 

@@ -13,9 +13,9 @@ from typing import IO, Any
 import orjson
 
 from curate.errors import CorruptInput
-from curate.formats.bad_line import RejectedRow
-from curate.formats.read.lines import line_blocks
-from curate.formats.write.compress import Compressor
+from curate.objects.bad_line import RejectedRow
+from curate.objects.compress import Compressor
+from curate.objects.lines import line_blocks
 from curate.storage.protocol import Object, Store
 
 _IN_MEMORY_BYTES = 4 << 20

@@ -9,21 +9,14 @@ from __future__ import annotations
 
 import io
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform
 from curate.errors import ConfigError
-from curate.formats.record import gzip_trailer, zstd_trailer
 
 _PIECE_BYTES = 1 << 20
 _GZIP_LEVEL = 6
-
-_LINES_BYTES = 8 << 20
-"""About the bytes of rows that are made lines at a time."""
 
 
 class Sink(Protocol):
@@ -63,39 +56,6 @@ class Crc32Sink:
         """Hands on all of `data`."""
         self.crc32 = zlib.crc32(data, self.crc32)
         self._sink.write(data)
-
-
-class LinesWriter(ABC):
-    """Writes tables of one schema as compressed lines of text; `close` adds the record behind them."""
-
-    rows_at_once = 4096
-    """Rows that are made lines at a time, at most."""
-
-    def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
-        self.rows = 0
-        self._sink = sink
-        self._schema = schema
-        self._stored = Crc32Sink(sink)
-        self._compressor = Compressor(self._stored, codec)
-        self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
-
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for values
-        that the format has no place for."""
-        table = conform(table, self._schema)
-        self.rows += table.num_rows
-        step = max(1, min(self.rows_at_once, _LINES_BYTES * table.num_rows // max(1, table.nbytes)))
-        for at in range(0, table.num_rows, step):
-            self._compressor.write(self._lines(table.slice(at, step)))
-
-    @abstractmethod
-    def _lines(self, table: pa.Table) -> bytes:
-        """Returns rows as lines."""
-
-    def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then the record."""
-        self._compressor.close()
-        self._sink.write(self._trailer(record, self._stored.crc32))
 
 
 class Compressor:

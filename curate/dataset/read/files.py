@@ -1,4 +1,4 @@
-"""The functions that make a Dataset: from files, from memory, from nothing. Names are those of ray.data.
+"""The functions that make a Dataset of files. Names are those of ray.data.
 
 Only a listing is read here, and for the schema one footer or the first MiB of a file.
 
@@ -21,31 +21,31 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from curate.dataset.batches import check_rows
 from curate.dataset.dataset import Dataset
-from curate.errors import ConfigError, SchemaMismatch
+from curate.dataset.read.memory import refuse_twice
+from curate.errors import ConfigError
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
-from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
-from curate.operators.convert import from_pandas as table_of
+from curate.formats.read.webdataset import check_decoder
+from curate.operators.arguments import answers
 from curate.plan.nodes import Scan
 from curate.sources.datasource import Datasource, user_source
 from curate.sources.files import files
-from curate.sources.memory import Range, Tables
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
+@answers
+@answers
 def read_parquet(
     paths: Paths,
     *,
@@ -90,6 +90,8 @@ def read_parquet(
     return found if columns is None else found.select_columns(columns)
 
 
+@answers
+@answers
 def read_json(
     paths: Paths,
     *,
@@ -116,6 +118,8 @@ def read_json(
     return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_csv(
     paths: Paths,
     *,
@@ -149,6 +153,8 @@ def read_csv(
     return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_text(
     paths: Paths,
     *,
@@ -186,6 +192,8 @@ def read_text(
     return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_binary_files(
     paths: Paths,
     *,
@@ -210,6 +218,8 @@ def read_binary_files(
     return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_images(
     paths: Paths,
     *,
@@ -245,6 +255,98 @@ def read_images(
     return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+def read_webdataset(
+    paths: Paths,
+    *,
+    decoder: bool | None = True,
+    suffixes: Sequence[str] | None = None,
+    include_paths: bool = False,
+    partitioning: str | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns a row for each sample of WebDataset archives (`.tar`, `.tar.gz`, `.tar.zst`): its files, and its key.
+
+    Neighbouring files that are called alike up to the first dot are a sample. That part of their names is the column
+    `__key__`, and what follows the dot is the column of a file: `0001.jpg` and `0001.json` are `jpg` and `json`. `txt`
+    and `text` are text, `cls` and `cls2` integers, `json` what it says, images pixels in RGB, as in `read_images`
+    (which needs pillow), and other files bytes; with `decoder=None` all are bytes. `suffixes` are the files to read:
+    `["jpg", "*.json"]`. A file that a sample lacks is null.
+
+    The columns are those of the first samples, or `suffixes`. A sample with another file, one that cannot be decoded,
+    or one that is apart from the others, is a bad row, as for `read_json`. An archive that does not end as it should is
+    refused. It is a shard. All other arguments and errors are as for `read_parquet`.
+
+    >>> import tempfile, pathlib
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
+    >>> made = curate.from_items([{"__key__": "a", "txt": "one", "cls": 3}, {"__key__": "b", "txt": "two", "cls": 5}])
+    >>> _ = made.write_webdataset(out, backend="inline")
+    >>> curate.read_webdataset(out, suffixes=["txt"]).take_all()
+    [{'__key__': 'a', 'txt': 'one'}, {'__key__': 'b', 'txt': 'two'}]
+    """
+    wanted = check_decoder(decoder, suffixes)
+    how = ReadAs(Format.WEBDATASET, decoder=bool(decoder), suffixes=wanted, include_paths=bool(include_paths))
+    return _files("read_webdataset", Format.WEBDATASET, paths, how, num_cpus, allow_incomplete_input, partitioning)
+
+
+@answers
+def read_tfrecords(
+    paths: Paths,
+    *,
+    schema: pa.Schema | None = None,
+    include_paths: bool = False,
+    partitioning: str | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns a row for each `tf.train.Example` of TFRecord files, plain or compressed (gz, zst), a column a feature.
+
+    A feature has bytes, 32-bit floats or 64-bit integers: one value in each row where the first records have no more,
+    else a list. Columns are in the order of their names. `schema` declares them instead, texts for bytes too. A record
+    with a wrong checksum, that is no Example, or that does not fit is a bad row, as for `read_json`; so is one with a
+    feature that the first records do not have, unless `schema` is declared. Files may have any name that does not mean
+    another format. TensorFlow is not needed. A file is a shard. All other arguments and errors are as for
+    `read_parquet`.
+
+    >>> import tempfile, pathlib, pyarrow as pa
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
+    >>> _ = curate.from_items([{"id": 1, "text": "a"}]).write_tfrecords(out, backend="inline")
+    >>> curate.read_tfrecords(out).take_all()
+    [{'id': 1, 'text': b'a'}]
+    >>> curate.read_tfrecords(out, schema=pa.schema([("text", pa.string())])).take_all()
+    [{'text': 'a'}]
+    """
+    how = ReadAs(Format.TFRECORDS, schema, include_paths=bool(include_paths))
+    return _files("read_tfrecords", Format.TFRECORDS, paths, how, num_cpus, allow_incomplete_input, partitioning)
+
+
+@answers
+def read_numpy(
+    paths: Paths,
+    *,
+    include_paths: bool = False,
+    partitioning: str | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns the entries of arrays that numpy has stored (`.npy`) along their first dimension, as the column `data`.
+
+    Entries with further dimensions are tensors (Arrow's fixed_shape_tensor). All arrays have the type and the shape of
+    the first one's entries, but numbers may be narrower. Arrays of Python objects are not loaded. A file is a shard.
+    Arguments and errors are as for `read_parquet`.
+
+    >>> import tempfile, pathlib, numpy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.npy"
+    >>> numpy.save(path, numpy.array([[1, 2], [3, 4]]))
+    >>> curate.read_numpy(path).take_batch(2, batch_format="numpy")["data"].tolist()
+    [[1, 2], [3, 4]]
+    """
+    how = ReadAs(Format.NUMPY, include_paths=bool(include_paths))
+    return _files("read_numpy", Format.NUMPY, paths, how, num_cpus, allow_incomplete_input, partitioning)
+
+
+@answers
 def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dataset:
     """Returns the rows of a `curate.Datasource`: a class of yours that lists shards, and reads one as Arrow tables.
 
@@ -269,88 +371,6 @@ def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dat
     return Dataset(Scan(user_source(source, num_cpus)))
 
 
-def from_items(items: Sequence[Any]) -> Dataset:
-    """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
-
-    Raises ConfigError for rows with different keys, or values without a common type.
-
-    >>> curate.from_items(["a", "b"]).take_all()
-    [{'item': 'a'}, {'item': 'b'}]
-    """
-    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
-    try:
-        table = rows_to_table("from_items", rows) if rows else pa.table({})
-    except SchemaMismatch as error:
-        raise ConfigError(str(error)) from error
-    return Dataset(Scan(Tables("from_items", (table,), table.schema)))
-
-
-def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
-    """Returns the rows of Arrow tables with one schema. Raises ConfigError for other values, different schemas, or two
-    columns of one name.
-
-    >>> import pyarrow as pa
-    >>> curate.from_arrow(pa.table({"n": [1]})).take_all()
-    [{'n': 1}]
-    """
-    return _of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
-
-
-def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
-    """Returns the rows of data frames of one schema, without their indexes (`reset_index()` makes columns of them).
-
-    Missing values, NaN among them, are null. Needs pandas: `pip install 'curate[pandas]'`. Raises ConfigError for other
-    values, values without a common type, different schemas, or two columns of one name.
-
-    >>> import pandas
-    >>> curate.from_pandas(pandas.DataFrame({"n": [1, 2]})).take_all()
-    [{'n': 1}, {'n': 2}]
-    """
-    need_pandas("from_pandas")
-    frames = (dfs,) if is_data_frame(dfs) else tuple(dfs)
-    for frame in frames:
-        if not is_data_frame(frame):
-            raise ConfigError(f"from_pandas takes pandas.DataFrames, found {type(frame).__name__}")
-        names = [str(name) for name in frame.columns]
-        _refuse_twice("from_pandas", names)
-    try:
-        made = tuple(table_of("from_pandas", frame) for frame in frames)
-    except SchemaMismatch as error:
-        raise ConfigError(str(error)) from error
-    return _of_tables("from_pandas", made)
-
-
-def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
-    """Returns arrays as the column `data`, a row for each entry along their first dimension.
-
-    Entries with further dimensions are lists. Raises ConfigError for other values, arrays without dimensions, or arrays
-    of different types.
-
-    >>> import numpy
-    >>> curate.from_numpy(numpy.array([[1, 2], [3, 4]])).take_all()
-    [{'data': [1, 2]}, {'data': [3, 4]}]
-    """
-    arrays = (ndarrays,) if isinstance(ndarrays, np.ndarray) else tuple(ndarrays)
-    for array in arrays:
-        if not isinstance(array, np.ndarray) or not array.ndim:
-            raise ConfigError(f"from_numpy takes arrays of at least one dimension, found {array!r:.60}")
-    try:
-        made = tuple(from_columns("from_numpy", {"data": array}) for array in arrays)
-    except (SchemaMismatch, pa.ArrowException) as error:
-        raise ConfigError(f"from_numpy: {error}") from error
-    return _of_tables("from_numpy", made)
-
-
-def range(n: int) -> Dataset:
-    """Returns the numbers from 0 to `n` - 1 as the column `id`. Raises ConfigError for a negative number.
-
-    >>> curate.range(2).take_all()
-    [{'id': 0}, {'id': 1}]
-    """
-    check_rows("range", n, 0)
-    return Dataset(Scan(Range(n)))
-
-
 def _files(
     method: str,
     format: Format,
@@ -363,29 +383,12 @@ def _files(
     return Dataset(Scan(files(method, format, _paths(paths), how, num_cpus, allow_incomplete_input, partitioning)))
 
 
-def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
-    for table in given:
-        if not isinstance(table, pa.Table):
-            raise ConfigError(f"{method} takes pyarrow.Tables, found {type(table).__name__}")
-        if not table.schema.equals(given[0].schema):
-            raise ConfigError(f"{method}: tables of two schemas: {given[0].schema}; and: {table.schema}")
-        _refuse_twice(method, table.column_names)
-    plain = tuple(table.replace_schema_metadata(None) for table in given)
-    return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
-
-
 def _names_of(column_names: Sequence[str]) -> tuple[str, ...]:
     names = () if isinstance(column_names, str) else tuple(column_names)
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(f"read_csv(column_names={column_names!r}): expected a list with one name for each column")
-    _refuse_twice("read_csv", names)
+    refuse_twice("read_csv", names)
     return names
-
-
-def _refuse_twice(method: str, names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{method}: there are {names.count(name)} columns called {name!r}")
 
 
 def _paths(paths: Paths) -> list[str]:

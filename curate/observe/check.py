@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import orjson
 import pyarrow as pa
@@ -17,11 +18,14 @@ import pyarrow.parquet as pq
 
 from curate.arrow.canonical import stored_schema
 from curate.errors import CorruptInput, SchemaMismatch
-from curate.formats.encoding import Codec
-from curate.formats.quarantine import content_hash
+from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet import broken, decode_rows
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream, StoredStream
-from curate.formats.record import Carried, OutputFormat
+from curate.objects.envelope import STORED
+from curate.objects.quarantine import content_hash
+from curate.objects.record import IGNORE_REST, Carried, OutputFormat
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, StoredStream, buffered
+from curate.objects.tar import samples
+from curate.objects.tf_example import WRONG_CHECKSUM, framed
 from curate.storage.protocol import Object, Store
 
 _MAGIC = b"PAR1"
@@ -32,8 +36,10 @@ _STREAM_BYTES = 1 << 20
 def output_schema(store: Store, object: Object, format: OutputFormat, codec: str) -> pa.Schema | None:
     """Returns the schema that an output has: the types of JSON lines and CSV, which say none, are null.
 
-    None if there is no row to tell. Raises CorruptInput.
+    None if there is no row to tell, and for formats of one column, or of rows that may lack any. Raises CorruptInput.
     """
+    if format in IGNORE_REST or format is OutputFormat.TFRECORDS:
+        return None
     if format is OutputFormat.PARQUET:
         with StoredStream(store, object) as stored, broken(stored):
             return pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False).schema_arrow.remove_metadata()
@@ -54,8 +60,21 @@ def count_rows(
     SchemaMismatch for another schema than `held`: columns, and in Parquet types."""
     if format is OutputFormat.PARQUET:
         return _parquet_rows(store, object, held)
-    of_format = _csv_rows if format is OutputFormat.CSV else _json_rows
-    return of_format(store, object, carried, codec, None if held is None else held.names)
+    return _read_rows(store, object, carried, codec, _counting(format, None if held is None else held.names))
+
+
+def _counting(format: OutputFormat, names: Sequence[str] | None) -> Callable[[DecompressedStream], int]:
+    match format:
+        case OutputFormat.NUMPY:
+            return lambda source: ArrayHeader(source.uri, buffered(source)).rows
+        case OutputFormat.WEBDATASET:
+            return lambda source: _sound((source.uri, one.broken) for one in samples(source))
+        case OutputFormat.TFRECORDS:
+            return lambda source: _sound((source.uri, "" if sound else WRONG_CHECKSUM) for _, sound in framed(source))
+        case OutputFormat.CSV:
+            return partial(_csv_rows, names)
+        case _:
+            return partial(_json_rows, names)
 
 
 def check_bytes(store: Store, object: Object, carried: Carried) -> None:
@@ -142,20 +161,30 @@ def _columns(schema: pa.Schema) -> str:
     )
 
 
-def _json_rows(store: Store, object: Object, carried: Carried, codec: str, names: Sequence[str] | None) -> int:
+def _read_rows(
+    store: Store, object: Object, carried: Carried, codec: str, rows_of: Callable[[DecompressedStream], int]
+) -> int:
+    """Returns what `rows_of` counts in an output, all stored bytes of which are held against their checksum."""
     crc = _Crc32(carried.data_bytes)
-    rows = 0
     with DecompressedStream(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
-        for lines in _lines(source):
-            for line in lines:
-                rows += 1
-                found = _row(object.uri, rows, line)
-                if names is not None and found != names:
-                    raise SchemaMismatch(
-                        f"{object.uri}: row {rows:,} has the columns {', '.join(map(repr, found)) or 'none'}; "
-                        f"expected {', '.join(map(repr, names)) or 'none'}"
-                    )
+        rows = rows_of(source)
+        while source.read(BLOCK_BYTES):
+            pass
     _check_crc32(object, crc, carried)
+    return rows
+
+
+def _json_rows(names: Sequence[str] | None, source: DecompressedStream) -> int:
+    rows = 0
+    for lines in _lines(source):
+        for line in lines:
+            rows += 1
+            found = _row(source.uri, rows, line)
+            if names is not None and found != names:
+                raise SchemaMismatch(
+                    f"{source.uri}: row {rows:,} has the columns {', '.join(map(repr, found)) or 'none'}; "
+                    f"expected {', '.join(map(repr, names)) or 'none'}"
+                )
     return rows
 
 
@@ -166,21 +195,27 @@ def _check_crc32(object: Object, crc: _Crc32, carried: Carried) -> None:
         )
 
 
-def _csv_rows(store: Store, object: Object, carried: Carried, codec: str, names: Sequence[str] | None) -> int:
-    crc = _Crc32(carried.data_bytes)
-    rows = _Rows(object.uri)
-    with DecompressedStream(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
-        while block := source.read(BLOCK_BYTES):
-            if not rows.ends and names is not None and (found := rows.names(block)) != names:
-                raise SchemaMismatch(
-                    f"{object.uri}: its columns are {', '.join(map(repr, found)) or 'none'}; expected "
-                    f"{', '.join(map(repr, names)) or 'none'}"
-                )
-            rows.take(block)
-    _check_crc32(object, crc, carried)
+def _csv_rows(names: Sequence[str] | None, source: DecompressedStream) -> int:
+    rows = _Rows(source.uri)
+    while block := source.read(BLOCK_BYTES):
+        if not rows.ends and names is not None and (found := rows.names(block)) != names:
+            raise SchemaMismatch(
+                f"{source.uri}: its columns are {', '.join(map(repr, found)) or 'none'}; expected "
+                f"{', '.join(map(repr, names)) or 'none'}"
+            )
+        rows.take(block)
     if rows.quoted:
-        raise CorruptInput(f"{object.uri}: a quote is not closed")
+        raise CorruptInput(f"{source.uri}: a quote is not closed")
     return max(0, rows.ends - 1)
+
+
+def _sound(rows: Iterable[tuple[str, str]]) -> int:
+    """Returns how many rows there are, each with where it is and what is wrong with it. Raises CorruptInput."""
+    number = 0
+    for number, (uri, reason) in enumerate(rows, 1):
+        if reason:
+            raise CorruptInput(f"{uri}: row {number:,} cannot be read: {reason}")
+    return number
 
 
 class _Rows:
@@ -229,5 +264,5 @@ def _lines(source: DecompressedStream) -> Iterator[list[bytes]]:
         raise CorruptInput(f"{source.uri}: its last line has no end")
 
 
-def _codec(codec: str) -> Codec:
-    return "gzip" if codec == "gzip" else "zstd"
+def _codec(codec: str) -> Codec | None:
+    return None if codec == STORED else "gzip" if codec == "gzip" else "zstd"

@@ -3,6 +3,7 @@
     Parquet    key-value metadata "curate"
     .gz        trailing empty gzip members; the record is in their extra field (RFC 1952), subfield "CU"
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
+    .tar .npy  the same frame: readers of these formats ignore what lies behind their end
     .run       in front of the last bytes, which say where the parts of the file's end are
 
 These trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
@@ -26,8 +27,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from curate.errors import ConfigError, CorruptInput, WrongRecord
-from curate.formats.encoding import naming
 from curate.ledger import validation
+from curate.objects.stream import naming
 from curate.storage.protocol import Object, Store
 
 
@@ -37,6 +38,11 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     CSV = "csv"
+    WEBDATASET = "webdataset"
+    """Offered by a method of its own, as are the next two."""
+    TFRECORDS = "tfrecords"
+    NUMPY = "numpy"
+    """Arrays of one column."""
     SINK = "sink"
     """What a class of the user's makes of rows: offered by a method of its own."""
     RUN = "run"
@@ -45,6 +51,8 @@ class OutputFormat(StrEnum):
 
 OFFERED = (OutputFormat.PARQUET, OutputFormat.JSONL, OutputFormat.CSV)
 """Formats that outputs can be asked for in."""
+IGNORE_REST = (OutputFormat.WEBDATASET, OutputFormat.NUMPY, OutputFormat.SINK)
+"""Formats whose readers ignore what lies behind the end: outputs that are not compressed have their record there."""
 PARQUET_KEY = "curate"
 RECORD_CRC32 = "record_crc32"
 """Checksum of the record without this field."""
@@ -271,7 +279,7 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
         length_of, record_of = _run_length, _run_record
     elif codec == "gzip":
         length_of, record_of = _gzip_length, _gzip_record
-    elif codec == "zstd" or format is OutputFormat.SINK:
+    elif codec == "zstd" or format in IGNORE_REST:
         length_of, record_of = _zstd_length, _zstd_record
     else:
         raise ConfigError(f"{format} with codec {codec!r} cannot contain a record")

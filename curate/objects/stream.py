@@ -7,17 +7,33 @@ store's stream) passes through untouched. Arrow reports a broken stream as an OS
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import pyarrow as pa
 
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.encoding import Codec, naming
 from curate.storage.protocol import Object, Store
+
+Codec = Literal["gzip", "zstd"]
+"""The compression of a whole object."""
 
 BLOCK_BYTES = 1 << 20
 """Decompressed bytes read at a time. Parsed JSON takes some ten times this; larger blocks are no faster."""
+
+
+@contextmanager
+def naming(uri: str) -> Iterator[None]:
+    """Turns "it is gone" and "it was replaced" into CorruptInput with the URI."""
+    try:
+        yield
+    except ObjectNotFound as error:
+        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}") from error
+    except GenerationMismatch as error:
+        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}") from error
 
 
 class StoredStream:
@@ -125,6 +141,11 @@ class DecompressedStream:
         """Takes bytes that were read back: they are read next."""
         self._unread = data + self._unread
 
+    @property
+    def compressed(self) -> bool:
+        """Whether the bytes are stored compressed."""
+        return self._codec is not None
+
     # Arrow's CSV reader takes the source for a Python file.
     closed = False
 
@@ -143,3 +164,22 @@ class DecompressedStream:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Raw(io.RawIOBase):
+    def __init__(self, source: DecompressedStream) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._source.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def buffered(source: DecompressedStream) -> io.BufferedReader:
+    """Returns a stream whose reads of any size return that many bytes, fewer only at the end. Its errors are those of
+    the source."""
+    return io.BufferedReader(_Raw(source), BLOCK_BYTES)

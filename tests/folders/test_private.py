@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from curate.errors import ConfigError
-from curate.storage import private
+from curate.folders import private
 
 
 @pytest.fixture(params=[private.SCRATCH, private.CACHE])

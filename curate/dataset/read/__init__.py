@@ -1,0 +1,1 @@
+"""Where a Dataset begins: files, or what is in memory."""

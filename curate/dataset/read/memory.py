@@ -1,0 +1,126 @@
+"""The functions that make a Dataset of what is in memory, or of nothing. Names are those of ray.data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.dataset.batches import check_rows
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError, SchemaMismatch
+from curate.operators.arguments import answers
+from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
+from curate.operators.convert import from_pandas as table_of
+from curate.plan.nodes import Scan
+from curate.sources.memory import Range, Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@answers
+def from_items(items: Sequence[Any]) -> Dataset:
+    """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
+
+    Raises ConfigError for rows with different keys, or values without a common type.
+
+    >>> curate.from_items(["a", "b"]).take_all()
+    [{'item': 'a'}, {'item': 'b'}]
+    """
+    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
+    try:
+        table = rows_to_table("from_items", rows) if rows else pa.table({})
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from error
+    return Dataset(Scan(Tables("from_items", (table,), table.schema)))
+
+
+@answers
+def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
+    """Returns the rows of Arrow tables with one schema. Raises ConfigError for other values, different schemas, or two
+    columns of one name.
+
+    >>> import pyarrow as pa
+    >>> curate.from_arrow(pa.table({"n": [1]})).take_all()
+    [{'n': 1}]
+    """
+    return _of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
+
+
+@answers
+def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
+    """Returns the rows of data frames of one schema, without their indexes (`reset_index()` makes columns of them).
+
+    Missing values, NaN among them, are null. Needs pandas: `pip install 'curate[pandas]'`. Raises ConfigError for other
+    values, values without a common type, different schemas, or two columns of one name.
+
+    >>> import pandas
+    >>> curate.from_pandas(pandas.DataFrame({"n": [1, 2]})).take_all()
+    [{'n': 1}, {'n': 2}]
+    """
+    need_pandas("from_pandas")
+    frames = (dfs,) if is_data_frame(dfs) else tuple(dfs)
+    for frame in frames:
+        if not is_data_frame(frame):
+            raise ConfigError(f"from_pandas takes pandas.DataFrames, found {type(frame).__name__}")
+        names = [str(name) for name in frame.columns]
+        refuse_twice("from_pandas", names)
+    try:
+        made = tuple(table_of("from_pandas", frame) for frame in frames)
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from error
+    return _of_tables("from_pandas", made)
+
+
+@answers
+def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
+    """Returns arrays as the column `data`, a row for each entry along their first dimension.
+
+    Entries with further dimensions are lists. Raises ConfigError for other values, arrays without dimensions, or arrays
+    of different types.
+
+    >>> import numpy
+    >>> curate.from_numpy(numpy.array([[1, 2], [3, 4]])).take_all()
+    [{'data': [1, 2]}, {'data': [3, 4]}]
+    """
+    arrays = (ndarrays,) if isinstance(ndarrays, np.ndarray) else tuple(ndarrays)
+    for array in arrays:
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            raise ConfigError(f"from_numpy takes arrays of at least one dimension, found {array!r:.60}")
+    try:
+        made = tuple(from_columns("from_numpy", {"data": array}) for array in arrays)
+    except (SchemaMismatch, pa.ArrowException) as error:
+        raise ConfigError(f"from_numpy: {error}") from error
+    return _of_tables("from_numpy", made)
+
+
+@answers
+def range(n: int) -> Dataset:
+    """Returns the numbers from 0 to `n` - 1 as the column `id`. Raises ConfigError for a negative number.
+
+    >>> curate.range(2).take_all()
+    [{'id': 0}, {'id': 1}]
+    """
+    check_rows("range", n, 0)
+    return Dataset(Scan(Range(n)))
+
+
+def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
+    for table in given:
+        if not isinstance(table, pa.Table):
+            raise ConfigError(f"{method} takes pyarrow.Tables, found {type(table).__name__}")
+        if not table.schema.equals(given[0].schema):
+            raise ConfigError(f"{method}: tables of two schemas: {given[0].schema}; and: {table.schema}")
+        refuse_twice(method, table.column_names)
+    plain = tuple(table.replace_schema_metadata(None) for table in given)
+    return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
+
+
+def refuse_twice(method: str, names: Sequence[str]) -> None:
+    """Raises ConfigError if two columns have one name."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{method}: there are {names.count(name)} columns called {name!r}")

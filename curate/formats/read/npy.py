@@ -1,0 +1,118 @@
+"""Arrays as numpy stores them (`.npy`): a row for each entry along the first dimension, as the column `data`.
+
+Entries with further dimensions are tensors (Arrow's fixed_shape_tensor: numpy sees one array of all rows). The
+layout is numpy's: a header that says type, order and shape, then the values; what lies behind them is ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from curate.errors import CorruptInput
+from curate.formats.encoding import ReadAs
+from curate.formats.file_schema import refuse_mismatch
+from curate.formats.read.binary import LARGEST_BYTES
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, buffered
+from curate.storage.protocol import Object, Store
+
+DATA = "data"
+"""The column that holds the entries."""
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class ArrayHeader:
+    """What an array says of itself, and where its values begin."""
+
+    def __init__(self, uri: str, stream: BinaryIO) -> None:
+        """Reads it. Raises CorruptInput for what is no array that curate reads."""
+        try:
+            version = np.lib.format.read_magic(stream)
+            shape, fortran, dtype = _HEADERS[version](stream)
+        except CorruptInput:
+            raise
+        except Exception as error:  # numpy raises whatever a broken header leads it into
+            raise CorruptInput(f"{uri}: not an array of numpy (.npy): {error!r:.200}") from error
+        if dtype.hasobject:
+            raise CorruptInput(
+                f"{uri}: contains pickled Python objects, which curate does not load; save numbers with numpy.save"
+            )
+        if not shape or not math.prod(shape[1:]):
+            raise CorruptInput(f"{uri}: has the shape {shape}; expected entries along a first dimension, with values")
+        self.rows: int = shape[0]
+        self.shape: tuple[int, ...] = shape[1:]
+        self.by_column: bool = fortran and len(shape) > 1
+        self.dtype: np.dtype[Any] = dtype
+        self.row_bytes: int = dtype.itemsize * math.prod(self.shape)
+        self.type = self._type(uri)
+        if self.row_bytes > LARGEST_BYTES or (self.by_column and self.row_bytes * self.rows > LARGEST_BYTES):
+            what = "is stored by column and has" if self.by_column else "has rows of"
+            raise CorruptInput(f"{uri}: {what} more than {LARGEST_BYTES:,} bytes; store it by row, in parts")
+
+    def _type(self, uri: str) -> pa.DataType:
+        try:
+            if self.shape and self.dtype.kind not in "biuf":
+                raise TypeError
+            if self.dtype.kind in "US":
+                type = pa.string() if self.dtype.kind == "U" else pa.binary()
+            else:
+                type = pa.from_numpy_dtype(self.dtype.newbyteorder("="))
+            return pa.fixed_shape_tensor(type, self.shape) if self.shape else type
+        except (pa.ArrowException, TypeError) as error:
+            shaped = f" of the shape {self.shape}" if self.shape else ""
+            raise CorruptInput(f"{uri}: has entries of {self.dtype}{shaped}, which curate cannot read") from error
+
+    def array(self, data: bytes) -> pa.Array:
+        """Returns the entries that some values make."""
+        values = np.frombuffer(data, self.dtype)
+        if self.by_column:
+            values = values.reshape((self.rows, *self.shape), order="F")
+        flat = pa.array(np.ascontiguousarray(values.astype(self.dtype.newbyteorder("="), copy=False)).reshape(-1))
+        if not self.shape:
+            return flat
+        storage = pa.FixedSizeListArray.from_arrays(flat, math.prod(self.shape))
+        return pa.ExtensionArray.from_storage(self.type, storage)
+
+
+def sample_npy(store: Store, object: Object, codec: Codec | None) -> pa.Schema:
+    """Returns the schema of the array; without a column if it has no entry. Raises CorruptInput."""
+    with DecompressedStream(store, object, codec) as source:
+        header = ArrayHeader(object.uri, buffered(source))
+    return pa.schema([(DATA, header.type)] if header.rows else [])
+
+
+def read_npy(
+    store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None
+) -> Iterator[pa.Table]:
+    """Yields the entries, a block at a time: an array that is stored by column as a whole.
+
+    Raises CorruptInput for what is no array, or ends too early; SchemaMismatch for entries of another type or shape.
+    """
+    with DecompressedStream(store, object, codec) as source:
+        stream = buffered(source)
+        header = ArrayHeader(object.uri, stream)
+        if not header.rows:
+            return
+        refuse_mismatch(object.uri, pa.schema([(DATA, header.type)]), schema, how)
+        step = header.rows if header.by_column else max(1, BLOCK_BYTES // max(1, header.row_bytes))
+        for at in range(0, header.rows, step):
+            rows = min(step, header.rows - at)
+            data = stream.read(rows * header.row_bytes)
+            if len(data) < rows * header.row_bytes:
+                raise CorruptInput(
+                    f"{object.uri}: ends after {at + len(data) // header.row_bytes:,} of {header.rows:,} entries"
+                )
+            array = header.array(data)
+            type = schema.field(DATA).type
+            yield pa.table([array if array.type == type else _cast(array, type)], schema=schema)
+
+
+def _cast(array: pa.Array, type: pa.DataType) -> pa.Array:
+    if not isinstance(type, pa.FixedShapeTensorType):
+        return array.cast(type)
+    storage = array.storage.cast(type.storage_type)
+    return pa.ExtensionArray.from_storage(type, storage)

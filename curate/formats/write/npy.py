@@ -1,0 +1,121 @@
+"""Outputs of one column as numpy stores arrays (`.npy`): the rows are the first dimension.
+
+The header, which comes first, says how many rows there are. So the values wait in a temporary file until all are known.
+`numpy.load` reads as many values as the header says; behind them lies the record.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.recast import tensor_shape
+from curate.arrow.schema import conform
+from curate.arrow.types import is_list
+from curate.errors import ConfigError
+from curate.objects.compress import Sink
+from curate.objects.envelope import Envelope
+
+_IN_MEMORY_BYTES = 4 << 20
+_COPIED_BYTES = 1 << 20
+
+
+class NumpyOutput:
+    """Writes the one column of tables as an array; `close` adds the header before it and the record behind it."""
+
+    def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
+        """Raises ConfigError for more than one column, and for a type that is no number, list or tensor of numbers."""
+        if len(schema) > 1:
+            raise ConfigError(
+                f"an array of numpy has one column, found {', '.join(schema.names)}; name it with column="
+            )
+        self.rows = 0
+        self._schema = schema
+        self._envelope = Envelope(sink, codec)
+        self._values = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with the output
+        self._dtype: np.dtype[Any] = np.dtype(float)
+        self._shape: tuple[int, ...] | None = ()
+        if len(schema):
+            self._dtype, self._shape = _known(schema.field(0))
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for nulls,
+        and for lists of other lengths than the first one's."""
+        table = conform(table, self._schema)
+        for chunk in table.column(0).chunks if table.num_columns else ():
+            if len(chunk):
+                self._take(chunk)
+
+    def _take(self, chunk: pa.Array) -> None:
+        try:
+            values = ndarray(chunk)
+        except ValueError as error:
+            raise ConfigError(
+                f"column {self._schema.names[0]!r} has {error}, which an array of numpy cannot store; drop such rows, "
+                "or write parquet"
+            ) from None
+        if self._shape is None:
+            self._shape = values.shape[1:]
+        if values.shape[1:] != self._shape:
+            raise ConfigError(
+                f"column {self._schema.names[0]!r} has entries of the shapes {self._shape} and {values.shape[1:]}, but "
+                "an array of numpy has one shape; make them equal, or write parquet"
+            )
+        self.rows += len(values)
+        self._values.write(np.ascontiguousarray(values).data)
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes header, values and record."""
+        header = io.BytesIO()
+        described = np.lib.format.dtype_to_descr(self._dtype)
+        shape = (self.rows, *(self._shape or ()))
+        np.lib.format.write_array_header_1_0(header, {"descr": described, "fortran_order": False, "shape": shape})
+        self._envelope.write(header.getvalue())
+        with self._values as values:
+            values.seek(0)
+            while data := values.read(_COPIED_BYTES):
+                self._envelope.write(data)
+        self._envelope.close(record)
+
+
+def _known(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
+    """Returns the type of the values of a column and the shape of its entries, None if only values tell. Raises
+    ConfigError for a type that is not stored."""
+    type, shape, varies = field.type, [], False
+    if isinstance(type, pa.FixedShapeTensorType):
+        type, shape = type.value_type, [*tensor_shape(type)[0]]
+    while is_list(type):
+        varies = varies or not pt.is_fixed_size_list(type)
+        shape.append(0 if varies else type.list_size)
+        type = type.value_type
+    if not (pt.is_integer(type) or pt.is_floating(type) or pt.is_boolean(type)):
+        raise ConfigError(
+            f"column {field.name!r} is {field.type}, which an array of numpy cannot store; expected numbers, or lists "
+            "or tensors of numbers of one shape: convert it, or write parquet"
+        )
+    return np.dtype(type.to_pandas_dtype()), None if varies else tuple(shape)
+
+
+def ndarray(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Returns an array as one of numpy. Raises ValueError for null, and lists of several lengths."""
+    if array.null_count:
+        raise ValueError("null")
+    if isinstance(array, pa.FixedShapeTensorArray):
+        # Not Arrow's own, which has no tensors of booleans.
+        stored = ndarray(array.storage).reshape(len(array), *array.type.shape)
+        return stored.transpose(0, *(1 + at for at in tensor_shape(array.type)[1]))
+    if not is_list(array.type):
+        numbers: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
+        return numbers
+    lengths = pc.unique(pc.list_value_length(array))
+    if len(lengths) > 1 or not lengths[0].as_py():
+        raise ValueError(f"lists of {' and of '.join(map(str, lengths[:2]))} values")
+    inner = ndarray(array.flatten())
+    return inner.reshape(len(array), lengths[0].as_py(), *inner.shape[1:])

@@ -1,0 +1,139 @@
+"""WebDataset archives: files of a tar in the order in which they lie there, those of a sample together.
+
+A sample is what neighbouring files share of their names up to the first dot; what follows the dot names its part:
+
+    images/0001.jpg  images/0001.seg.png  images/0001.json   ──▶   images/0001: jpg, seg.png, json
+
+Python's own reader takes a header that is broken for the end of the archive, and so does the end of the file. Here
+both are errors: an archive ends in a block of zeros.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
+
+from curate.errors import CorruptInput
+from curate.objects.stream import BLOCK_BYTES, DecompressedStream, buffered
+
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
+_LARGEST_BYTES = (1 << 31) - 1
+_LARGEST_HEADER_BYTES = 1 << 20
+_ABOUT_NEXT = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Types of members that are headers themselves."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """Neighbouring files of one name."""
+
+    number: int
+    """From 1, in the archive."""
+    key: str
+    broken: str = ""
+    """Why the sample cannot be read; empty if it can."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """The bytes of each file, by what follows the first dot of its name."""
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Returns the key of a file's sample, and what the file is in it; None for a file that is of none.
+
+    >>> split_name("a.b/0001.seg.png"), split_name("a/.hidden"), split_name("README")
+    (('a.b/0001', 'seg.png'), None, None)
+    """
+    found = _NAME.fullmatch(name)
+    return (found[1], found[2]) if found else None
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is sound, or the block of zeros at the end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+            return super().frombuf(buf, encoding, errors)
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError("no end of the archive" if not buf else str(error)) from error
+        # What is said of the next header is read as a whole, before any name is known.
+        if found.type in _ABOUT_NEXT and found.size > _LARGEST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {found.size:,} bytes, more than {_LARGEST_HEADER_BYTES:,}")
+        return found
+
+
+def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[Sample]:
+    """Yields the samples of an archive, with those of their files that are `chosen`. Raises CorruptInput.
+
+    A sample is broken if its key was there before, other files in between, or if two of its files have one name.
+    """
+    seen: set[str] = set()
+    sample: Sample | None = None
+    for name, read in _files(source):
+        parts = split_name(name)
+        if parts is None:
+            continue
+        key, part = parts
+        if sample is None or key != sample.key:
+            if sample is not None:
+                yield sample
+            again = "its files are not next to each other in the archive" if key in seen else ""
+            sample = Sample(0 if sample is None else sample.number, key, again)
+            sample.number += 1
+            seen.add(key)
+        if part in sample.files:
+            sample.broken = f"it has two files called {part!r}"
+        elif chosen(part):
+            sample.files[part] = read()
+        if "\ufffd" in name and not sample.broken:
+            sample.broken = "its name is not UTF-8"
+    if sample is not None:
+        yield sample
+
+
+def _files(source: DecompressedStream) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yields the regular files of an archive: their names, and what reads each before the next one is asked for."""
+    try:
+        stream = buffered(source)
+        with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header, errors="replace") as archive:
+            for member in archive:
+                if member.isreg():
+                    yield member.name, partial(_content, archive, member)
+                archive.members = []  # type: ignore[attr-defined]  # which would hold all headers
+        # What lies behind the end is read where it is compressed: only so a checksum is looked at.
+        while source.compressed and stream.read(BLOCK_BYTES):
+            pass
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise CorruptInput(f"{source.uri}: not a whole tar archive: {error}") from error
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    if member.size > _LARGEST_BYTES:
+        raise tarfile.ReadError(f"{member.name} has {member.size:,} bytes, more than {_LARGEST_BYTES:,}")
+    stream = archive.extractfile(member)
+    assert stream is not None
+    with stream:
+        return stream.read()
+
+
+def packed(name: str, data: bytes) -> bytes:
+    """Returns a file as it lies in an archive: without time and owner, so that its bytes depend on it alone."""
+    header = tarfile.TarInfo(name)
+    header.size = len(data)
+    padding = bytes(-len(data) % tarfile.BLOCKSIZE)
+    return b"".join((header.tobuf(tarfile.PAX_FORMAT), data, padding))
+
+
+END = bytes(2 * tarfile.BLOCKSIZE)
+"""What an archive ends in."""

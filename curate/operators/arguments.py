@@ -1,0 +1,54 @@
+"""Functions that answer arguments that they do not take: those of ray.data with what to write instead, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter, isfunction, signature
+from typing import Any, TypeVar
+
+from curate.errors import ConfigError, did_you_mean
+from curate.operators.ray_data import ARGUMENTS
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+
+def answers(function: F) -> F:
+    """Returns the function; called with an argument that it does not take, it raises ConfigError for one of ray.data,
+    with what to write, and else TypeError, with the name that was meant."""
+    parameters: Mapping[str, Parameter] = {}
+
+    @wraps(function)
+    def asked(*args: Any, **given: Any) -> Any:
+        nonlocal parameters
+        if given or len(args) > 1:
+            # Only now: there are many functions, and few of them are called.
+            parameters = parameters or signature(function).parameters
+            _check(function.__name__, parameters, len(args), given)
+        return function(*args, **given)
+
+    return asked  # type: ignore[return-value]
+
+
+def answer_methods(cls: C) -> C:
+    """Makes all public methods of a class answer what they do not take."""
+    for name, method in list(vars(cls).items()):
+        if isfunction(method) and not name.startswith("_"):
+            setattr(cls, name, answers(method))
+    return cls
+
+
+def _check(name: str, parameters: Mapping[str, Parameter], by_place: int, given: Mapping[str, Any]) -> None:
+    kinds = {one.kind for one in parameters.values()}
+    if Parameter.VAR_KEYWORD not in kinds:
+        for word in given:
+            if word not in parameters:
+                if instead := ARGUMENTS.get(f"{name}.{word}", ARGUMENTS.get(word)):
+                    raise ConfigError(f"{name}() has no {word} in curate: {instead}")
+                raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{did_you_mean(word, parameters)}")
+    placed = [one.name for one in parameters.values() if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    if by_place > len(placed) and Parameter.VAR_POSITIONAL not in kinds:
+        named = [f"{one.name}=..." for one in parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
+        shown = ", ".join([one for one in placed if one != "self"] + named)
+        raise TypeError(f"{name}() got more arguments by position than it takes: write {name}({shown})")

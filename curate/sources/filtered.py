@@ -1,0 +1,132 @@
+"""Parquet files behind filters: row groups that one of them drops whole, as statistics or folders say, are not read.
+
+Their rows are booked as read, and as dropped for the reason of the filter that a row fails first, as if all were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from curate.arrow.expressions import columns_of, filter_by, may_keep_nan
+from curate.arrow.schema import plain, widens
+from curate.formats.encoding import Encoding
+from curate.formats.file_columns import file_columns, filled_in
+from curate.formats.read.parquet import broken
+from curate.formats.rows import read
+from curate.objects.stream import StoredStream
+from curate.pipeline.shard_books import ShardBooks
+from curate.storage.protocol import Object, Store
+from curate.tasks.shard import Shard, SliceKind
+
+Filters = Sequence[tuple[Any, str]]
+"""Expressions, each with a reason; nothing before them drops rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group of a file."""
+
+    number: int
+    rows: int
+    left_out_by: int | None = None
+    """The number of the first filter that drops all of its rows; None: it is to be read."""
+
+
+def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filters, schema: pa.Schema) -> list[RowGroup]:
+    """Returns the row groups of a file that is read as `schema`, with what is known of them. Raises CorruptInput."""
+    import pyarrow.dataset as pads
+
+    with StoredStream(store, object) as stored, broken(stored):
+        fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stored, mode="r"))
+        there, metadata = fragment.physical_schema, fragment.metadata
+    groups = [RowGroup(number, metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)]
+    of_file = pa.schema([field for field in schema if field.name in file_columns(encoding.how).names])
+    inside = pa.schema([field for field in schema if field.name not in of_file.names])
+    for field in inside:
+        # Reading it sets nulls aside, says what is wrong, or fills a column that is missing.
+        if not field.nullable or there.names.count(field.name) != 1:
+            return groups
+        if not widens(plain(there.field(field.name).type), field.type):
+            return groups
+    for number, (expression, _) in enumerate(filters):
+        looked_at = columns_of(expression, schema)
+        if looked_at and looked_at <= set(of_file.names):
+            (row,) = filled_in(object.uri, iter([pa.table({"": [None]})]), of_file, encoding.how)
+            left = {one.number for one in groups} if filter_by(row, expression).num_rows else set[int]()
+        elif looked_at <= set(inside.names) and not may_keep_nan(expression, inside):
+            try:
+                left = {group.id for group in fragment.subset(expression, schema=inside).row_groups}
+            except pa.ArrowNotImplementedError:
+                break  # of a type that statistics say nothing of
+        else:
+            break  # it has to be seen which rows it drops
+        groups = [
+            replace(one, left_out_by=number) if one.left_out_by is None and one.number not in left else one
+            for one in groups
+        ]
+    return groups
+
+
+def read_filtered(
+    store: Store,
+    shard: Shard,
+    encoding: Encoding,
+    filters: Filters,
+    schema: pa.Schema,
+    batch_rows: int,
+    tally: ShardBooks,
+) -> Iterator[pa.Table]:
+    """Yields the rows of a shard of a Parquet file as `schema`, as `read` does, but for row groups that one of the
+    filters drops whole: these are booked."""
+    object = Object(shard.uri, shard.object_bytes, shard.generation)
+    groups = row_groups(store, object, encoding, filters, schema)
+    if shard.kind is not SliceKind.WHOLE:
+        groups = groups[shard.start : shard.stop]
+    if all(one.left_out_by is None for one in groups):
+        slice_of = (shard.kind, shard.start, shard.stop)
+        yield from read(store, object, encoding, *slice_of, schema, batch_rows, tally.bad_row)
+        return
+    for left_out_by, found in groupby(groups, key=lambda one: one.left_out_by):
+        some = list(found)
+        at = (SliceKind.ROW_GROUPS, some[0].number, some[-1].number + 1)
+        if left_out_by is None:
+            yield from read(store, object, encoding, *at, schema, batch_rows, tally.bad_row)
+            continue
+        rows = left = sum(one.rows for one in some)
+        tally.books.rows_in += rows
+        before, (_, reason) = filters[:left_out_by], filters[left_out_by]
+        for dropped, own in _dropped(store, object, encoding, at, before, schema, batch_rows, tally):
+            tally.drop(dropped, own)
+            left -= dropped
+        tally.drop(left, reason)
+
+
+def _dropped(
+    store: Store,
+    object: Object,
+    encoding: Encoding,
+    at: tuple[SliceKind, int, int],
+    filters: Filters,
+    schema: pa.Schema,
+    batch_rows: int,
+    tally: ShardBooks,
+) -> Iterator[tuple[int, str]]:
+    """Yields how many rows of some row groups filters drop, each with its reason; reads what they look at alone."""
+    if not filters:
+        return
+    of_file = file_columns(encoding.how).names
+    # One inside at least, which tells how many rows there are.
+    inside = next(name for name in schema.names if name not in of_file)
+    names = {inside}.union(*(columns_of(expression, schema) for expression, _ in filters))
+    looked_at = pa.schema([field for field in schema if field.name in names])
+    narrow = replace(encoding, how=None if encoding.how is None else replace(encoding.how, whole=False))
+    for table in read(store, object, narrow, *at, looked_at, batch_rows, tally.bad_row):
+        for expression, reason in filters:
+            kept = filter_by(table, expression)
+            yield table.num_rows - kept.num_rows, reason
+            table = kept

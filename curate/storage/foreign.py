@@ -1,0 +1,208 @@
+"""Inputs from any file system that fsspec knows: `hf://`, `https://`, `sftp://`, `az://` and others. Read only.
+
+None of them is known to create an object only if its name is free, so none can keep an output. What they list is
+sorted here, and held in memory. The generation is what the service says of the content, its ETag or another checksum,
+else time and size: it is looked at again after each range that is read.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, BinaryIO, NoReturn, TypeVar
+
+import fsspec
+
+from curate.errors import (
+    ConfigError,
+    CurateError,
+    ObjectNotFound,
+    PermissionDenied,
+    StorageError,
+    TransientStorageError,
+)
+from curate.requests.retry import Retry
+from curate.storage.protocol import Calls, Object, Published, Writer, clip, mismatch
+from curate.storage.ranges import range_stream
+from curate.storage.uris import not_an_output
+
+T = TypeVar("T")
+
+_CHECKSUMS = ("ETag", "etag", "blob_id", "sha256", "checksum", "md5", "Content-MD5", "content_md5", "Digest")
+_TIMES = ("mtime", "last_modified", "Last-Modified", "LastModified", "modified", "updated", "created")
+_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class ForeignStore:
+    """Files that others keep, to be read. Connects nowhere before the first call."""
+
+    def __init__(self, retry: Retry | None = None) -> None:
+        self._retry = retry or Retry()
+        self._calls = Calls()
+        self._counting = threading.Lock()
+        self._systems: dict[tuple[int, str], Any] = {}
+        """By process and place."""
+
+    def __reduce__(self) -> tuple[type[ForeignStore], tuple[Retry]]:
+        return ForeignStore, (self._retry,)
+
+    @property
+    def calls(self) -> Calls:
+        return self._calls
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        found = self._file(prefix) if not prefix.endswith("/") else None
+        objects = [found] if found is not None else self._below(prefix[: prefix.rindex("/")])
+        yield from sorted((one for one in objects if one.uri.startswith(prefix)), key=lambda one: one.uri)
+
+    def stat(self, uri: str) -> Object:
+        return self._call(f"stat {uri}", "get", uri, lambda system, path: _object(uri, system.info(path)))
+
+    def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
+        clip(start, stop, 0)
+        seen = self.stat(uri)
+        begin, end = clip(start, stop, seen.size)
+        return self._read(seen, begin, end) if end > begin else b""
+
+    def open(self, object: Object) -> BinaryIO:
+        return range_stream(lambda start, stop: self._read(object, start, stop), object.size)
+
+    def writer(self, uri: str, *, durable: bool = True) -> Writer:
+        del durable
+        return self._refuse(uri)
+
+    def publish(self, uri: str, data: bytes) -> Published:
+        del data
+        return self._refuse(uri)
+
+    def replace(self, uri: str, data: bytes) -> Object:
+        del data
+        return self._refuse(uri)
+
+    def delete(self, uri: str, generation: str | None = None) -> bool:
+        del generation
+        return self._refuse(uri)
+
+    def may_delete(self, uri: str) -> bool:
+        del uri
+        return False
+
+    def _refuse(self, uri: str) -> NoReturn:
+        raise ConfigError(not_an_output(uri))
+
+    def _file(self, uri: str) -> Object | None:
+        """Returns the object of exactly this name, if there is one: a folder need not have a listing."""
+
+        def look(system: Any, path: str) -> Object | None:
+            info = system.info(path)
+            return _object(uri, info) if info.get("type") != "directory" else None
+
+        try:
+            return self._call(f"stat {uri}", "get", uri, look)
+        except ObjectNotFound:
+            return None
+
+    def _below(self, folder: str) -> Iterator[Object]:
+        """Yields the files below a folder."""
+
+        def find(system: Any, path: str) -> Mapping[str, Mapping[str, Any]]:
+            # Names are those of the service, which may leave out what comes before the folder, a host for example.
+            root = f"{path.rstrip('/')}/"
+            found = system.find(path, detail=True).items()
+            return {f"{folder}/{name.rpartition(root)[2]}": info for name, info in found}
+
+        try:
+            found = self._call(f"list {folder}/", "list", folder, find)
+        except ObjectNotFound:
+            return
+        alike = None
+        for uri, info in found.items():
+            if info.get("type") == "directory":
+                continue
+            # A listing of web pages has names alone, and others describe a file otherwise than when it is asked for.
+            listed = _object(uri, info) if info.get("size") is not None else None
+            if alike is None:
+                alike = listed == self.stat(uri)
+            yield listed if alike and listed is not None else self.stat(uri)
+
+    def _read(self, object: Object, start: int, stop: int) -> bytes:
+        """Returns exactly these bytes of exactly this generation."""
+
+        def fetch(system: Any, path: str) -> bytes:
+            data: bytes = system.cat_file(path, start=start, end=stop)
+            if len(data) == object.size:
+                # Not all servers know ranges.
+                data = data[start:stop] if stop - start < object.size else data
+            if len(data) != stop - start:
+                raise TransientStorageError(f"{len(data)} bytes arrived, expected {stop - start}")
+            return data
+
+        data = self._call(f"read {object.uri}", "get", object.uri, fetch)
+        now = self.stat(object.uri)
+        if now.generation != object.generation:
+            raise mismatch(object.uri, object.generation, now.generation)
+        return data
+
+    def _call(self, what: str, kind: str, uri: str, do: Callable[[Any, str], T]) -> T:
+        """Returns what `do` makes of the file system and the path in it; tries again what may pass."""
+
+        def attempt() -> T:
+            with self._counting:
+                setattr(self._calls, kind, getattr(self._calls, kind) + 1)
+            try:
+                system, path = self._system(uri)
+                # What is remembered of a listing is not how things are now.
+                system.invalidate_cache()
+                return do(system, path)
+            except CurateError:
+                raise
+            except ImportError as error:
+                scheme = uri.partition("://")[0]
+                raise ConfigError(f"{scheme}:// needs a package that is not installed: {error}") from error
+            except Exception as error:
+                raise _translated(what, error) from error
+
+        return self._retry.call(what, attempt)
+
+    def _system(self, uri: str) -> tuple[Any, str]:
+        """Returns the file system that holds a URI, and the path in it; one for each place, and for each process."""
+        scheme, _, rest = uri.partition("://")
+        place = os.getpid(), f"{scheme}://{rest.partition('/')[0]}"
+        if place not in self._systems:
+            options = {"skip_instance_cache": True, "use_listings_cache": False}
+            self._systems[place] = fsspec.core.url_to_fs(uri, **options)[0]
+        system = self._systems[place]
+        return system, system._strip_protocol(uri)
+
+
+def _said(info: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    found = next((info[name] for name in names if info.get(name)), "")
+    return str(found.timestamp() if isinstance(found, datetime) else found)
+
+
+def _object(uri: str, info: Mapping[str, Any]) -> Object:
+    """Returns a file as its service describes it. Raises StorageError if that is not enough to read it safely."""
+    size = info.get("size")
+    if size is None:
+        raise StorageError(f"{uri}: its server does not say how long it is; download it, and read the copy")
+    checksum, time = _said(info, _CHECKSUMS).strip('"'), _said(info, _TIMES)
+    return Object(uri, int(size), checksum or f"{time or 'no time'}, {int(size)} bytes")
+
+
+def _translated(what: str, error: Exception) -> StorageError:
+    """Returns the error of ours that one of a file system's stands for."""
+    # Over HTTP all is "not found", and the cause tells why.
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
+    response = getattr(cause, "response", None)
+    status = getattr(cause, "status", None) or getattr(response, "status_code", None)
+    said = f"{type(cause).__name__}: {str(cause)[:300]}"
+    if isinstance(cause, PermissionError) or status in (401, 403):
+        return PermissionDenied(f"{what}: {said}; give it the credentials that fsspec finds for this file system")
+    if isinstance(cause, FileNotFoundError | NotADirectoryError) or status in (404, 410):
+        return ObjectNotFound(f"{what}: it does not exist; {said}")
+    passes = status in _LATER if isinstance(status, int) else isinstance(cause, OSError | EOFError)
+    if passes:
+        return TransientStorageError(said)
+    return StorageError(f"{what}: {said}, which a retry would not change; check the address")

@@ -1,0 +1,177 @@
+"""What an answer of S3 says: its body read, or the error that it stands for, with the next step.
+
+That a status is 200 does not say that all went well: the completion of an upload answers 200 first and its error later,
+and proxies cut answers. So an answer that lacks what it must have is transient.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree
+
+from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
+from curate.storage.protocol import Object
+
+_TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
+"""409: a call of others is under way there."""
+_TRANSIENT_CODES = frozenset(
+    {"BadDigest", "IncompleteBody", "InternalError", "RequestTimeout", "SlowDown", "Throttling"}
+    | {"ServiceUnavailable", "TooManyRequests", "XAmzContentSHA256Mismatch"}
+)
+"""Whatever their status is."""
+_WRONG_KEYS = frozenset(
+    {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer, read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case."""
+    body: bytes
+
+    def xml(self, root: str) -> ElementTree.Element:
+        """Returns the body, an element of this name. Raises TransientStorageError for any other."""
+        try:
+            found = ElementTree.fromstring(self.body.strip())
+        except ElementTree.ParseError as error:
+            raise cut(f"{len(self.body)} bytes are no XML: {error}") from error
+        for element in found.iter():
+            # Some services have a namespace, some have none.
+            element.tag = element.tag.rpartition("}")[2]
+        if found.tag != root:
+            raise cut(f"found <{found.tag}>, expected <{root}>")
+        return found
+
+    @property
+    def etag(self) -> str:
+        """The ETag of the object that the answer is of. Raises TransientStorageError if there is none."""
+        found = self.headers.get("etag", "").strip('"')
+        if not found:
+            raise cut("it has no ETag")
+        return found
+
+    def failure(self) -> tuple[str, str, str]:
+        """Returns code, message and region of an error's body; proxies answer in other formats, or not at all."""
+        try:
+            found = self.xml("Error")
+        except TransientStorageError:
+            return "", self.body.decode(errors="replace").strip()[:200], ""
+        return found.findtext("Code", ""), found.findtext("Message", ""), found.findtext("Region", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked, and of whom: for messages."""
+
+    what: str
+    """What the request does: "read s3://b/k"."""
+    uri: str
+    endpoint: str
+    has_credentials: bool
+
+
+def cut(problem: str) -> TransientStorageError:
+    """Returns the error of an answer that did not come in whole, though its status says that all is well."""
+    return TransientStorageError(f"the answer of S3 was truncated: {problem}")
+
+
+def error(asked: Asked, response: Response, now_s: float) -> StorageError:
+    """Returns the error that a refusing answer stands for. `now_s` is this machine's time."""
+    status, (code, message, _) = response.status, response.failure()
+    said = f"S3 answered {status}{f' {code}' if code else ''}{f' ({message})' if message else ''}"
+    if status in _TRANSIENT or code in _TRANSIENT_CODES:
+        return TransientStorageError(f"{said}, at {asked.endpoint}")
+    if code == "RequestTimeTooSkewed":
+        return StorageError(
+            f"{asked.what}: {_skew(response, now_s)}; set the clock (timedatectl set-ntp true), then run again"
+        )
+    if code == "InvalidObjectState":
+        return StorageError(
+            f"{asked.what}: the object is archived (Glacier) and cannot be read; restore it (aws s3api "
+            f"restore-object), or leave it out of the input, then run again; {said}"
+        )
+    if code == "KeyTooLongError":
+        key = asked.uri.split("/", 3)[-1]
+        return StorageError(
+            f"{asked.what}: the key has {len(key.encode()):,} bytes, and S3 takes 1,024; choose shorter names"
+        )
+    if code == "NoSuchBucket":
+        return ObjectNotFound(
+            f"{asked.what}: the bucket does not exist at {asked.endpoint}; check its name and AWS_ENDPOINT_URL, or "
+            f"make it: aws s3 mb s3://{asked.uri.split('/')[2]}"
+        )
+    if status in (401, 403) or code in _WRONG_KEYS:
+        return denied(asked, said, code)
+    if status == 404:
+        return ObjectNotFound(f"{asked.what}: it does not exist, or its bucket does not; {said}")
+    if status in (405, 501):
+        return StorageError(
+            f"{asked.what}: {said}: the service at {asked.endpoint} lacks what curate needs; choose another store"
+        )
+    return StorageError(f"{asked.what}: {said}, which a retry would not change; expected success from {asked.endpoint}")
+
+
+def denied(asked: Asked, said: str, code: str = "") -> PermissionDenied:
+    """Returns the error of a request that was not allowed, with what to do about it."""
+    if not asked.has_credentials:
+        step = (
+            "no credentials were found: log in (aws sso login, aws configure), or set AWS_PROFILE, or "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    elif code in _WRONG_KEYS:
+        step = (
+            "the credentials are not valid, or not any more: log in again (aws sso login); check AWS_PROFILE and "
+            "AWS_ENDPOINT_URL"
+        )
+    else:
+        step = (
+            "the credentials lack the right: grant s3:ListBucket and s3:GetObject, and for an output s3:PutObject, "
+            "s3:DeleteObject and s3:AbortMultipartUpload; if the requester pays, set AWS_REQUEST_PAYER=requester"
+        )
+    return PermissionDenied(f"{asked.what}: {said}; {step}")
+
+
+def _skew(response: Response, now_s: float) -> str:
+    try:
+        theirs_s = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
+    except (TypeError, ValueError):
+        return "this machine's clock and that of S3 differ by more than 15 minutes"
+    way = "ahead of" if now_s > theirs_s else "behind"
+    return f"this machine's clock is {abs(now_s - theirs_s) / 60:,.0f} minutes {way} that of S3"
+
+
+def page(response: Response, bucket: str) -> tuple[list[Object], str | None]:
+    """Returns the objects of a page of a listing, and the token of the next one."""
+    found = response.xml("ListBucketResult")
+    # Asked for; a service that does not know it spells keys as they are.
+    plain = unquote_plus if found.findtext("EncodingType") == "url" else str
+    objects = []
+    for item in found.iter("Contents"):
+        key, size, etag = (item.findtext(name, "") for name in ("Key", "Size", "ETag"))
+        if not (key and size.isdigit() and etag.strip('"')):
+            raise cut("a page of a listing has an item without Key, Size or ETag")
+        objects.append(Object(f"s3://{bucket}/{plain(key)}", int(size), etag.strip('"')))
+    more, token = found.findtext("IsTruncated", ""), found.findtext("NextContinuationToken", "")
+    if more not in ("true", "false") or (more == "true" and not token):
+        raise cut("a page of a listing does not say where the next one begins")
+    return objects, token if more == "true" else None
+
+
+def content_range(response: Response) -> tuple[int, int]:
+    """Returns the first byte's position and the object's size from `Content-Range: bytes 0-9/100`."""
+    told = response.headers.get("content-range")
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", told or "")
+    if found is None:
+        raise cut(f"a part of an object arrived without its position (Content-Range {told!r})")
+    first, last, size = map(int, found.groups())
+    if len(response.body) != last + 1 - first:
+        raise cut(f"{len(response.body)} bytes arrived for the range {found.group()}")
+    return first, size

@@ -1,0 +1,186 @@
+"""One HTTP request to S3, signed. The one file that knows botocore.
+
+botocore finds credentials, endpoint and region as every AWS tool does (environment, `~/.aws`, single sign-on, roles of
+the machine or the container), signs, and connects. Retries are switched off: each request is made once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import quote, urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSPreparedRequest, AWSRequest, HeadersDict
+from botocore.configprovider import ConfiguredEndpointProvider
+from botocore.credentials import Credentials
+from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
+from botocore.httpsession import URLLib3Session
+from botocore.session import Session
+from botocore.utils import get_environ_proxies
+from urllib3.exceptions import HTTPError
+
+from curate.errors import StorageError, TransientStorageError
+from curate.requests.retry import Retry
+from curate.storage.protocol import Calls
+from curate.storage.s3.answers import Asked, Response, denied, error
+
+Kind = Literal["list", "get", "put", "delete"]
+_CONNECT_S = 20.0
+_CONNECTIONS = 64
+"""As many as requests at once: the ceiling of `throttle.Bounds`."""
+_PIECE_BYTES = 256 << 10
+"""What is sent between two looks at how fast it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request, ready to be made any number of times."""
+
+    what: str
+    """What it does, for messages: "read s3://b/k"."""
+    kind: Kind | None
+    """The counter it adds to; None for what is not counted by itself, as a part of an upload."""
+    method: str
+    bucket: str
+    key: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    data: bytes = b""
+    answers: frozenset[int] = frozenset()
+    """Statuses from 300 on that are answers to the caller, not errors."""
+
+
+class Client:
+    """Credentials, endpoint and connections of one process."""
+
+    def __init__(self, calls: Calls, retry: Retry) -> None:
+        self.pid = os.getpid()
+        self._counted = calls
+        self._counting = threading.Lock()
+        self._retry = retry
+        session = Session()
+        try:
+            self.endpoint = _endpoint(session)
+            self._region = str(session.get_config_variable("region") or "us-east-1")
+            verify = session.get_config_variable("ca_bundle") or True
+            self._credentials: Credentials | None = session.get_credentials()
+        except BotoCoreError as problem:
+            raise StorageError(f"the settings of AWS cannot be used: {problem}; mend ~/.aws/config") from problem
+        self._regions: dict[str, str] = {}
+        """Of buckets that are not in the region of the settings."""
+        times = min(_CONNECT_S, retry.stall_s), retry.stall_s
+        proxies = get_environ_proxies(self.endpoint or "https://s3.amazonaws.com")
+        self._http = URLLib3Session(verify, proxies, times, _CONNECTIONS)
+
+    def region(self, bucket: str) -> str:
+        """Returns the region of a bucket, as far as it is known."""
+        return self._regions.get(bucket, self._region)
+
+    def answer(self, request: Request) -> Response:
+        """Makes the request once; again at once if its bucket is in another region. Counted each time."""
+        response = self._send(request)
+        told = ""
+        if response.status in (301, 307, 400):
+            told = response.headers.get("x-amz-bucket-region") or response.failure()[2]
+        if told and told != self.region(request.bucket):
+            self._regions[request.bucket] = told
+            response = self._send(request)
+        if response.status >= 300 and response.status not in request.answers:
+            raise error(self._asked(request), response, time.time())
+        return response
+
+    def url(self, request: Request) -> str:
+        """Returns where a request goes: the bucket is in the host's name at AWS, and in the path elsewhere.
+
+        So it is in the path where its name has a dot, which no certificate covers.
+        """
+        if self.endpoint:
+            base = f"{self.endpoint}/{request.bucket}"
+        else:
+            region = self.region(request.bucket)
+            host = f"s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+            base = f"https://{host}/{request.bucket}" if "." in request.bucket else f"https://{request.bucket}.{host}"
+        query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in request.params.items())
+        return f"{base}/{quote(request.key, safe='/-_.~')}{f'?{query}' if query else ''}"
+
+    def _asked(self, request: Request) -> Asked:
+        uri = f"s3://{request.bucket}/{request.key}"
+        return Asked(request.what, uri, self.endpoint or "AWS", self._credentials is not None)
+
+    def _send(self, request: Request) -> Response:
+        if request.kind is not None:
+            with self._counting:
+                setattr(self._counted, request.kind, getattr(self._counted, request.kind) + 1)
+        try:
+            return self._receive(request, self._signed(request))
+        except (HTTPError, HTTPClientError, ConnectionError, OSError) as problem:
+            if "CERTIFICATE_VERIFY_FAILED" in str(problem):
+                raise StorageError(
+                    f"{request.what}: the server's certificate is refused: {problem}; check proxies and AWS_CA_BUNDLE"
+                ) from problem
+            said = f"{type(problem).__name__}: {problem}, at {self.endpoint or 'AWS'}"
+            raise TransientStorageError(said) from problem
+        except BotoCoreError as problem:
+            raise denied(self._asked(request), f"credentials could not be used: {problem}", "ExpiredToken") from problem
+
+    def _signed(self, request: Request) -> AWSPreparedRequest:
+        headers = {**request.headers, "Content-Length": str(len(request.data)), "User-Agent": "curate"}
+        if payer := os.environ.get("AWS_REQUEST_PAYER"):
+            headers["x-amz-request-payer"] = payer
+        url = self.url(request)
+        asked = AWSRequest(request.method, url, headers, request.data)
+        if self._credentials is not None:
+            # What is public can be read without.
+            frozen = self._credentials.get_frozen_credentials()
+            S3SigV4Auth(frozen, "s3", self.region(request.bucket)).add_auth(asked)
+        return AWSPreparedRequest(request.method, url, HeadersDict(asked.headers.items()), None, True)
+
+    def _receive(self, request: Request, prepared: AWSPreparedRequest) -> Response:
+        """Sends and receives, no slower than the retry's limit."""
+        started_s, moved = time.monotonic(), 0
+
+        def progress(size: int) -> None:
+            nonlocal moved
+            moved += size
+            if time.monotonic() - started_s > self._retry.attempt_s(moved):
+                raise TransientStorageError(f"slower than {self._retry.slow_bytes_per_s:,} bytes a second")
+
+        def pieces() -> Iterator[memoryview]:
+            for start in range(0, len(request.data), _PIECE_BYTES):
+                yield memoryview(request.data)[start : start + _PIECE_BYTES]
+                progress(min(_PIECE_BYTES, len(request.data) - start))
+
+        prepared.body = pieces() if len(request.data) > _PIECE_BYTES else request.data
+        answer = self._http.send(prepared)
+        raw, body = answer.raw, []
+        try:
+            while part := raw.read1(_PIECE_BYTES, decode_content=False):
+                body.append(part)
+                progress(len(part))
+        except BaseException:
+            raw.close()
+            raise
+        raw.release_conn()
+        headers = {str(name).lower(): str(value) for name, value in answer.headers.items()}
+        expected, found = headers.get("content-length", ""), sum(map(len, body))
+        if request.method != "HEAD" and expected.isdigit() and int(expected) != found:
+            raise TransientStorageError(f"{found} bytes of an answer arrived, expected {expected}")
+        return Response(answer.status_code, headers, b"".join(body))
+
+
+def _endpoint(session: Session) -> str:
+    """Returns the URL of a service that is not AWS itself; empty if none is set."""
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return ""
+    found = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+    if not found:
+        return ""
+    split = urlsplit(str(found))
+    if split.scheme not in ("http", "https") or not split.netloc or split.query:
+        raise StorageError(f"AWS_ENDPOINT_URL is {found!r}; expected a URL such as https://minio.example.com:9000")
+    return f"{split.scheme}://{split.netloc}{split.path.rstrip('/')}"

@@ -1,0 +1,68 @@
+"""Whether a service keeps what create-only publishing needs. Asked before the first write to an output.
+
+Services that speak S3 differ in this: some ignore the conditions of an upload, some look at them and then write, so
+that of two creators at once both may win. Outputs could be overwritten there, so such a service is refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from curate.errors import ConfigError
+from curate.log import get_logger
+from curate.storage.protocol import Outcome, Store
+from curate.storage.s3 import uploads
+from curate.storage.s3.service import Service
+from curate.storage.s3.store import S3Store
+
+CREATORS = 8
+_LIES = {
+    "race": f"of {CREATORS} creators of one object at once, more than one succeeded",
+    "parts": "an upload in parts replaced an object although it had to be new",
+}
+
+
+def refuse_lax(store: Store, scratch: str) -> None:
+    """Has eight creators publish one name in `scratch` at once: exactly one may win. Leaves nothing behind.
+
+    Raises ConfigError, with the endpoint, if two win, or if an upload in parts replaces what is there. A service that
+    replaces an object although it is another by now is reported with a warning: only `redo_stale` replaces.
+    """
+    # Called as the temporaries of a local store are, so that what a kill leaves is known to be curate's.
+    uri = f"{scratch}/{secrets.token_hex(8)}-0-0"
+    start = threading.Barrier(CREATORS)
+
+    def create(number: int) -> Outcome:
+        start.wait()
+        return store.publish(uri, b"probe %d" % number).outcome
+
+    with ThreadPoolExecutor(CREATORS) as pool:
+        created = list(pool.map(create, range(CREATORS))).count(Outcome.CREATED)
+    service = store.service if isinstance(store, S3Store) else None
+    lie = "race" if created > 1 else "parts" if service and not _completes_create_only(service, uri) else ""
+    if service and not lie and uploads.upload(service, uri, uploads.checked(b"other"), {"If-Match": '"0"'}) is not None:
+        get_logger().warning(
+            "this store replaces an object even if it changed meanwhile (If-Match): do not start two runs with "
+            "--redo-stale on one output there",
+            endpoint=service.endpoint,
+        )
+    store.delete(uri)
+    if lie:
+        where = service.endpoint or "AWS" if service else uri
+        raise ConfigError(
+            f"the service at {where} does not keep If-None-Match: {_LIES[lie]}, so outputs could be overwritten there; "
+            "nothing was written. Choose AWS, R2, a recent MinIO or Ceph, gs:// or a local disk as output"
+        )
+
+
+def _completes_create_only(service: Service, uri: str) -> bool:
+    """Returns whether the completion of an upload in parts leaves the object alone that is there."""
+    content = uploads.checked(b"in parts")
+    upload_id = uploads.begin(service, uri, content)
+    etags = uploads.send_parts(service, uri, content, upload_id) or ()
+    if uploads.complete(service, uri, content, upload_id, etags, uploads.CREATE) is not None:
+        return False
+    uploads.abort(service, uri, upload_id)
+    return True

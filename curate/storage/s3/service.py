@@ -1,0 +1,104 @@
+"""Requests to S3 with our retries, our throttle and our counts around each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from curate.errors import ObjectNotFound, TransientStorageError
+from curate.requests.retry import Retry
+from curate.requests.throttle import Limiter
+from curate.storage.protocol import Calls, Object
+from curate.storage.s3.answers import Response, cut
+from curate.storage.s3.client import Client, Kind, Request
+from curate.storage.uris import bucket_and_key
+
+T = TypeVar("T")
+
+SHA256 = "x-amz-meta-curate-sha256"
+"""The header with the checksum of what curate wrote."""
+
+_limiters: dict[tuple[int, str], Limiter] = {}
+"""By process and endpoint."""
+
+
+class Service:
+    """The S3 that a store speaks to. Connects nowhere before the first request; safe to share between threads."""
+
+    def __init__(self, retry: Retry, limiter: Limiter | None) -> None:
+        """`limiter` says how many requests are made at once; by default one for all stores of the process."""
+        self.retry = retry
+        self.calls = Calls()
+        self.transient_failures = 0
+        self._limiter = limiter
+        self._made: Client | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of a service that is not AWS itself, else empty."""
+        return self._client.endpoint
+
+    @property
+    def limiter(self) -> Limiter:
+        """What this process lets through: one for all stores that were not given their own."""
+        if self._limiter is not None:
+            return self._limiter
+        # The child of a fork has none of the threads that its parent's limiter waits for.
+        return _limiters.setdefault((os.getpid(), self.endpoint), Limiter())
+
+    @property
+    def _client(self) -> Client:
+        client = self._made
+        if client is None or client.pid != os.getpid():
+            # After a fork the parent's connections are its own. Two threads may both make one: no harm.
+            client = self._made = Client(self.calls, self.retry)
+        return client
+
+    def once(self, request: Request) -> Response:
+        """Makes the request, once."""
+        client = self._client
+        try:
+            with self.limiter.request():
+                return client.answer(request)
+        except TransientStorageError:
+            self.transient_failures += 1
+            raise
+
+    def ask(self, request: Request, parse: Callable[[Response], T]) -> T:
+        """Returns what `parse` makes of the answer. Makes the request until it is answered in whole: `parse` raises
+        TransientStorageError for an answer that is cut, whatever its status."""
+        return self.retry.call(request.what, lambda: parse(self.once(request)))
+
+    def look(self, uri: str) -> tuple[Object, str]:
+        """Returns an object as it is now, and its SHA-256; empty if others wrote it. Raises ObjectNotFound."""
+
+        def parse(response: Response) -> tuple[Object, str]:
+            size = response.headers.get("content-length", "")
+            if not size.isdigit():
+                raise cut("it has no size")
+            return Object(uri, int(size), response.etag), response.headers.get(SHA256, "")
+
+        return self.ask(request_for(uri, f"stat {uri}", "get", "HEAD"), parse)
+
+    def stat_or_none(self, uri: str) -> Object | None:
+        """Returns an object as it is now, if it exists."""
+        try:
+            return self.look(uri)[0]
+        except ObjectNotFound:
+            return None
+
+
+def request_for(
+    uri: str,
+    what: str,
+    kind: Kind | None,
+    method: str,
+    params: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    data: bytes = b"",
+    answers: tuple[int, ...] = (),
+) -> Request:
+    """Returns a request for an object; see `Request`."""
+    bucket, key = bucket_and_key(uri, "s3")
+    return Request(what, kind, method, bucket, key, params or {}, headers or {}, data, frozenset(answers))

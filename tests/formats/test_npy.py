@@ -1,0 +1,190 @@
+"""Arrays as numpy stores them: read as rows of `data`, written from one column, with the record behind the array."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import curate
+from curate.errors import ConfigError, CorruptInput, CurateError, SchemaMismatch
+from curate.formats.write.writer import make_writer, suffix
+from curate.objects.record import OutputFormat, read_record
+from curate.observe.job import find_job
+from curate.observe.preview import preview
+from curate.observe.verify import verify
+from tests.formats.conftest import FakeStore
+
+RECORD: dict[str, Any] = {"shard": "a"}
+ARRAYS = {
+    "floats": np.arange(12, dtype="f4").reshape(3, 2, 2),
+    "numbers": np.arange(5, dtype="u2"),
+    "not finite": np.array([0.5, -0.0, np.nan, np.inf]),
+    "big-endian": np.arange(5, dtype=">i4"),
+    "by column": np.asfortranarray(np.arange(60.0).reshape(3, 4, 5)),
+    "booleans": np.array([True, False]),
+    "masks": np.array([[True, False], [False, False]]),
+    "halves": np.full((2, 3), 0.5, "f2"),
+    "more than a block": np.arange(300_000, dtype="i8").reshape(-1, 3),
+}
+
+
+def written(table: pa.Table, cuts: int = 1) -> bytes:
+    sink = io.BytesIO()
+    writer = make_writer(sink, table.schema, OutputFormat.NUMPY, "none")
+    for at in range(0, max(1, len(table)), cuts):
+        writer.write(table.slice(at, cuts))
+    writer.close(RECORD)
+    return sink.getvalue()
+
+
+def stored(array: Any, version: Any = None) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_what_is_read_and_written_is_the_array(name: str, tmp_path: Path) -> None:
+    """Value and type, as `numpy.load` and `ray.data` read it; `verify` and `head` know it, and a rerun has no work."""
+    array = ARRAYS[name]
+    np.save(tmp_path / "a.npy", array)
+    ds = curate.read_numpy(tmp_path / "a.npy")
+    assert np.array_equal(ds.take_batch(10**6, batch_format="numpy")["data"], array, equal_nan=True)
+    out = tmp_path / "out"
+    assert ds.write_numpy(out, column="data", backend="inline").state == "complete"
+    found = np.load(out / "a.npy")
+    assert np.array_equal(found, array, equal_nan=True)
+    assert found.dtype == array.dtype.newbyteorder("=")
+    assert np.array_equal(np.load(out / "a.npy", mmap_mode="r"), array, equal_nan=True)
+    assert verify(str(out)).state == "ok"
+    assert ds.write_numpy(out, column="data", backend="inline").dispatched == 0
+    job = find_job(str(out))
+    first = next(preview(job.ledger.store, job.output(0), *job.written_as))
+    assert np.array_equal(orjson.loads(first)["data"], array[0].ravel() if array.ndim > 1 else array[0])
+    changed = bytearray((out / "a.npy").read_bytes())
+    changed[150] ^= 1
+    (out / "a.npy").write_bytes(changed)
+    assert [one.kind for one in verify(str(out)).findings] == ["damaged"]
+
+
+def test_versions_and_compression(tmp_path: Path) -> None:
+    """Headers of both versions that numbers have; compressed as a whole, too."""
+    (tmp_path / "1.npy").write_bytes(stored(np.arange(2), (1, 0)))
+    (tmp_path / "2.npy").write_bytes(stored(np.arange(2, 4), (2, 0)))
+    (tmp_path / "3.npy.gz").write_bytes(gzip.compress(stored(np.arange(4, 5, dtype="i2"))))
+    rows = curate.read_numpy(tmp_path, include_paths=True).take_all()
+    assert [(row["data"], Path(row["path"]).name[0]) for row in rows] == [
+        (0, "1"), (1, "1"), (2, "2"), (3, "2"), (4, "3")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.array([{}]), "contains pickled Python objects"),
+        (np.array(3), r"has the shape \(\)"),
+        (np.zeros((2, 0)), r"has the shape \(2, 0\)"),
+        (np.zeros(2, "c8"), "has entries of complex64"),
+        (np.array([["a"]]), r"has entries of <U1 of the shape \(1,\)"),
+    ],
+)
+def test_what_is_not_read(array: Any, reason: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(CorruptInput, match=reason):
+        curate.read_numpy(tmp_path / "a.npy")
+
+
+def test_files_of_another_shape_or_type_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "b.npy", np.zeros((2, 4)))
+    with pytest.raises(SchemaMismatch, match=r"b\.npy.*a\.npy has"):
+        curate.read_numpy(tmp_path).take_all()
+    np.save(tmp_path / "b.npy", np.zeros((0, 4)))
+    assert len(curate.read_numpy(tmp_path).take_all()) == 2
+
+
+@given(st.integers(0, 400), st.integers(0, 200), st.integers(0, 255))
+def test_spoiled_files_end_in_an_error_of_curate(cut: int, at: int, value: int) -> None:
+    """Also those that say that they have more rows than any memory."""
+    from curate.formats.encoding import detect
+    from curate.formats.rows import read, sample_schema
+    from curate.tasks.shard import SliceKind
+
+    data = bytearray(stored(np.arange(30.0).reshape(10, 3)))
+    data[min(at, len(data) - 1)] = value
+    store = FakeStore()
+    object = store.put("a.npy", bytes(data[: max(1, len(data) - cut)]))
+    encoding = detect("a.npy")
+    try:
+        schema = sample_schema(store, object, encoding)  # type: ignore[arg-type]
+        bad: list[Any] = []
+        for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, 9, bad.append):  # type: ignore[arg-type]
+            table.validate(full=True)
+    except CurateError:
+        pass
+
+
+def test_an_array_that_says_more_than_there_is(tmp_path: Path) -> None:
+    with (tmp_path / "a.npy").open("wb") as file:
+        said: Any = {"descr": "<i8", "fortran_order": False, "shape": (9_999_999_999_999,)}
+        np.lib.format.write_array_header_1_0(file, said)
+    with pytest.raises(CorruptInput, match="ends after 0 of 9,999,999,999,999 entries"):
+        curate.read_numpy(tmp_path).take_all()
+
+
+@pytest.mark.parametrize("type", [pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 2)])
+def test_lists_of_one_length_are_rows_of_a_matrix(type: pa.DataType) -> None:
+    """The bytes do not depend on the tables that rows come in, and the record is behind them."""
+    table = pa.table({"v": pa.array([[1, 2], [3, 4], [5, 6]], type)})
+    data = written(table)
+    assert data == written(table, cuts=3) == written(table.slice(0, 3), cuts=2)
+    assert np.load(io.BytesIO(data)).tolist() == [[1, 2], [3, 4], [5, 6]]
+    store = FakeStore()
+    object = store.put("a" + suffix(OutputFormat.NUMPY, "none"), data)
+    assert read_record(store, object, OutputFormat.NUMPY, "none") == RECORD  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1, None], "column 'v' has null"),
+        ([[1], [1, 2]], r"column 'v' has .*\(1,\) and \(2,\)"),
+        ([[1, None]], "column 'v' has null"),
+        ([[]], "column 'v' has lists of 0 values"),
+        (["a"], "column 'v' is string, which an array of numpy cannot store"),
+        ([{"a": 1}], "column 'v' is struct<a: int64>, which an array of numpy cannot store"),
+    ],
+)
+def test_what_is_not_written(values: list[Any], reason: str) -> None:
+    table = pa.table({"v": values if values != [[]] else pa.array([[]], pa.list_(pa.int64()))})
+    with pytest.raises(ConfigError, match=reason):
+        written(table)
+
+
+def test_lists_of_two_lengths_in_one_table() -> None:
+    with pytest.raises(ConfigError, match="column 'v' has lists of 1 and of 2 values"):
+        written(pa.table({"v": [[1], [1, 2]]}), cuts=2)
+
+
+def test_one_column_of_several(tmp_path: Path) -> None:
+    """`column=` names it; folders of values have the others; no row makes an array without entries."""
+    ds = curate.from_items([{"n": 1, "v": [0.5], "year": 2024}, {"n": 2, "v": [1.5], "year": 2025}])
+    ds.write_numpy(tmp_path / "out", column="v", partition_cols=["year"], backend="inline")
+    read = curate.read_numpy(tmp_path / "out", partitioning="hive").take_all()
+    assert [(row["data"].tolist(), row["year"]) for row in read] == [([0.5], 2024), ([1.5], 2025)]
+    ds.filter(curate.col("n") > 2).write_numpy(tmp_path / "none", column="n", backend="inline")
+    assert np.load(next((tmp_path / "none").glob("*.npy"))).shape == (0,)
+    assert verify(str(tmp_path / "none")).state == "ok"
+    with pytest.raises(ConfigError, match="there is no column 'w'"):
+        ds.write_numpy(tmp_path / "x", column="w", backend="inline")
+    with pytest.raises(ConfigError, match="expected the name of a column"):
+        ds.write_numpy(tmp_path / "x", column=["v"], backend="inline")  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""Inputs from file systems that fsspec knows: read of one generation, and never written to."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+import curate
+from curate.errors import (
+    ConfigError,
+    GenerationMismatch,
+    ObjectNotFound,
+    PermissionDenied,
+    StorageError,
+    TransientStorageError,
+)
+from curate.requests.retry import Retry
+from curate.storage.foreign import ForeignStore
+from curate.storage.open import open_store
+from curate.storage.uris import normalise, normalise_input
+from curate.testing.clock import FakeClock
+from tests.support.s3_emulator import S3Emulator
+
+CONTENT = bytes(range(256)) * 40
+
+
+class Shelf(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A file system with folders, whose names leave out what their URIs begin with."""
+
+    protocol = "shelf"
+    store: dict[str, Any] = {}  # noqa: RUF012
+    pseudo_dirs = [""]  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return MemoryFileSystem._strip_protocol(path.replace("shelf://", "memory://"))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def shelf() -> Iterator[Shelf]:
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    Shelf.store.clear()
+    yield Shelf(skip_instance_cache=True)
+    Shelf.store.clear()
+
+
+@pytest.fixture
+def web(s3_emulator: S3Emulator) -> str:
+    """A web server with ranges and ETags, and no listings: what is public in a bucket."""
+    s3_emulator.put("s3://bucket/a/x.bin", CONTENT)
+    return f"{s3_emulator.url}/bucket/a"
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> ForeignStore:
+    return ForeignStore(Retry(clock=clock, deadline_s=5.0))
+
+
+def test_a_file_on_the_web(web: str, store: ForeignStore, s3_emulator: S3Emulator) -> None:
+    """Found by its name without a listing; its ETag is its generation; ranges are what they should be."""
+    uri = f"{web}/x.bin"
+    (found,) = store.list(uri)
+    assert found == store.stat(uri)
+    assert (found.uri, found.size, found.generation) == (
+        uri,
+        len(CONTENT),
+        s3_emulator.generation("s3://bucket/a/x.bin"),
+    )
+    for start, stop in [(0, None), (3, 9), (-5, None), (10_000, 99_999), (len(CONTENT), None), (7, 7)]:
+        assert store.read(uri, start, stop) == CONTENT[start:stop]
+    with store.open(found) as stream:
+        stream.seek(1000)
+        assert stream.read(10) == CONTENT[1000:1010]
+        assert stream.read() == CONTENT[1010:]
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy.read(uri) == CONTENT
+
+
+def test_a_file_that_changes_under_a_read_is_named(web: str, store: ForeignStore, s3_emulator: S3Emulator) -> None:
+    seen = store.stat(f"{web}/x.bin")
+    s3_emulator.put("s3://bucket/a/x.bin", CONTENT[::-1])
+    with pytest.raises(GenerationMismatch, match="it was replaced; list it again"):
+        store.open(seen).read()
+
+
+def test_what_goes_wrong_on_the_web_is_told(web: str, store: ForeignStore, s3_emulator: S3Emulator) -> None:
+    """Missing, not allowed, passing, and out of order: each by its own error."""
+    with pytest.raises(ObjectNotFound, match=r"nothing.bin: it does not exist"):
+        store.stat(f"{web}/nothing.bin")
+    assert list(store.list(f"{web}/nothing.bin")) == []
+    for status, error in [(403, PermissionDenied), (400, StorageError)]:
+        s3_emulator.fail(status=status, times=99)
+        with pytest.raises(error) as caught:
+            store.stat(f"{web}/x.bin")
+        assert type(caught.value) is error
+        s3_emulator.heal()
+    s3_emulator.fail(status=503, times=2)
+    assert store.stat(f"{web}/x.bin").size == len(CONTENT)
+    s3_emulator.fail(status=503, times=999)
+    with pytest.raises(TransientStorageError, match=r"stat http://.*503"):
+        store.stat(f"{web}/x.bin")
+
+
+def test_a_folder_is_listed_in_order(shelf: Shelf, store: ForeignStore) -> None:
+    """By code points of the whole name, and a prefix is a string."""
+    names = ["a/b", "a-b", "a.b", "a b", "a/ä", "ab/z", "Z/1", "日本"]
+    for name in names:
+        shelf.pipe_file(f"shelf://top/{name}", name.encode())
+    assert [one.uri for one in store.list("shelf://top/")] == [f"shelf://top/{name}" for name in sorted(names)]
+    assert [one.uri for one in store.list("shelf://top/a/")] == ["shelf://top/a/b", "shelf://top/a/ä"]
+    assert [one.uri[12:] for one in store.list("shelf://top/ab")] == ["ab/z"]
+    assert list(store.list("shelf://top/none/")) == []
+    for one in store.list("shelf://top/"):
+        assert store.open(one).read().decode() == one.uri[12:]
+
+
+def test_nothing_is_written(store: ForeignStore) -> None:
+    """Whatever is tried: refused with the reason, and the stores that can be outputs."""
+    uri = "hf://datasets/org/name/x"
+    for write in (
+        lambda: store.publish(uri, b""),
+        lambda: store.replace(uri, b""),
+        lambda: store.writer(uri),
+        lambda: store.delete(uri),
+        lambda: normalise(uri),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"hf://.* cannot be an output.*expected gs://bucket/key, s3://bucket/key"
+        ):
+            write()
+    assert store.may_delete(uri) is False
+
+
+def test_a_password_does_not_get_into_a_ledger() -> None:
+    with pytest.raises(ConfigError, match=r"input at 'host/x' contains a password.*use keys") as caught:
+        normalise_input("sftp://me:secret@host/x")
+    assert "secret" not in str(caught.value)
+    assert normalise_input("sftp://me@host/x/") == "sftp://me@host/x"
+
+
+def test_a_package_that_is_missing_is_named(store: ForeignStore) -> None:
+    """fsspec knows what a file system needs."""
+    with pytest.raises(ConfigError, match=r"sftp:// needs a package that is not installed: .*paramiko"):
+        store.stat("sftp://host/x")
+
+
+def test_a_job_reads_what_others_keep(shelf: Shelf, tmp_path: Path) -> None:
+    """By a glob, to the end; run again, it is done, and a file that changed is noticed. As an output it is refused."""
+    for number in range(3):
+        shelf.pipe_file(f"shelf://in/{number}.jsonl", b'{"text": "row %d"}\n' % number)
+    assert isinstance(open_store("shelf://in/0.jsonl"), ForeignStore)
+    ds = curate.read_json("shelf://in/*.jsonl")
+    ds.write_parquet(f"{tmp_path}/out", backend="inline")
+    rows = [row for path in sorted((tmp_path / "out").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert rows == [{"text": f"row {number}"} for number in range(3)]
+    with pytest.raises(ConfigError, match="cannot be an output"):
+        ds.write_parquet("shelf://out", backend="inline")
+    assert [name for name in Shelf.store if "out" in name] == []
