@@ -25,12 +25,14 @@ _venv_ready() {
 }
 
 _find_python() {
-    local name
+    # An environment that is activated may be the one that is made anew.
+    local name PATH=:$PATH:
+    PATH=${PATH//:$root\/.venv\/bin:/:}
+    PATH=${PATH//:$root\/.venv-extras\/bin:/:}
     for name in python3.11 python3.12 python3.13 python3; do
         # A name on PATH proves little: it may be a version manager's placeholder, or lack the parts that make a venv.
         if "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
-            # That which an environment was made of: the one that is activated may be the one that is made anew.
-            "$name" -c 'import sys; print(sys._base_executable)'
+            command -v "$name"
             return
         fi
     done

@@ -106,7 +106,7 @@ def _ray_as_it_was() -> Iterator[None]:
     """A run on Ray leaves this process connected, to a cluster that was made for the environment of one test; unless a
     backend of the test's module goes on with it."""
     yield
-    if (session := sys.modules.get("curate.runtime.ray.session")) is not None:
+    if (session := sys.modules.get("curate.backends.ray.session")) is not None:
         session.leave_if_unused()
 
 
@@ -125,6 +125,17 @@ def on_ray(_ray_head: str, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in for_workers(os.environ).items():
         monkeypatch.setenv(name, value)
     return _ray_head
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.serial)])
+def on_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a backend with worker processes, on which runs that name none run here, and in processes that are
+    started here."""
+    name: str = request.param
+    if name == "ray":
+        request.getfixturevalue("on_ray")
+    monkeypatch.setenv("CURATE_BACKEND", name)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from curate.dataset.grouped import GroupedData
 from curate.dataset.split import DataIterator
 
 # Importing Ray takes seconds, and what is there to see of it needs a cluster.
-LEFT_OUT = "curate.runtime.ray.backend"
+LEFT_OUT = "curate.backends.ray.backend"
 MODULES = sorted(
     {"curate"}
     | {

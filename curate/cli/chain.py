@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from curate.backends.make import BACKENDS
 from curate.cli.terminal import line
 from curate.errors import CurateError
 from curate.units import format_count, json_line, plain_line
@@ -29,7 +30,7 @@ def chain_command(path: str) -> click.Command:
     @click.command(path, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option("--step", metavar="NAME", default="", help="Run this step alone.")
     @click.option("--dry-run", "dry", is_flag=True, help="Say what would run; run and write nothing.")
-    @click.option("--backend", type=click.Choice(["ray", "inline"]), help="Where tasks of all steps run.")
+    @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks of all steps run.")
     @click.option("--redo-stale", is_flag=True, help="Do shards again whose input changed since, in all steps.")
     @click.option("--drop-removed", is_flag=True, help="Remove shards whose input was removed, in all steps.")
     @click.option(

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from curate.backends.make import BACKENDS
 from curate.cli.chain import CHAIN, show_chain
 from curate.cli.run import RunGroup, show_jobs
 
@@ -130,7 +131,7 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
 @cli.command(short_help="Run the failed shards again.")
 @click.argument("output")
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
-@click.option("--backend", type=click.Choice(["ray", "inline"]), help="Where tasks run; by default as in the last run.")
+@click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run; by default as in the last run.")
 @click.option("--accept-code-change", is_flag=True, help="Go on although the code changed under the same version.")
 @click.option("--allow-concurrent", is_flag=True, help="Run alongside another process that is already writing OUTPUT.")
 @click.option("--max-failed-shards", metavar="N|P%", help="Stop, with exit code 3, when more shards have failed.")

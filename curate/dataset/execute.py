@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import first_rows
 from curate.arrow.unknown import fill_schema
+from curate.backends.make import BACKENDS, make_backend
 from curate.clock import SystemClock
 from curate.dataset.stats import LastRun, RunStats
 from curate.driver.options import parse_run_options
@@ -32,7 +33,6 @@ from curate.plan.nodes import Checkpoint, known_row_count, may_be_incomplete
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import DatasetStages, reader_of
-from curate.runtime.backends import BACKENDS, make_backend
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
 from curate.sources.protocol import Projection
@@ -57,8 +57,8 @@ class Options:
     """
 
     backend: str | None = None
-    """Where rows are made: `inline`, in this process, or as tasks on `ray`. None: those that are consumed in this
-    process, those that are written on Ray."""
+    """Where rows are made: `inline`, in this process, or as tasks on `local`, in other processes of this machine, or on
+    `ray`. None: those that are consumed in this process, those that are written on Ray."""
     block_bytes: int = 128 << 20
     """Bytes at which rows on their way to the consumer become a block; the first ones are smaller."""
     memory_budget: int | None = None

@@ -311,10 +311,11 @@ class Writing(Base):
         stage = stage_of(plan, format, codec, replace(stages_of(how), sink=sink, sink_identity=sink_identity))
         own = {name: value for name, value in options.items() if name not in USING}
         given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **run_options_of(how), **own}
-        where = backend or self._how.backend or "ray"
+        if where := backend or self._how.backend:
+            given["backend"] = where
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.
-        asked = parse_run_options(input=stage.inputs or "none", output=path, backend=where, display=shown, **given)
+        asked = parse_run_options(input=stage.inputs or "none", output=path, display=shown, **given)
         return run(stage, replace(asked, inputs=stage.inputs))
 
     def _partitioned(self, columns: Sequence[str]) -> Self:

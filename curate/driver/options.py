@@ -9,10 +9,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
+from curate.backends.make import BACKENDS
 from curate.errors import ConfigError, did_you_mean
 from curate.keywords import option, shows_keywords
 from curate.observe.progress import Display, NoDisplay
-from curate.runtime.backends import BACKENDS
 from curate.storage.uris import normalise
 from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
@@ -49,6 +49,8 @@ class RunOption:
     below_one: str = ""
     """What is wrong with a number below 1."""
     choices: tuple[str, ...] = ()
+    variable: str = ""
+    """Environment variable that says what holds where nothing is given."""
 
 
 def _option(help: str, *, default: Any = MISSING, **how: Any) -> Any:
@@ -132,7 +134,14 @@ class RunOptions:
         check=_inputs,
     )
     output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
-    backend: str = _option("where tasks run", default="ray", choices=BACKENDS, check=_backend)
+    backend: str = _option(
+        "where tasks run",
+        default="ray",
+        choices=BACKENDS,
+        check=_backend,
+        variable="CURATE_BACKEND",
+        default_text="$CURATE_BACKEND, else ray",
+    )
     limit: int | None = _option(
         "this run only: the first N shards; a run without it does the rest",
         default=None,
@@ -248,9 +257,15 @@ DEFAULTS = {name: one.default for name, one in OPTIONS.items()} | {"yes": False,
 def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for an invalid one, before anything is read."""
     values: dict[str, Any] = dict(given)
+    for name, one in OPTIONS.items():
+        variable = one.metadata["option"].variable
+        if variable and values.get(name) is None and os.environ.get(variable):
+            values[name] = os.environ[variable]
     for name in [name for name in OPTIONS if name in values]:
         how: RunOption = OPTIONS[name].metadata["option"]
         value = values.pop(name)
+        if value is None and how.variable:
+            continue
         if how.below_one and value is not None and value < 1:
             raise ConfigError(f"{option(name, value)} {how.below_one}, at least 1")
         values[OPTIONS[name].name] = how.check(value)

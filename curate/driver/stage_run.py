@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from curate.backends.make import make_backend
 from curate.clock import Clock, SystemClock
 from curate.driver.commit import LostRaceError, commit, renew
 from curate.driver.finish import final_check, late_outputs, publish_summary, standing, sweep_quarantine
@@ -29,7 +30,6 @@ from curate.ledger.side_outputs import side_name
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
 from curate.observe import registry
-from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram

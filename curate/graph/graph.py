@@ -21,6 +21,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from curate.backends.make import make_backend
 from curate.clock import Clock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import refuse_links
@@ -57,7 +58,6 @@ from curate.ledger.stages import (
 )
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
-from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend, Resources
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input

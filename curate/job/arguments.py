@@ -172,7 +172,8 @@ def _run_option(name: str, one: Field[Any]) -> click.Option:
     if option.below_one:
         kind = click.IntRange(min=1)
     # A default of None is one to click, which would then not ask for the option.
-    presence: dict[str, Any] = {"required": True} if one.default is MISSING else {"default": one.default}
+    default = None if option.variable else one.default
+    presence: dict[str, Any] = {"required": True} if default is MISSING else {"default": default}
     return click.Option(
         [option.short, flag, name] if option.short else [flag, name],
         type=kind,

@@ -35,6 +35,7 @@ from typing import IO, Any
 from curate.errors import BadRow, ConfigError
 from curate.pipeline import sandbox_process as far
 from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.runtime.shipping import pickle_value
 from curate.units import KIB
 
 AHEAD_BYTES = 64 * KIB
@@ -143,9 +144,6 @@ class Sandboxed:
         return child
 
     def _packed(self) -> bytes:
-        # Here: it imports Ray, which takes time, and who only looks at a plan needs none of it.
-        from curate.runtime.ray.pickling import pickle_value
-
         try:
             return pickle_value(self._fn)
         except Exception as error:

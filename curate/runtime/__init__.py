@@ -1,1 +1,1 @@
-"""Where tasks run: in this process, or on Ray. Of it, `curate.runtime.ray` alone imports ray."""
+"""What backends have in common, and what is asked of them."""

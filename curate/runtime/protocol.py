@@ -1,4 +1,4 @@
-"""The protocol of a backend, which runs tasks for the dispatcher. Two implementations: `inline` and `ray`."""
+"""The protocol of a backend, which runs tasks for the dispatcher. Implementations: `inline`, `local` and `ray`."""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
+
+import cloudpickle
 
 BY_VALUE: list[ModuleType] = []
 """Modules whose code travels with what refers to it, as that of `__main__` does: no worker needs their file."""
@@ -25,3 +28,15 @@ def ship(module: ModuleType, folder: str) -> None:
         BY_VALUE.append(module)
     if folder not in FOLDERS:
         FOLDERS.append(folder)
+
+
+def pickle_value(value: Any) -> bytes:
+    """Returns bytes of which `pickle.loads` makes `value` in another process of this machine; functions of the program
+    included.
+
+    Whatever a module has that can be imported there is referred to by name. Raises what pickling raises.
+    """
+    for module in shipped():
+        cloudpickle.register_pickle_by_value(module)
+    data: bytes = cloudpickle.dumps(value)
+    return data

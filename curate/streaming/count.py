@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.backends.make import make_backend
 from curate.pipeline.step import task_cpus
 from curate.plan.physical import at_most
-from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Resources
 from curate.sources.shards import NumberedPiece
 from curate.stage.fusion import FirstRows

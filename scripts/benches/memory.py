@@ -31,7 +31,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 import curate
-from curate.runtime.backends import make_backend
+from curate.backends.make import make_backend
 from curate.runtime.protocol import Resources
 from curate.units import MIB, format_bytes
 

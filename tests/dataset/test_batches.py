@@ -28,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
+from curate.backends.inline import InlineBackend
 from curate.dataset import batches as consuming
 from curate.dataset.batches import numeric, shuffle_rows
 from curate.dataset.dataset import Dataset
@@ -39,7 +40,6 @@ from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.plan.nodes import schema_of
 from curate.plan.physical import End, lower
-from curate.runtime.inline import InlineBackend
 from curate.streaming import prefetch
 from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
 from tests.support.examples import examples

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
+from curate.backends.make import make_backend
 from curate.dataset.stats import NOTHING, NOTHING_LEFT, LastRun, RunStats, stats
 from curate.observe.metrics import PipelineMetrics, Role
 from curate.pipeline.meters import Meter, MeterReport, packed
-from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Resources, TaskEnd
 from curate.streaming.engine import stream_blocks
 from curate.streaming.stream_metrics import StreamMetrics

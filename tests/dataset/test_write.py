@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
+from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.runtime.inline import InlineBackend
 
 
 @pytest.fixture

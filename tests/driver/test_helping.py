@@ -15,6 +15,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.backends.inline import InlineBackend
 from curate.driver.commit import commit
 from curate.driver.finish import late_outputs
 from curate.driver.helping import Helping, held_back
@@ -24,7 +25,6 @@ from curate.driver.run_recorder import RunRecorder
 from curate.graph.entry import run
 from curate.ledger import layout
 from curate.ledger.run_log import HEARTBEAT_S, new_run_id
-from curate.runtime.inline import InlineBackend
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.storage.protocol import Outcome as Published

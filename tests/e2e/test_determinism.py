@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from curate.runtime.inline import InlineBackend
+from curate.backends.inline import InlineBackend
 from curate.runtime.protocol import Message, TaskFinished
 from tests.support.fakes import FakeClock
 from tests.support.harness import CURATION, Place, corpus, job_summary, outputs, run
@@ -58,10 +58,13 @@ def test_nothing_about_a_run_shows_in_its_outputs(
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
-def test_ray_makes_what_the_inline_backend_makes(local: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.serial)])
+def test_workers_make_what_the_inline_backend_makes(
+    backend: str, local: Place, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """With shards bundled and alone, and with a worker that is killed on the way."""
+    if backend == "ray":
+        request.getfixturevalue("on_ray")
     source = local.write("in", FILES)
     common = (CURATION, "--json", "--shard-bytes", "4000", "--input", source)
     assert run(*common, "--backend", "inline", "--output", f"{local.root}/inline").code == 0
@@ -71,7 +74,7 @@ def test_ray_makes_what_the_inline_backend_makes(local: Place, tmp_path: Path) -
         "alone": ("--target-task-seconds", "0.001", "--max-in-flight", "3"),
         "killed": ("--once", str(tmp_path / "once"), "--fault", "kill"),
     }.items():
-        ended = run(*common, "--output", f"{local.root}/{name}", *options)
+        ended = run(*common, "--backend", backend, "--output", f"{local.root}/{name}", *options)
         assert ended.code == 0, ended.err
         assert outputs(local.objects(name)) == outputs(expected), name
         assert job_summary(local.objects(name)) == job_summary(expected), name

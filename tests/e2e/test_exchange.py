@@ -260,7 +260,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
 class TestSignals:
     """SIGINT and SIGTERM in a stage before the last one, and between two stages."""
 
-    @pytest.fixture(params=["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
+    @pytest.fixture(params=["inline", "local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
     def backend(self, request: pytest.FixtureRequest) -> str:
         found: str = request.param
         return found

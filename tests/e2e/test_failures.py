@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from curate.backends.inline import InlineBackend
 from curate.errors import ConfigError
 from curate.ledger.summary import RunState
-from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Message, PoolSpec, Program, Resources, TaskFinished
 from tests.support.fakes import FakeClock
 from tests.support.harness import CURATION, Place, corpus, executions, job_summary, outputs, run
@@ -187,9 +187,8 @@ def test_a_refusal_after_the_start_lets_the_backend_go(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
-def test_on_ray(local: Place, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("on_workers")
+def test_on_workers(local: Place, tmp_path: Path) -> None:
     """The same failures with workers that are processes of their own, in one job."""
     source = local.write("in", FILES | {GZIP: FILES[GZIP][:-30], PARQUET: FILES[PARQUET][:-4]})
     trace = tmp_path / "trace"
@@ -203,8 +202,7 @@ def test_on_ray(local: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
+@pytest.mark.usefixtures("on_workers")
 def test_a_worker_that_is_killed_is_replaced(local: Place, tmp_path: Path) -> None:
     """SIGKILL of a worker in the middle of a shard: the run ends by itself, complete, one attempt later."""
     source = local.write("in", FILES)
@@ -223,8 +221,7 @@ def test_a_worker_that_is_killed_is_replaced(local: Place, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
+@pytest.mark.usefixtures("on_workers")
 def test_a_worker_that_always_dies_is_given_up(local: Place) -> None:
     """Three crashes; the run ends by itself with exit code 1 and all other shards done."""
     source = local.write("in", FILES)

@@ -65,10 +65,9 @@ def test_inline(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
+@pytest.mark.usefixtures("on_workers")
 @pytest.mark.parametrize("place", ["local", pytest.param("gcs", marks=pytest.mark.nightly)], indirect=True)
-def test_ray(place: Place, tmp_path: Path, mode: Mode) -> None:
+def test_on_workers(place: Place, tmp_path: Path, mode: Mode) -> None:
     """The same with workers that outlive their driver: each kill costs at most what was running in the slots."""
     slots = os.cpu_count() or 1
     rng = random.Random(11)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from curate.backends.inline import InlineBackend
 from curate.driver.stage_run import MOST_ROUNDS, RunStoppedError
 from curate.errors import JobReplacedError, PermissionDenied, TransientStorageError
 from curate.ledger.summary import RunState
 from curate.observe.run_totals import DISTURBED
-from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from curate.storage.open import open_store
 from curate.storage.protocol import Store

@@ -83,9 +83,8 @@ def test_inline(place: Place, clock: FakeClock, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
-def test_on_ray(local: Place) -> None:
+@pytest.mark.usefixtures("on_workers")
+def test_on_workers(local: Place) -> None:
     """Each command a process of its own; the job is run as a script, and found again as a module."""
 
     def curate(*args: str) -> Ended:

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,16 @@ FILES = corpus(seed=5, sizes=(120, 3, 60, 0, 200, 1, 75, 40, 90, 10, 30, 300))
 
 
 @contextmanager
-def cluster(cpus: int) -> Iterator[None]:
+def cluster(cpus: int, backend: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CURATE_BACKEND", backend)
+        patch.setattr("curate.local.machine.cpus", lambda: float(cpus))
+        with _ray(cpus) if backend == "ray" else nullcontext():
+            yield
+
+
+@contextmanager
+def _ray(cpus: int) -> Iterator[None]:
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
@@ -56,8 +65,8 @@ def done(place: Place, source: str, name: str, **parameters: Any) -> dict[str, b
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-def test_the_same_bytes_however_it_ran(local: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.serial)])
+def test_the_same_bytes_however_it_ran(local: Place, tmp_path: Path, backend: str) -> None:
     """In this process; with one CPU and two, one actor and three, shards alone and bundled; with actors that are
     killed."""
     source = local.write("in", FILES)
@@ -69,9 +78,9 @@ def test_the_same_bytes_however_it_ran(local: Place, tmp_path: Path) -> None:
         assert outputs(found) == outputs(expected), name
         assert job_summary(found) == job_summary(expected), name
 
-    with cluster(1):
+    with cluster(1, backend):
         check("one", actor_cpus=0.0)
-    with cluster(2):
+    with cluster(2, backend):
         check("two")
         check("alone", actor_cpus=0.1, actors=3, target_task_seconds=0.001)
         trace = tmp_path / "trace"
@@ -104,8 +113,7 @@ def killing(trace: Path, times: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
+@pytest.mark.usefixtures("on_workers")
 def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
     """Run again until it gets through: the same bytes and books, nothing foreign, no actor left behind."""
     rng = random.Random(3)
@@ -137,8 +145,7 @@ def _calls(trace: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.usefixtures("on_ray")
+@pytest.mark.usefixtures("on_workers")
 def test_actors_that_cannot_be_made(local: Place) -> None:
     """The run ends with the reason and its traceback, at once, exit 1; mended, it goes on."""
     source = local.write("in", FILES)

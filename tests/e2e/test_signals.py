@@ -30,7 +30,11 @@ from tests.support.harness import (
     wait_until,
 )
 
-BACKENDS = ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])]
+BACKENDS = [
+    "inline",
+    pytest.param("local", marks=pytest.mark.slow),
+    pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial]),
+]
 INTERRUPTED = 130
 QUICKLY_S = 20
 """Far below the 30 s that running tasks get, far above the 2 s that a busy machine may not keep."""

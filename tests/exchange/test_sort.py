@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import curate
+from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError
@@ -28,7 +29,6 @@ from curate.graph.entry import dry_run, run
 from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat
 from curate.plan import rewrites, stages
-from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import BackendEvent
 from curate.stage import program
 from tests.support.examples import examples

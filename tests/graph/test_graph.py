@@ -23,6 +23,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import curate
+from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
 from curate.driver import history
 from curate.driver.options import RunOptions
@@ -37,7 +38,6 @@ from curate.ledger.summary import RunState, Summary
 from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
-from curate.runtime.inline import InlineBackend
 from curate.stage import program
 from curate.storage.faults import Fault
 from curate.storage.local import LocalWriter

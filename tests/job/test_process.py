@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from curate.backends.inline import InlineBackend
 from curate.errors import BadRow, ConfigError, RetryLater
 from curate.graph.entry import run
 from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob
 from curate.ledger.summary import RunState
-from curate.runtime.inline import InlineBackend
 from tests.job.inline import (
     failures,
     numbered,

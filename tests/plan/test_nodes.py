@@ -15,12 +15,12 @@ import pytest
 from structlog.testing import capture_logs
 
 import curate
+from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
 from curate.dataset.execute import blocks
 from curate.errors import ConfigError, SchemaMismatch
 from curate.plan.nodes import Checkpoint, Limit, Scan, name_of, transform, walk
 from curate.plan.physical import End, StagePlan, lower
-from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Program
 from curate.sources import files, filtered
 

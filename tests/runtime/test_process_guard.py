@@ -140,20 +140,20 @@ for number in range(30):
         file.write('{"id": %d}' % number)
 told = {}
 for how in ("stdout", "hard limit", "fork", "exit", "none"):
-    ended = curate.read_json("in-*.jsonl").map(poisoned(how)).write_parquet(f"{sys.argv[1]}/{how}", backend="ray")
+    ended = curate.read_json("in-*.jsonl").map(poisoned(how)).write_parquet(f"{sys.argv[1]}/{how}", backend=sys.argv[2])
     told[how] = [ended.done, ended.attempts, [(group.error.partition(":")[0], group.shard) for group in ended.failures]]
 print(json.dumps(told))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.serial
-def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.serial)])
+def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     """On workers that many shards share: what can be set back costs nobody a try, what cannot costs the worker, which
     ends when its shard has; a shard that kills its worker is tried three times, and no other is given up. The next job
     finds nothing of it."""
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    ended = run(POISON, tmp_path, str(tmp_path / "out"))
+    ended = run(POISON, tmp_path, str(tmp_path / "out"), backend)
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["stdout"] == [30, 30, []]

@@ -54,8 +54,14 @@ RUNS_CODE = {
     "read_pickle",
 }
 ALLOWED = {
-    ("runtime/ray/backend.py", "pickle.loads"): "between driver and workers, by Ray, whose cluster takes a token",
-    ("runtime/ray/calls.py", "pickle.loads"): "the board of a pool in the cluster's own key-value store",
+    ("backends/ray/backend.py", "pickle.loads"): "between driver and workers, by Ray, whose cluster takes a token",
+    ("backends/ray/calls.py", "pickle.loads"): "the board of a pool in the cluster's own key-value store",
+    ("local/wire.py", "pickle.loads"): "between driver and workers, over sockets that no other process has",
+    ("local/worker.py", "pickle.loads"): "the program and its payloads, from a folder of this user alone",
+    ("local/actor.py", "pickle.loads"): "the program of a pool, from such a folder",
+    ("local/calls.py", "pickle.loads"): "the board of a pool, which the driver wrote there",
+    ("local/blocks.py", "pickle.loads"): "a block that a worker wrote into such a folder",
+    ("local/server.py", "importlib.import_module"): "modules that the driver has imported, before workers are",
     ("pipeline/sandbox.py", "pickle.loads"): "a pipe to a child process that this one has started",
     ("pipeline/sandbox_process.py", "pickle.loads"): "the other end of that pipe",
     ("pipeline/remote_error.py", "pickle.loads"): "an exception on its way from that child, or just pickled here",

@@ -18,8 +18,8 @@ LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
     ("module", "line", "contract"),
     [
         ("storage/memory.py", "import curate.tasks.shard", "Imports go down only"),
-        ("tasks/shard.py", "import ray", "Only curate.runtime.ray imports ray"),
-        ("runtime/inline.py", "from ray import exceptions", "Only curate.runtime.ray imports ray"),
+        ("tasks/shard.py", "import ray", "Only curate.backends.ray imports ray"),
+        ("backends/inline.py", "from ray import exceptions", "Only curate.backends.ray imports ray"),
         ("dataset/__init__.py", "import gcsfs", "Only curate.storage.gcs imports gcsfs"),
         ("helpers.py", "", "Imports go down only"),
         ("arrow/order.py", "import curate.arrow.groups", "No circles anywhere"),

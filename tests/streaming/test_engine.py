@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.backends.make import make_backend
 from curate.errors import RetryLater, StreamFailed
-from curate.runtime.backends import make_backend
 from curate.runtime.protocol import (
     BackendEvent,
     Block,

@@ -1,4 +1,4 @@
-"""Streams of blocks on real clusters: workers that are killed, consumers that leave, memory on a long stream."""
+"""Streams of blocks from other processes: workers that are killed, consumers that leave, memory on a long stream."""
 
 from __future__ import annotations
 
@@ -17,19 +17,29 @@ from curate.errors import StreamFailed
 from curate.runtime.protocol import BlockReady, Resources, TaskFinished
 from curate.streaming.engine import stream_blocks
 from curate.units import MIB
+from tests.backends.polling import WORKERS
 from tests.streaming.streaming import Blocks, OneAndNoMore, Unsendable
 from tests.support.fakes import NEVER_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
 STORE_BYTES = 100 * MIB
 
 
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Any]:
-    """A cluster of this process alone, with two CPUs and a small object store, and a backend on it."""
+@pytest.fixture(scope="module", params=WORKERS)
+def machine(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A backend with two CPUs; on Ray, a cluster of this process alone, with a small object store."""
+    if request.param == "local":
+        from curate.local.backend import LocalBackend
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("curate.local.machine.cpus", lambda: 2.0)
+            backend: Any = LocalBackend()
+            backend.start(Resources())
+            yield backend
+            backend.close()
+        return
     import ray
 
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -57,10 +67,23 @@ def until(true: Callable[[], bool], within_s: float = NEVER_S) -> None:
         time.sleep(0.05)
 
 
-def store_in_use() -> float:
+def store_in_use(machine: Any) -> float:
+    """Returns the bytes of blocks that are stored."""
+    if machine.name == "local":
+        paths = [path for folder in machine._processes.folders for path in Path(folder).iterdir()]
+        return float(sum(path.stat().st_size for path in paths if path.suffix == "" and "program" not in path.name))
     import ray
 
     return STORE_BYTES - ray.available_resources().get("object_store_memory", 0.0)
+
+
+def is_free(machine: Any) -> bool:
+    """Returns whether nothing is stored, and no task runs."""
+    if machine.name == "local":
+        return not machine._tasks and not store_in_use(machine)
+    import ray
+
+    return store_in_use(machine) < MIB and ray.available_resources().get("CPU") == 2.0
 
 
 def test_the_first_block_comes_while_the_source_is_read(machine: Any, tmp_path: Path) -> None:
@@ -112,21 +135,20 @@ def test_an_error_of_user_code_has_its_type_and_the_workers_traceback(machine: A
 
 def test_who_stops_early_frees_tasks_and_memory(machine: Any, tmp_path: Path) -> None:
     """The slots and the object store are as free as before, and nothing more is made."""
-    import ray
-
-    until(lambda: store_in_use() < MIB and ray.available_resources().get("CPU") == 2.0)
+    until(lambda: is_free(machine))
     pieces = [(i, 1000) for i in range(100)]
     taken = 0
     for taken, _ in enumerate(stream_blocks(Blocks(tmp_path, 100_000), pieces, machine, budget_bytes=30 * MIB), 1):
         # Until blocks of the second piece wait for their turn: its worker may have to be started first.
-        if taken > 20 and store_in_use() > MIB:
+        if taken > 20 and store_in_use(machine) > MIB:
             break
         time.sleep(0.05)
     assert 20 < taken < 1000
-    until(lambda: store_in_use() < MIB and ray.available_resources().get("CPU") == 2.0)
+    until(lambda: is_free(machine))
     assert len(list(tmp_path.iterdir())) < taken + 80
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_on_a_long_stream(machine: Any, tmp_path: Path) -> None:
     """Two gigabytes, a consumer slower than the tasks: the object store holds the budget and a block for each task."""
     rows = 250_000
@@ -137,13 +159,14 @@ def test_memory_stays_flat_on_a_long_stream(machine: Any, tmp_path: Path) -> Non
         del table
         if count % 20 == 0:
             time.sleep(0.2)
-            most = max(most, store_in_use())
+            most = max(most, store_in_use(machine))
     assert count == 500
     assert 4 * MIB < most <= 30 * MIB + 4 * rows * 16
 
 
-def test_workers_outlive_a_consumer_that_stops(machine: Any, tmp_path: Path) -> None:
-    """Time after time: none is killed, so none takes the task with it that it was given meanwhile."""
+@pytest.mark.parametrize("machine", WORKERS[1:], indirect=True)
+def test_rays_workers_outlive_a_consumer_that_stops(machine: Any, tmp_path: Path) -> None:
+    """Time after time: none is killed, so none takes the task with it that Ray gave it meanwhile."""
     for n in range(10):
         folder = tmp_path / str(n)
         folder.mkdir()
@@ -158,8 +181,6 @@ def test_workers_outlive_a_consumer_that_stops(machine: Any, tmp_path: Path) -> 
 def test_what_is_cancelled_ends_whenever_that_is(machine: Any, tmp_path: Path, at_once: bool) -> None:
     """Before a worker has it, while one is given it, in the middle of a block, between two and at its end: Ray loses
     some of these, and their CPUs with them."""
-    import ray
-
     rng = random.Random(7)
     machine.load(Blocks(tmp_path, 10))
     for first in range(0, 400, 4):
@@ -184,14 +205,15 @@ def test_what_is_cancelled_ends_whenever_that_is(machine: Any, tmp_path: Path, a
             if task not in ended:
                 machine.cancel(task)
         until(lambda: hear() or ended == set(tasks))  # noqa: B023 - called before the next round
-    until(lambda: ray.available_resources().get("CPU") == 2.0)
+    until(lambda: is_free(machine))
 
 
 def test_a_task_that_makes_no_other_block_is_killed(
     machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer has left, and does not wait for long; Ray may be left at once."""
-    monkeypatch.setattr("curate.runtime.ray.leaving.NEXT_BLOCK_S", 0.2)
+    if machine.name == "ray":
+        monkeypatch.setattr("curate.backends.ray.leaving.NEXT_BLOCK_S", 0.2)
     stream = stream_blocks(OneAndNoMore(tmp_path), [0, 1], machine, budget_bytes=MIB)
     next(stream)
     until(lambda: len(list(tmp_path.iterdir())) == 2)

@@ -19,8 +19,8 @@ def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
     """Those blocks, and what ran there, are made again on another node; the consumer gets each once."""
     from ray.cluster_utils import Cluster
 
-    from curate.runtime.ray import session
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray import session
+    from curate.backends.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")

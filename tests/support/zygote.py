@@ -26,7 +26,7 @@ from typing import Any
 from curate.storage.local import LocalStore, LocalWriter
 
 for module in (
-    *("curate.cli.main", "curate.driver.stage_run", "curate.job", "curate.job.command", "curate.runtime.inline"),
+    *("curate.cli.main", "curate.driver.stage_run", "curate.job", "curate.job.command", "curate.backends.inline"),
     *("pyarrow.compute", "pyarrow.json", "pyarrow.parquet"),
 ):
     importlib.import_module(module)

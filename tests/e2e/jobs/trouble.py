@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
@@ -33,21 +34,21 @@ class Trouble(Curation):
         if name in self.hangs and self._first(name):
             while True:
                 time.sleep(3600)
-        if name in self.leaks and self._memory() < 2 << 30:
+        if name in self.leaks and self._has_little(name):
             self._leak()
         yield from done
 
     def _first(self, name: str) -> bool:
         return _first_time(f"{self.once_dir}/{name.replace('/', '-')}")
 
-    @staticmethod
-    def _memory() -> float:
-        """Returns the bytes that this task was launched with; without limit where there is no Ray."""
+    def _has_little(self, name: str) -> bool:
+        """Returns whether this task was launched with less than 2 GiB; elsewhere than on Ray, whether it is the first
+        for a file."""
+        if "ray" not in sys.modules:
+            return self._first(name)
         import ray
 
-        if not ray.is_initialized():
-            return float("inf")
-        return float(ray.get_runtime_context().get_assigned_resources().get("memory", 0))
+        return float(ray.get_runtime_context().get_assigned_resources().get("memory", 0)) < 2 << 30
 
     @staticmethod
     def _leak() -> None:

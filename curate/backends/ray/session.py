@@ -27,12 +27,8 @@ import ray
 from ray import exceptions as ray_errors
 from ray.job_config import JobConfig
 
-from curate.errors import ConfigError
-from curate.log import ensure_configured, get_logger
-from curate.runtime import shipping
-from curate.runtime.interrupts import uninterrupted
-from curate.runtime.ray import leaving
-from curate.runtime.ray.cluster import (
+from curate.backends.ray import leaving
+from curate.backends.ray.cluster import (
     CONNECT_TIMEOUT_S,
     cluster_address,
     first_line,
@@ -40,6 +36,10 @@ from curate.runtime.ray.cluster import (
     made_by_this_process,
     node_here,
 )
+from curate.errors import ConfigError
+from curate.log import ensure_configured, get_logger
+from curate.runtime import shipping
+from curate.runtime.interrupts import uninterrupted
 
 SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
 """By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from curate.runtime.protocol import PoolSpec, Resources
-from tests.runtime.calling import Calling
-from tests.runtime.pooling import Conducting, Serving, slowly
-from tests.runtime.test_ray_nodes import Nodes
-from tests.runtime.test_ray_pools import Pooled, values
+from tests.backends.calling import Calling
+from tests.backends.pooling import Conducting, Serving, slowly
+from tests.backends.test_pools import Pooled, values
+from tests.backends.test_ray_nodes import Nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
@@ -35,8 +35,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def backend(cluster: Any) -> Iterator[Any]:
-    from curate.runtime.ray import session
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray import session
+    from curate.backends.ray.backend import RayBackend
 
     made = RayBackend()
     assert cluster.address

@@ -1,4 +1,4 @@
-"""Pools of actors on a real cluster: order, deaths, poison, growth, cancellation, what is refused."""
+"""Pools of actors in processes of their own: order, deaths, poison, growth, cancellation, what is refused."""
 
 from __future__ import annotations
 
@@ -11,23 +11,42 @@ from typing import Any
 
 import pytest
 
+from curate.backends.make import make_backend
 from curate.errors import ConfigError, PoolFailed
 from curate.runtime.protocol import Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
-from tests.runtime.calling import Calling, process_while
-from tests.runtime.pooling import Conducting, Serving, Slicing, leave, poison, slowly
-from tests.runtime.test_ray import begun, ends, polled
+from tests.backends.calling import Calling, process_while
+from tests.backends.polling import WORKERS, begun, ends, polled
+from tests.backends.pooling import Conducting, Serving, Slicing, leave, poison, slowly
 from tests.support.fakes import NEVER_S
+from tests.support.harness import wait_until
+from tests.support.nodes import alive
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = pytest.mark.slow
 HALF = Resources(num_cpus=0.5)
+SETUP_S = 600.0
+"""How long an actor may take to be set up, on either."""
+DIED = {
+    "local": "the actor died: killed by SIGKILL",
+    "ray": "the actor died: killed, a segmentation fault, or an exit",
+}
 
 
-@pytest.fixture(scope="module")
-def backend() -> Iterator[Any]:
-    """A cluster of this process alone, with two CPUs, and a backend on it."""
+@pytest.fixture(scope="module", params=WORKERS)
+def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A backend with two CPUs; on Ray, on a cluster of this process alone."""
+    if request.param == "local":
+        from curate.local.backend import LocalBackend
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("curate.local.machine.cpus", lambda: 2.0)
+            local = LocalBackend()
+            local.start(HALF)
+            yield local
+            local.close()
+        return
     import ray
 
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -172,7 +191,7 @@ def test_poison_is_lost_after_three_actors_and_harms_no_other(pooled: Pooled) ->
     del tasks[1][20]
     assert isinstance(lost, TaskFinished)
     assert (lost.task, lost.end) == (1, TaskEnd.CRASHED)
-    assert lost.detail.splitlines()[0] == "the actor died: killed, a segmentation fault, or an exit"
+    assert lost.detail.splitlines()[0] == DIED[pooled.backend.name]
     assert lost.pid in pooled.pids()
     assert [values(items) for items in told] == [[one[1] for one in task] for task in tasks]
     # The last one to die may still be counted as ready when the last answer is there.
@@ -215,12 +234,10 @@ def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
 )
 def test_an_actor_that_cannot_be_set_up_fails_the_run_at_once(pooled: Pooled, fails: str, says: str) -> None:
     """With its traceback; not when its time is up."""
-    from curate.runtime.ray import pools
-
     began = time.monotonic()
     with pytest.raises(PoolFailed, match=rf"(?s)serving: an actor cannot be set up\n.*in setup.*{says}"):
         pooled.load(fails)
-    assert time.monotonic() - began < pools.SETUP_S / 2
+    assert time.monotonic() - began < SETUP_S / 2
 
 
 def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pooled) -> None:
@@ -233,9 +250,7 @@ def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pool
 
 def test_an_actor_whose_setup_does_not_return_fails_the_run(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told from one that waits for a place, and says where it is."""
-    from curate.runtime.ray import pools
-
-    monkeypatch.setattr(pools, "SETUP_S", 1.0)
+    monkeypatch.setattr(f"curate.backends.{pooled.backend.name}.pools.SETUP_S", 1.0)
     with pytest.raises(
         PoolFailed, match=r"serving: an actor cannot be set up\nsetup did not return within 1 s, in process \d+ on "
     ):
@@ -326,18 +341,27 @@ def test_slots_are_those_beside_the_pools(pooled: Pooled) -> None:
 
 def test_pools_that_leave_no_room_for_a_task_are_refused(pooled: Pooled) -> None:
     """With the arithmetic, before anything is started."""
-    from curate.runtime.ray.backend import RayBackend
-
+    other = make_backend(pooled.backend.name)
     spec = PoolSpec("embed", Serving(pooled.folder), Resources(num_cpus=1), min_size=2)
     with pytest.raises(
         ConfigError, match=r"embed: 2 actors x 1 CPU \+ 1 task x 1 CPU = 3 CPU, but this machine has 2 CPU; shrink the"
     ):
-        RayBackend().start(Resources(num_cpus=1), [spec])
+        other.start(Resources(num_cpus=1), [spec])
     with pytest.raises(ConfigError, match=r"embed: 1 actor x 1 GPU = 1 GPU, but this machine has 0 GPU"):
-        RayBackend().start(Resources(num_cpus=1), [PoolSpec("embed", Serving(pooled.folder), Resources(0, num_gpus=1))])
+        other.start(Resources(num_cpus=1), [PoolSpec("embed", Serving(pooled.folder), Resources(0, num_gpus=1))])
 
 
-def test_actors_and_boards_are_gone_with_their_program(pooled: Pooled) -> None:
+def test_actors_are_gone_with_their_program(pooled: Pooled) -> None:
+    """The next program has their CPUs."""
+    pooled.load(min_size=2)
+    pooled.until(lambda state: state.ready == 2)
+    pooled.backend.load(Calling())
+    assert pooled.backend.pools() == []
+    wait_until(lambda: not any(alive(pid) for pid in pooled.pids()), "all actors end")
+
+
+@pytest.mark.parametrize("backend", WORKERS[1:], indirect=True)
+def test_rays_boards_are_gone_with_their_program(pooled: Pooled) -> None:
     """The next program has the CPUs, and nothing is left in the cluster's store."""
     import ray
     from ray.experimental import internal_kv

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import curate
+from curate.backends.ray.versions import check_of_workers, digest_of, refuse_other_code
 from curate.errors import ConfigError
-from curate.runtime.ray.pickling import pickle_value
-from curate.runtime.ray.versions import check_of_workers, digest_of, refuse_other_code
+from curate.runtime.shipping import pickle_value
 from tests.support.fakes import NEVER_S
 
 HERE = Path(curate.__file__).parent
@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 from curate.errors import ConfigError
 from curate.runtime.protocol import PoolSpec, Resources
-from curate.runtime.ray.backend import RayBackend
-from tests.runtime.calling import Calling
-from tests.runtime.pooling import Conducting, Serving
+from curate.backends.ray.backend import RayBackend
+from tests.backends.calling import Calling
+from tests.backends.pooling import Conducting, Serving
 
 backend = RayBackend()
 backend.start(Resources())

@@ -29,7 +29,7 @@ import pickle
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,11 +37,17 @@ import ray
 from ray import cloudpickle
 from ray import exceptions as ray_errors
 
+from curate.backends.ray import leaving
+from curate.backends.ray import session as ray_session
+from curate.backends.ray.calls import CalledPool, PoolAddress, TaskAtWork
+from curate.backends.ray.cluster import ClusterView, leaves, made_by_this_process
+from curate.backends.ray.errors import CallSite, ended
+from curate.backends.ray.pools import Pools
+from curate.backends.ray.versions import check_of_workers, refuse_other_code
 from curate.errors import ConfigError
 from curate.runtime import shipping
 from curate.runtime.demand import Demand, DemandWatch
 from curate.runtime.interrupts import uninterrupted
-from curate.runtime.process_guard import ProcessGuard, SavedProcess, spoilt
 from curate.runtime.protocol import (
     BackendEvent,
     Block,
@@ -57,14 +63,8 @@ from curate.runtime.protocol import (
     TaskEnd,
     TaskFinished,
 )
-from curate.runtime.ray import leaving
-from curate.runtime.ray import session as ray_session
-from curate.runtime.ray.calls import CalledPool, PoolAddress, TaskAtWork
-from curate.runtime.ray.cluster import ClusterView, leaves, made_by_this_process
-from curate.runtime.ray.errors import CallSite, ended
-from curate.runtime.ray.pools import Pools
-from curate.runtime.ray.versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import does_not_fit, fits, needs
+from curate.runtime.worker import guarded, in_batches
 
 LOOK_S = 1.0
 """How often it is looked whether there is a place for what is to run, and whether what was cancelled has ended."""
@@ -96,20 +96,7 @@ def _run(key: str, reference: Any, addresses: Sequence[PoolAddress], task: int, 
             cast(PoolUser, program).connect([CalledPool(address) for address in addresses])
         _programs[key] = program
     TaskAtWork.number = task
-    return _kept(program, work, new=new)
-
-
-def _kept(program: Program, work: Any, *, new: bool) -> Iterator[Any]:
-    """Yields what a task yields, and gives the process back as it was: the next task may be another program's.
-
-    What the first task of a program changes may be what its `setup` changed.
-    """
-    try:
-        with ProcessGuard(None if new else SavedProcess()):
-            yield from program.run(work)
-    finally:
-        if spoilt():
-            _retire()
+    return guarded(program, work, new=new, retire=_retire)
 
 
 def _retire() -> None:
@@ -134,24 +121,6 @@ def _refuse_if_left() -> None:
 
 def _whereabouts() -> tuple[str, int, str]:
     return platform.node(), os.getpid(), ray.get_runtime_context().get_node_id()
-
-
-def _in_batches(items: Iterable[Any], interval_s: float) -> Iterator[bytes]:
-    batch: list[Any] = []
-    sent = time.monotonic()
-    try:
-        for item in items:
-            batch.append(item)
-            if getattr(item, "urgent", False) or time.monotonic() - sent >= interval_s:
-                yield _packed(batch)
-                batch, sent = [], time.monotonic()
-    except Exception:
-        # What was done before it stays done.
-        if batch:
-            yield _packed(batch)
-        raise
-    if batch:
-        yield _packed(batch)
 
 
 @dataclass(slots=True)
@@ -260,7 +229,9 @@ class RayBackend:
             check()
             yield _packed(_whereabouts())
             interval_s, task, work = pickle.loads(payload)
-            yield from _in_batches(_run(key, reference, addresses, task, work), interval_s)
+            for batch in in_batches(_run(key, reference, addresses, task, work), interval_s):
+                # Ray sends something into the generator: a `map` would not take it.
+                yield _packed(batch)
 
         def run_stream(payload: bytes) -> Iterator[Any]:
             check()

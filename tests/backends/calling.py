@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -47,3 +48,21 @@ def process_while(path: str) -> int:
     while os.path.exists(path):  # noqa: PTH110
         time.sleep(0.01)
     return os.getpid()
+
+
+def parent_and_child(path: str) -> None:
+    """Starts a process that goes on, writes both into a file, with the fork server, and goes on too."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    with open(f"{path}.part", "w") as file:
+        file.write(f"{os.getpid()} {child.pid} {os.getppid()}")
+    os.rename(f"{path}.part", path)  # noqa: PTH104
+    time.sleep(1000)
+
+
+def take_memory(most_bytes: int) -> None:
+    """Takes memory until somebody minds."""
+    kept = []
+    while len(kept) << 24 < most_bytes:
+        kept.append(b"x" * (1 << 24))
+        time.sleep(0.02)
+    raise RuntimeError(f"{most_bytes} bytes were taken, and nobody minded")

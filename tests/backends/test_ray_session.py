@@ -50,8 +50,8 @@ def test_a_start_that_fails_says_so_in_a_line(error: Exception, says: str, monke
     """What failed, what helps, and what can be done without; it can be tried again."""
     import ray
 
+    from curate.backends.ray.backend import RayBackend
     from curate.runtime.protocol import Resources
-    from curate.runtime.ray.backend import RayBackend
 
     init = Counted(error)
     monkeypatch.setenv("RAY_ADDRESS", "local")
@@ -93,8 +93,8 @@ def test_the_command_says_it_without_a_traceback(tmp_path: Path) -> None:
 
 def test_what_workers_would_find_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever a new Ray would see that the old one did not is a reason for a new one, and told by its name alone."""
+    from curate.backends.ray.session import _Setting
     from curate.runtime import shipping
-    from curate.runtime.ray.session import _Setting
 
     before = _Setting.now(made=True)
     assert _Setting.now(made=True).changed(before) == ""

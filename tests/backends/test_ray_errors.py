@@ -8,10 +8,10 @@ import pytest
 import structlog.testing
 from ray import exceptions as ray_errors
 
+from curate.backends.ray import cluster
+from curate.backends.ray.cluster import hush
+from curate.backends.ray.errors import MAX_DETAIL, CallSite, ended, killed_for_memory
 from curate.runtime.protocol import CallLostError, TaskEnd, TaskFinished
-from curate.runtime.ray import cluster
-from curate.runtime.ray.cluster import hush
-from curate.runtime.ray.errors import MAX_DETAIL, CallSite, ended, killed_for_memory
 
 NODE = "5762ece074c0a8b87a310c3ec0b68d273d38fb265216b0529ab1e924"
 OUT_OF_MEMORY = f"""\

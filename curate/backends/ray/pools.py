@@ -18,14 +18,14 @@ from typing import Any
 import ray
 from ray import exceptions
 
+from curate.backends.ray.calls import Actor, ActorDirectory, ActorStatus, Member, PoolAddress
+from curate.backends.ray.cluster import ClusterView, Node, leaves
+from curate.backends.ray.errors import CallSite, ended
+from curate.backends.ray.versions import check_of_workers, refuse_other_code
 from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
 from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
-from curate.runtime.ray.calls import Actor, ActorDirectory, ActorStatus, Member, PoolAddress
-from curate.runtime.ray.cluster import ClusterView, Node, leaves
-from curate.runtime.ray.errors import CallSite, ended
-from curate.runtime.ray.versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import LoadTrend, PoolLoad, fits, needs, scale, take_resources
 
 LOOK_S = 1.0

@@ -22,9 +22,9 @@ SCRIPT = """
 import sys
 from curate.errors import ConfigError
 from curate.runtime.protocol import Resources
-from curate.runtime.ray.backend import RayBackend
-from curate.runtime.ray.cluster import made_by_this_process
-from tests.runtime.calling import Calling
+from curate.backends.ray.backend import RayBackend
+from curate.backends.ray.cluster import made_by_this_process
+from tests.backends.calling import Calling
 
 backend = RayBackend()
 try:

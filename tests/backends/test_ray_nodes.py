@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from curate.runtime.protocol import Message, Resources, Started, TaskEnd, TaskFinished
-from tests.runtime.calling import Calling, die, process_while
-from tests.runtime.test_ray import begun, ends, polled, the_end
+from tests.backends.calling import Calling, die, process_while
+from tests.backends.polling import begun, ends, polled, the_end
 from tests.support.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
@@ -41,8 +41,8 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def connected(cluster: Any) -> Iterator[Any]:
     """A backend that joined the cluster. It had no node that could hold a task, which is no reason to refuse."""
-    from curate.runtime.ray import session
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray import session
+    from curate.backends.ray.backend import RayBackend
 
     backend = RayBackend()
     assert os.environ["RAY_ADDRESS"] == cluster.address

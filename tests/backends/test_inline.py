@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from curate.backends.inline import InlineBackend
+from curate.backends.make import make_backend
 from curate.errors import ConfigError, PoolFailed
-from curate.runtime.backends import make_backend
-from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import CallLostError, Message, Pool, PoolSpec, Resources, TaskEnd, TaskFinished
 from tests.support.fakes import NEVER_S
 
@@ -268,14 +268,16 @@ def test_closed_it_has_no_program(backend: InlineBackend) -> None:
 
 def test_a_backend_that_does_not_exist_is_refused() -> None:
     """With what there is, and what was probably meant."""
-    with pytest.raises(ConfigError, match=r"no backend 'inlin'; did you mean 'inline'.*; there are: ray, inline"):
+    with pytest.raises(
+        ConfigError, match=r"no backend 'inlin'; did you mean 'inline'.*; there are: ray, local, inline"
+    ):
         make_backend("inlin")
 
 
 def test_inline_needs_no_ray() -> None:
     """Importing Ray takes seconds."""
     script = (
-        "import sys; from curate.runtime.backends import make_backend; make_backend('inline'); "
+        "import sys; from curate.backends.make import make_backend; make_backend('inline'); "
         "assert 'ray' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=NEVER_S).returncode == 0

@@ -22,7 +22,7 @@ from typing import Any
 
 import ray
 
-from curate.runtime.ray.cluster import node_here
+from curate.backends.ray.cluster import node_here
 
 NEXT_BLOCK_S = 5.0
 """How long a stream that nobody consumes any more may take to its next block before its worker is killed."""

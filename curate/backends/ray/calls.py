@@ -31,9 +31,9 @@ import ray
 from ray import exceptions
 from ray.experimental import internal_kv
 
+from curate.backends.ray.cluster import leaves
+from curate.backends.ray.errors import CallSite, ended
 from curate.runtime.protocol import Call, CallLostError, PoolProgram, TaskEnd, TaskFinished
-from curate.runtime.ray.cluster import leaves
-from curate.runtime.ray.errors import CallSite, ended
 
 NAMESPACE = "curate"
 """Of the boards in the key-value store."""

@@ -9,13 +9,9 @@ from typing import Any
 
 from ray import exceptions
 
-from curate.runtime.process_guard import ProcessSpoiltError
-from curate.runtime.protocol import CallLostError, TaskEnd, TaskFinished
+from curate.runtime.protocol import TaskEnd, TaskFinished
+from curate.runtime.worker import MAX_DETAIL, raised_end
 from curate.units import format_bytes
-
-MAX_DETAIL = 4000
-"""Characters of an end's detail."""
-
 
 _LOST = (exceptions.NodeDiedError, exceptions.ObjectLostError, exceptions.LocalRayletDiedError)
 _KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \([^()]*?\bpid=(\d+)[^()]*?\bmemory used=(\d+(?:\.\d+)?)GB")
@@ -50,12 +46,8 @@ def ended(
     node, pid, peak_bytes = place.node, place.pid, 0
     end, detail = TaskEnd.RAISED, str(error)[-MAX_DETAIL:]
     for link in _chain(error):
-        if isinstance(link, CallLostError):
-            return replace(link.ended, task=task)
-        if isinstance(link, ProcessSpoiltError):
-            return TaskFinished(
-                task, TaskEnd.LOST, f"its worker was replaced, because another shard had changed {link}", node, pid
-            )
+        if (found := raised_end(task, link)) is not None:
+            return replace(found, node=found.node or node, pid=found.pid or pid)
         if isinstance(link, exceptions.OutOfMemoryError):
             pid, peak_bytes = killed_for_memory(str(link), pid)
             held = f"the worker used {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
@@ -84,8 +76,8 @@ def ended(
                 end, detail = TaskEnd.CRASHED, f"the actor died: killed, a segmentation fault, or an exit\n{link}"
         else:
             continue
-        found = _NODE_ID.search(str(link))
-        node = node or (names.get(found[1], "") if found else "")
+        known = _NODE_ID.search(str(link))
+        node = node or (names.get(known[1], "") if known else "")
         break
     return TaskFinished(task, end, detail[:MAX_DETAIL], node, pid, peak_bytes)
 

@@ -1,0 +1,1 @@
+"""Run tasks, in this process or on Ray; which backend a name means. `curate.backends.ray` alone imports ray."""

@@ -1,0 +1,380 @@
+"""Runs tasks in worker processes of this machine: forked when a task finds none idle, killed to cancel it.
+
+The driver waits for the sockets of all workers at once, and for the fork server, which tells how a worker ended. What a
+worker said before it died is in its socket then, so that nothing is left unsaid.
+
+A task holds what it asks for, of the CPUs, GPUs and memory that this machine has, and is begun once that is free. While
+it waits for an actor of a pool, it lets go of that, and the next one starts: so actors have work while a task writes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import platform
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from curate.errors import ConfigError
+from curate.local import machine, spawner
+from curate.local.blocks import LocalBlock, StoredBlock
+from curate.local.pools import Pools
+from curate.local.processes import Process, Processes, end_of
+from curate.local.server import WorkerEnd
+from curate.local.worker import Hello, Offer, Over, Said, Take, Waits, Work
+from curate.log import ensure_configured
+from curate.runtime import shipping
+from curate.runtime.protocol import (
+    BackendEvent,
+    Block,
+    BlockReady,
+    Message,
+    PoolSpec,
+    PoolState,
+    Program,
+    Resources,
+    Started,
+    TaskEnd,
+    TaskFinished,
+)
+from curate.runtime.scaling import does_not_fit, fits, needs, take_resources
+
+MESSAGE_INTERVAL_S = 0.25
+"""What a bundle says is sent on at least this often."""
+KILLED_S = 0.5
+"""How long the ends of workers that were killed are waited for."""
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    """A task that was launched and is not over."""
+
+    number: int
+    work: Work
+    needs: dict[str, float]
+    announce: bool
+    fresh: bool
+    worker: _Worker | None = None
+    """What runs it; None while it is in the queue."""
+    offers: StoredBlock | None = None
+    """The block that it made and nobody took yet."""
+    cancelled: bool = False
+    waits: bool = False
+    """Whether it waits for an actor, and holds nothing."""
+
+    def drop(self) -> None:
+        """Removes the block that it offers, if there is one: nobody will take it."""
+        block, self.offers = self.offers, None
+        if block is not None:
+            LocalBlock(block, self.number).forget()
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A process that runs tasks."""
+
+    process: Process
+    gpus: tuple[str, ...]
+    pid: int = 0
+    task: _Task | None = None
+    blocks: int = 0
+    """Blocks that it offered."""
+
+
+class LocalBackend:
+    """A backend over processes of this machine."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._resources = Resources()
+        self._has: dict[str, float] = {}
+        """What this machine has."""
+        self._free: dict[str, float] = {}
+        """What of that no task holds, nor an actor."""
+        self._gpus: dict[str, float] = {}
+        """The share of each GPU that no process holds."""
+        self._processes = Processes()
+        self._loaded = False
+        self._pools: Pools | None = None
+        self._queue: deque[_Task] = deque()
+        self._tasks: dict[int, _Task] = {}
+        """Those that run."""
+        self._idle: list[_Worker] = []
+        self._news: list[BackendEvent] = []
+        self._blocks: weakref.WeakSet[LocalBlock] = weakref.WeakSet()
+
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        """Looks at what this machine has; starts what forks workers, and does not wait for it.
+
+        Raises ConfigError if the machine cannot hold a task beside the pools.
+        """
+        gpus = machine.gpus()
+        has = {"CPU": machine.cpus(), "GPU": float(len(gpus)), "memory": float(machine.memory_limit())}
+        if missing := does_not_fit(has, resources, pools):
+            raise ConfigError(missing)
+        self.close()
+        self._resources, self._has, self._free = resources, has, dict(has)
+        self._gpus = dict.fromkeys(gpus, 1.0)
+        ensure_configured()
+        spawner.start()
+        return 0.0
+
+    def load(
+        self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Pickles the program, once for all workers; those of the one before end, and actors too."""
+        self._end_all()
+        programs = [program, *(spec.program for spec in pools)]
+        self._processes.load([shipping.pickle_value(one) for one in programs])
+        if pools:
+            self._pools = Pools(pools, self._processes, needs(self._resources), self._has, self._hold)
+            self._pools.wait(stopped)
+        self._loaded = True
+
+    def pools(self) -> list[PoolState]:
+        """Returns how the pools are doing, as their actors last said."""
+        return self._pools.states() if self._pools else []
+
+    def waits(self) -> str:
+        """Returns nothing: what this machine cannot hold was refused."""
+        return ""
+
+    def slots(self) -> int:
+        """Returns how many tasks this machine can hold, beside the actors of pools."""
+        left = dict(self._has)
+        if self._pools:
+            take_resources(left, self._pools.held())
+        return fits(left, needs(self._resources))
+
+    def largest_memory(self) -> int | None:
+        """Returns the bytes that all workers may hold together."""
+        return int(self._has["memory"])
+
+    def alone(self) -> bool:
+        """Returns True."""
+        return True
+
+    def launch(
+        self,
+        task: int,
+        payload: Any,
+        pieces: int,
+        *,
+        memory: int | None = None,
+        announce: bool = False,
+        stream: bool = False,
+        fresh: bool = False,
+    ) -> None:
+        """Begins the task if there is room for it; else `poll` does, once there is."""
+        if not self._loaded:
+            raise RuntimeError("launch before load")
+        interval_s = 0.0 if announce else math.inf if pieces == 1 else MESSAGE_INTERVAL_S
+        work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, stream)
+        # What needs nothing is run as what needs a CPU: more of them at once would gain nothing.
+        held = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or {"CPU": 1.0}
+        self._queue.append(_Task(task, work, held, announce or stream, fresh))
+        self._begin()
+
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
+        """Returns what was told since the last call, in the order in which it was."""
+        if self._pools:
+            self._pools.tend(len(self._queue) + len(self._tasks))
+        if not self._news:
+            # Of tasks that all stand still, there is nothing to wait for, however long.
+            waits = self._queue or any(task.offers is None for task in self._tasks.values())
+            self._processes.wait(timeout_s if waits else 0.0)
+            self._begin()
+        news, self._news = self._news, []
+        return news
+
+    def take(self, task: int) -> Block:
+        """Returns the block, which stays in its file; its task goes on."""
+        running = self._tasks[task]
+        assert running.offers is not None
+        assert running.worker is not None
+        block, running.offers = LocalBlock(running.offers, task), None
+        self._blocks.add(block)
+        running.worker.process.say(Take())
+        return block
+
+    def cancel(self, task: int | None = None) -> None:
+        """Kills the worker of a task, or those of all that run."""
+        if task is None:
+            self._queue.clear()
+            if self._pools:
+                self._pools.cancelled(self._tasks)
+            killed = [one.worker for one in self._tasks.values() if one.worker is not None]
+            for worker in killed:
+                self._processes.kill(worker.process)
+                self._leave(worker)
+            # Nobody polls after this, and what they had stored is known when they have ended.
+            self._processes.wait_for([worker.process for worker in killed], KILLED_S)
+            self._news.clear()
+            return
+        for queued in [one for one in self._queue if one.number == task]:
+            self._queue.remove(queued)
+            self._news.append(TaskFinished(task, TaskEnd.CANCELLED, "it was cancelled"))
+        running = self._tasks.get(task)
+        if running is not None and running.worker is not None:
+            running.cancelled = True
+            running.drop()
+            if self._pools:
+                self._pools.cancelled([task])
+            self._processes.kill(running.worker.process)
+
+    def close(self) -> None:
+        """Ends all workers and removes what they made; the fork server stays for the next run of this process."""
+        self._end_all()
+        for block in list(self._blocks):
+            block.forget()
+
+    def _end_all(self) -> None:
+        self.cancel()
+        self._processes.close()
+        if self._pools:
+            self._pools.close()
+            self._pools = None
+        # Who held it is gone, and not heard of.
+        self._free, self._gpus = dict(self._has), dict.fromkeys(self._gpus, 1.0)
+        self._idle.clear()
+        self._loaded = False
+
+    # Tasks and workers
+
+    def _begin(self) -> None:
+        """Begins what there is room for: the first of the queue that fits."""
+        for task in list(self._queue):
+            if not fits(self._free, task.needs):
+                continue
+            worker = self._worker(fresh=task.fresh)
+            if worker is None:
+                return
+            self._queue.remove(task)
+            take_resources(self._free, task.needs)
+            self._tasks[task.number] = task
+            task.worker, worker.task = worker, task
+            if worker.pid:
+                self._started(worker)
+            worker.process.say(task.work)
+
+    def _worker(self, *, fresh: bool) -> _Worker | None:
+        """Returns a worker that has nothing to do, None if one must end before there can be another."""
+        if self._idle and not fresh:
+            return self._idle.pop()
+        gpus = self._take_gpus(self._resources)
+        if self._idle and (fresh or gpus is None):
+            self._processes.kill(self._idle.pop().process)
+        if gpus is None:
+            return None
+        process = self._processes.fork(
+            0,
+            self._environ(gpus, self._resources),
+            lambda value: self._hear(worker, value),
+            pools=self._pools.addresses if self._pools else (),
+        )
+        worker = _Worker(process, gpus)
+        return worker
+
+    def _hold(self, spec: PoolSpec) -> tuple[dict[str, str], Callable[[], None]] | None:
+        """Takes what an actor holds; returns its variables, and what gives that back. None if no GPU is free now."""
+        gpus = self._take_gpus(spec.resources)
+        if gpus is None:
+            return None
+        held = needs(spec.resources)
+        take_resources(self._free, held)
+
+        def release() -> None:
+            take_resources(self._free, held, -1)
+            self._give_gpus(gpus, spec.resources)
+
+        return self._environ(gpus, spec.resources), release
+
+    def _environ(self, gpus: tuple[str, ...], resources: Resources) -> dict[str, str]:
+        """Returns the variables of a process."""
+        found = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if self._gpus else {}
+        # As on Ray: what a library computes may depend on it.
+        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, int(resources.num_cpus)))
+        return {"OMP_NUM_THREADS": threads, **found}
+
+    def _give_gpus(self, gpus: tuple[str, ...], resources: Resources) -> None:
+        for one in gpus:
+            self._gpus[one] += min(1.0, resources.num_gpus)
+
+    def _take_gpus(self, resources: Resources) -> tuple[str, ...] | None:
+        """Returns the GPUs that a process gets, None if they are not free now."""
+        amount = resources.num_gpus
+        each = min(1.0, amount)
+        # Sums of tenths are not exact.
+        free = [one for one, share in self._gpus.items() if share >= each - 1e-6] if amount else []
+        count = max(1, int(amount)) if amount else 0
+        if len(free) < count:
+            return None
+        for one in free[:count]:
+            self._gpus[one] -= each
+        return tuple(free[:count])
+
+    def _leave(self, worker: _Worker) -> None:
+        """Takes a worker's task from it: that is over, or nobody wants to hear of it."""
+        task, worker.task = worker.task, None
+        if task is None:
+            return
+        del self._tasks[task.number]
+        if not task.waits:
+            take_resources(self._free, task.needs, -1)
+        task.drop()
+
+    def _started(self, worker: _Worker) -> None:
+        if worker.task is not None and worker.task.announce:
+            self._news.append(Started(worker.task.number, platform.node(), worker.pid))
+
+    # What workers say
+
+    def _hear(self, worker: _Worker, value: Any) -> None:
+        match value:
+            case Hello(pid):
+                worker.pid = pid
+                self._started(worker)
+            case Said(items):
+                if worker.task is not None:
+                    self._news.append(Message(worker.task.number, items))
+            case Waits(waits):
+                if worker.task is not None and worker.task.waits != waits:
+                    worker.task.waits = waits
+                    take_resources(self._free, worker.task.needs, -1 if waits else 1)
+            case Offer(block):
+                worker.blocks += 1
+                if worker.task is None or worker.task.cancelled:
+                    LocalBlock(block, 0).forget()
+                else:
+                    worker.task.offers = block
+                    self._news.append(BlockReady(worker.task.number, block.size_bytes))
+            case Over(end, retires):
+                worker.process.doomed |= retires
+                if worker.task is not None and worker.task.fresh:
+                    # What it ran is suspect: nothing else is to run there.
+                    self._processes.kill(worker.process)
+                if worker.task is not None:
+                    self._news.append(replace(end, node=end.node or platform.node(), pid=end.pid or worker.pid))
+                    self._leave(worker)
+                if not worker.process.doomed:
+                    self._idle.append(worker)
+            case WorkerEnd():
+                self._ended(worker, value)
+
+    def _ended(self, worker: _Worker, end: WorkerEnd) -> None:
+        self._give_gpus(worker.gpus, self._resources)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        for folder in self._processes.folders:
+            # It may have been killed in the middle of it.
+            Path(f"{folder}/{worker.pid}-{worker.blocks + 1}").unlink(missing_ok=True)
+        task = worker.task
+        if task is not None:
+            self._leave(worker)
+            self._news.append(end_of("worker", task.number, worker.pid, worker.process, end, cancelled=task.cancelled))

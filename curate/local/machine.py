@@ -1,0 +1,126 @@
+"""What tasks may use of this machine: CPUs, memory and GPUs, as its kernel and control groups allow this process.
+
+Read by the fork server too, which imports no more than it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MEMORY = "CURATE_LOCAL_MEMORY"
+"""Environment variable: bytes that workers may hold together, in place of what the machine allows."""
+FULL = 0.95
+"""Share of the memory from which the machine, or a control group, counts as full: as Ray has it."""
+_UNLIMITED = 1 << 60
+
+
+def cpus() -> float:
+    """Returns the CPUs that this process may use: by affinity and control group, one at least."""
+    try:
+        allowed = float(len(os.sched_getaffinity(0)))
+    except AttributeError:
+        # Not on macOS.
+        allowed = float(os.cpu_count() or 1)
+    return max(1.0, min([allowed, *_quotas()]))
+
+
+def gpus() -> tuple[str, ...]:
+    """Returns the ids of the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of NVIDIA's."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(one for one in named.replace(" ", "").split(",") if one not in ("", "-1", "NoDevFiles"))
+    found = sorted(int(one.name[6:]) for one in Path("/dev").glob("nvidia*") if one.name[6:].isdigit())
+    return tuple(map(str, found))
+
+
+def memory_limit() -> int:
+    """Returns the bytes that workers may hold together."""
+    if asked := os.environ.get(MEMORY, ""):
+        return int(asked)
+    return int(FULL * min([_machine()[0], *(limit for limit, _ in _groups())]))
+
+
+def fullest() -> tuple[int, int]:
+    """Returns the bytes in use, and those that there are, of the machine or the control group that is fullest."""
+    return max(((used, limit) for limit, used in [_machine(), *_groups()]), key=lambda one: one[0] / one[1])
+
+
+def held_bytes(pid: int) -> int:
+    """Returns the memory that a process holds for itself: not files, nor what it shares. 0 if it is gone."""
+    try:
+        resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """Where a version of control groups keeps what is asked of it."""
+
+    folder: str
+    limit: str
+    used: str
+    cached: str
+    """In `memory.stat`: what is given back before anything runs out."""
+
+
+_V2 = _Version("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+_V1 = _Version("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _machine() -> tuple[int, int]:
+    """Returns the bytes of memory that the machine has, and those in use."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        # macOS says what there is, not what is in use.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 0
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines[:5]}
+    return kib["MemTotal"] * 1024, (kib["MemTotal"] - kib["MemAvailable"]) * 1024
+
+
+def _groups() -> Iterator[tuple[int, int]]:
+    """Yields limit and use of each control group that limits the memory of this process."""
+    for version in (_V2, _V1):
+        for folder in _folders("memory" if version is _V1 else "", version.folder):
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((folder / version.limit).read_text())
+                if limit < _UNLIMITED:
+                    stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                    used = int((folder / version.used).read_text()) - int(stat.get(version.cached, 0))
+                    yield limit, max(0, used)
+
+
+def _quotas() -> Iterator[float]:
+    """Yields the CPUs that each control group allows this process."""
+    for folder in _folders("", "/sys/fs/cgroup"):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)
+    for folder in _folders("cpu", "/sys/fs/cgroup/cpu"):
+        with contextlib.suppress(OSError, ValueError):
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            if int(quota) > 0:
+                yield int(quota) / int((folder / "cpu.cfs_period_us").read_text())
+
+
+def _folders(controller: str, root: str) -> Iterator[Path]:
+    """Yields the folders of this process's control group and of those above it.
+
+    In a container the path may be that of the host, of which only the root is seen.
+    """
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            own = Path(root + path)
+            yield from (one for one in (own, *own.parents) if one.is_relative_to(root) and one.is_dir())
+            return

@@ -1,0 +1,365 @@
+"""Pools of actors of the local backend, as the driver sees them: starts, replaces, scales and ends actors.
+
+No call passes here. An actor is ready once it has said so, and leaves when its pool shrinks: then no more calls are
+sent to it, and it ends when it has none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from curate.errors import PoolFailed
+from curate.local.actor import ActorReady, ActorStatus, Look, SetupRaised, record_of
+from curate.local.calls import REFRESH_S, Board, Member
+from curate.local.processes import Process, Processes, end_of
+from curate.local.server import WorkerEnd
+from curate.local.worker import ActorPlace, Hello, PoolAddress
+from curate.log import get_logger
+from curate.runtime.protocol import PoolSpec, PoolState, TaskEnd, TaskFinished
+from curate.runtime.scaling import LoadTrend, PoolLoad, fits, needs, scale, take_resources
+
+LOOK_S = 1.0
+"""How often actors are asked how they are."""
+WAIT_S = 0.25
+"""How often it is looked whether to stop waiting for a pool that starts."""
+MAX_FAILED_STARTS = 3
+"""Actors in a row that die while they start, before a pool without any has failed."""
+RETRY_S = 60.0
+"""Longest wait before an actor is started after others failed to."""
+CANCEL_S = 3.0
+"""How long an actor may go on with a call of a task that was cancelled."""
+SETUP_S = 600.0
+"""How long an actor may take to be set up."""
+MAX_ENDED = 1000
+"""Actors that have ended and are remembered."""
+
+
+@dataclass(eq=False, slots=True)
+class _Actor:
+    """An actor that was started and is not known to have ended."""
+
+    serial: int
+    path: str
+    begun_s: float
+    release: Callable[[], None]
+    """Gives back what it holds."""
+    process: Process | None = None
+    pid: int = 0
+    ready: bool = False
+    status: ActorStatus | None = None
+    before: ActorStatus | None = None
+    """What it said before that."""
+    leaves_s: float | None = None
+    """Since when no calls are to be sent to it."""
+
+    @property
+    def busy(self) -> float:
+        """Share of the time between the last two looks in which it was at work."""
+        if self.status is None or self.before is None or self.status.at_s <= self.before.at_s:
+            return 0.0
+        return min(1.0, (self.status.worked_s - self.before.worked_s) / (self.status.at_s - self.before.at_s))
+
+    @property
+    def queued(self) -> int:
+        return self.status.queued if self.status else 0
+
+
+@dataclass(eq=False, slots=True)
+class _Pool:
+    """A pool and its actors."""
+
+    number: int
+    spec: PoolSpec
+    size: int
+    """Actors that it should have."""
+    address: PoolAddress
+    actors: dict[int, _Actor] = field(default_factory=dict)
+    serials: Iterable[int] = field(default_factory=itertools.count)
+    failed_starts: int = 0
+    """In a row."""
+    wait_until_s: float = -math.inf
+    """No actor is started before."""
+    dismissed: list[int] = field(default_factory=list)
+    ended: dict[int, TaskFinished] = field(default_factory=dict)
+    trend: LoadTrend = field(default_factory=LoadTrend)
+    start_s: float = 0.0
+    """How long the last actor took to load."""
+    share: int = 2
+    board: Board | None = None
+
+    @property
+    def staying(self) -> list[_Actor]:
+        return [one for one in self.actors.values() if one.leaves_s is None]
+
+    @property
+    def ready(self) -> list[_Actor]:
+        return [one for one in self.actors.values() if one.ready]
+
+    def show(self) -> None:
+        """Tells the callers who is there, if that has changed."""
+        there = [one for one in self.ready if one.leaves_s is None] or self.ready
+        board = Board(
+            tuple(Member(one.serial, one.path, one.pid) for one in there),
+            frozenset(self.dismissed[-MAX_ENDED:]),
+            dict(list(self.ended.items())[-MAX_ENDED:]),
+            self.share,
+        )
+        if board != self.board:
+            board.publish(self.address.board)
+            self.board = board
+
+
+class Pools:
+    """The pools of one program. Their programs are those of the processes, after that of the tasks."""
+
+    def __init__(
+        self,
+        specs: Sequence[PoolSpec],
+        processes: Processes,
+        task: Mapping[str, float],
+        has: Mapping[str, float],
+        hold: Callable[[PoolSpec], tuple[dict[str, str], Callable[[], None]] | None],
+    ) -> None:
+        """`hold` takes what an actor holds, and returns its variables and what gives it back; None if there is no GPU
+        for it now."""
+        self._processes = processes
+        self._task = task
+        self._has = has
+        self._hold = hold
+        self._log = get_logger()
+        self._failed: PoolFailed | None = None
+        self._looked_s = self._scaled_s = time.monotonic()
+        self._cancelled: dict[int, float] = {}
+        """Tasks that were cancelled, and when."""
+        self._pools = [
+            _Pool(number, spec, spec.min_size, PoolAddress(spec.name, f"{processes.folder}/{_name()}.board"))
+            for number, spec in enumerate(specs, 1)
+        ]
+        for pool in self._pools:
+            pool.show()
+
+    @property
+    def addresses(self) -> tuple[PoolAddress, ...]:
+        """Where callers find them."""
+        return tuple(pool.address for pool in self._pools)
+
+    def wait(self, stopped: Callable[[], bool]) -> None:
+        """Waits until each pool has an actor that is ready, or `stopped` says so. Raises PoolFailed."""
+        while not stopped():
+            self.tend(0)
+            if all(pool.ready for pool in self._pools):
+                return
+            self._processes.wait(WAIT_S)
+
+    def tend(self, tasks: int) -> None:
+        """Does what is due; `tasks` are in flight. Raises PoolFailed."""
+        now_s = time.monotonic()
+        looks = now_s - self._looked_s >= LOOK_S
+        for pool in self._pools:
+            self._hurry(pool, now_s)
+            self._let_go(pool, now_s)
+        if looks:
+            self._looked_s = now_s
+            self._scale(now_s)
+            self._look(now_s)
+        for pool in self._pools:
+            self._fill(pool, now_s)
+            pool.share = max(2, math.ceil(pool.spec.max_in_flight * len(pool.ready) / max(1, tasks)))
+            pool.show()
+        if self._failed is not None:
+            raise self._failed
+
+    def cancelled(self, tasks: Iterable[int]) -> None:
+        """Ends the actors that go on with calls of tasks that were cancelled. What waits of those, they drop."""
+        now_s = time.monotonic()
+        for task in tasks:
+            self._cancelled.setdefault(task, now_s)
+
+    def held(self) -> dict[str, float]:
+        """Returns what all actors hold."""
+        held: dict[str, float] = {}
+        for pool in self._pools:
+            take_resources(held, needs(pool.spec.resources), -len(pool.actors))
+        return held
+
+    def states(self) -> list[PoolState]:
+        """Returns how the pools are doing."""
+        return [
+            PoolState(
+                pool.spec.name,
+                ready=len(pool.ready),
+                starting=max(len(pool.actors), pool.size) - len(pool.ready),
+                queued=sum(one.queued for one in pool.ready),
+                busy=_mean([one.busy for one in pool.ready]),
+            )
+            for pool in self._pools
+        ]
+
+    def close(self) -> None:
+        """Removes what callers were told. Their actors end with the processes."""
+        for pool in self._pools:
+            for path in (pool.address.board, *(one.path for one in pool.actors.values())):
+                Path(path).unlink(missing_ok=True)
+                Path(record_of(path)).unlink(missing_ok=True)
+
+    # Actors
+
+    def _start(self, pool: _Pool, now_s: float) -> bool:
+        """Starts an actor; returns False if there is no GPU for it now."""
+        held = self._hold(pool.spec)
+        if held is None:
+            return False
+        environ, release = held
+        # Short: it is the name of a socket.
+        actor = _Actor(next(iter(pool.serials)), f"{self._processes.folders[0]}/{_name()}.a", now_s, release)
+        pool.actors[actor.serial] = actor
+        actor.process = self._processes.fork(
+            pool.number, environ, lambda value: self._hear(pool, actor, value), actor=ActorPlace(actor.path)
+        )
+        return True
+
+    def _end(self, pool: _Pool, actor: _Actor) -> None:
+        """Ends an actor now. What it works on is made again, and no call is to blame."""
+        pool.dismissed.append(actor.serial)
+        actor.ready, actor.leaves_s = False, actor.leaves_s or time.monotonic()
+        pool.show()
+        if actor.process is not None:
+            self._processes.kill(actor.process)
+
+    def _hear(self, pool: _Pool, actor: _Actor, value: Any) -> None:
+        match value:
+            case Hello(pid):
+                actor.pid = pid
+            case ActorReady(setup_s):
+                if actor.serial not in pool.dismissed:
+                    actor.ready, pool.failed_starts, pool.start_s = True, 0, setup_s
+                    pool.show()
+            case SetupRaised(says):
+                pool.dismissed.append(actor.serial)
+                self._not_started(pool, says, fails=True)
+            case ActorStatus():
+                actor.before, actor.status = actor.status, value
+            case WorkerEnd():
+                del pool.actors[actor.serial]
+                actor.release()
+                self._ended(pool, actor, value)
+
+    def _ended(self, pool: _Pool, actor: _Actor, value: WorkerEnd) -> None:
+        assert actor.process is not None
+        end = end_of("actor", 0, actor.pid, actor.process, value)
+        pool.ended[actor.serial] = end
+        pool.show()
+        if actor.serial in pool.dismissed:
+            return
+        if actor.ready:
+            if actor.leaves_s is None:
+                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_fields(end))
+        elif end.end is not TaskEnd.LOST:
+            self._not_started(pool, end.detail, fails=pool.failed_starts + 1 >= MAX_FAILED_STARTS)
+
+    def _not_started(self, pool: _Pool, says: str, *, fails: bool) -> None:
+        pool.failed_starts += 1
+        pool.wait_until_s = time.monotonic() + min(RETRY_S, 2.0**pool.failed_starts)
+        if fails and not pool.ready:
+            often = f", {pool.failed_starts} times in a row" if pool.failed_starts >= MAX_FAILED_STARTS else ""
+            self._failed = PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{says}")
+        else:
+            self._log.warning("an actor could not start", pool=pool.spec.name, detail=says[-300:])
+
+    def _hurry(self, pool: _Pool, now_s: float) -> None:
+        """Ends actors whose setup does not return."""
+        for actor in pool.staying:
+            if not actor.ready and now_s - actor.begun_s >= SETUP_S:
+                self._end(pool, actor)
+                says = f"setup did not return within {SETUP_S:g} s, in process {actor.pid} on {platform.node()}"
+                self._not_started(pool, says, fails=True)
+
+    def _let_go(self, pool: _Pool, now_s: float) -> None:
+        """Ends actors that leave and have done what they had."""
+        for actor in [one for one in pool.ready if one.leaves_s is not None]:
+            told = pool.board is not None and all(one.serial != actor.serial for one in pool.board.members)
+            if not told:
+                # There is no other: it goes on until there is.
+                actor.leaves_s = now_s
+                continue
+            assert actor.leaves_s is not None
+            status = actor.status
+            # By then everybody has read that it leaves, and has sent what was on its way.
+            late_s = actor.leaves_s + 3 * REFRESH_S
+            if status is not None and status.at_s > late_s and status.task is None and not status.queued:
+                self._end(pool, actor)
+
+    def _fill(self, pool: _Pool, now_s: float) -> None:
+        """Starts the actors that are missing, lets go of those that are too many: those with the least to do."""
+        if now_s >= pool.wait_until_s and self._failed is None:
+            for _ in range(pool.size - len(pool.staying)):
+                if not fits(self._has, needs(pool.spec.resources)) or not self._start(pool, now_s):
+                    break
+        staying = pool.staying
+        queue = sorted(staying, key=lambda one: (one.ready, one.queued, -one.serial))
+        for actor in queue[: max(0, len(staying) - pool.size)]:
+            if actor.ready:
+                actor.leaves_s = now_s
+            else:
+                self._end(pool, actor)
+
+    def _scale(self, now_s: float) -> None:
+        elapsed_s, self._scaled_s = now_s - self._scaled_s, now_s
+        loads = [
+            PoolLoad(
+                needs(pool.spec.resources),
+                pool.spec.min_size,
+                pool.spec.max_size,
+                pool.size,
+                sum(one.ready for one in pool.staying),
+                sum(one.queued for one in pool.ready),
+                _mean([one.busy for one in pool.staying if one.ready]),
+                pool.start_s,
+                pool.trend,
+            )
+            for pool in self._pools
+        ]
+        free = dict(self._has)
+        take_resources(free, self.held())
+        for pool, load, target in zip(self._pools, loads, scale(loads, [free], self._task, elapsed_s), strict=True):
+            if target.size != load.size:
+                self._log.info("a pool is scaled", pool=pool.spec.name, size=target.size, before=load.size)
+            pool.size, pool.trend = target.size, target.trend
+
+    def _look(self, now_s: float) -> None:
+        """Asks each actor how it is, and ends those that go on with what was cancelled."""
+        due = {task: at_s for task, at_s in self._cancelled.items() if now_s - at_s >= CANCEL_S}
+        for pool in self._pools:
+            for actor in pool.ready:
+                status = actor.status
+                at_s = None if status is None or status.task is None else due.get(status.task)
+                # What it worked on before that may be over.
+                if at_s is not None and status is not None and status.at_s - at_s >= CANCEL_S:
+                    self._log.warning("an actor continues a cancelled call and is stopped", pool=pool.spec.name)
+                    self._end(pool, actor)
+                elif actor.process is not None:
+                    actor.process.say(Look())
+        self._cancelled = {task: at_s for task, at_s in self._cancelled.items() if now_s - at_s < 10 * CANCEL_S}
+
+
+_names = itertools.count()
+
+
+def _name() -> str:
+    return f"{os.getpid()}-{next(_names)}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _fields(end: TaskFinished) -> dict[str, Any]:
+    return {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}

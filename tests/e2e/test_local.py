@@ -1,0 +1,121 @@
+"""Workers on this machine, without Ray, that die, hang or run out of memory, under a job run as users run it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.local import machine
+from curate.observe.failures import read_failures
+from tests.support.harness import (
+    Ended,
+    Place,
+    balanced,
+    corpus,
+    executions,
+    job_summary,
+    outputs,
+    run,
+    totals,
+    workers,
+)
+
+pytestmark = pytest.mark.slow
+TROUBLE = "tests/e2e/jobs/trouble.py"
+FILES = corpus(sizes=(60, 30, 60, 40, 70, 10, 45, 20))
+NAMES = sorted(FILES)
+TIMEOUT_S = 8.0
+MIB = 1 << 20
+
+
+@dataclass
+class Work:
+    """A job over the files of this module, and the same job undisturbed."""
+
+    place: Place
+    source: str
+    trace: Path
+
+    def run(self, *trouble: str, **env: str) -> Ended:
+        own = ["--input", self.source, "--output", f"{self.place.root}/out", "--once-dir", str(self.trace.parent)]
+        return run(TROUBLE, "--json", "--backend", "local", *own, "--trace", str(self.trace), *trouble, env=env)
+
+    def failure(self, kind: str) -> dict[str, Any]:
+        """Returns what the ledger says of the one try that failed, of that kind, at a known place."""
+        (group,) = read_failures(f"{self.place.root}/out").all_groups()
+        assert group.kinds == {kind: 1}
+        assert group.example["node"] == platform.node()
+        assert group.example["pid"] in workers(self.trace)
+        return dict(group.example)
+
+    def check(self, ended: Ended, again: str) -> None:
+        """Checks that the output and all that is counted are those of a job in which nothing happened; but that one
+        shard was tried twice."""
+        assert ended.code == 0, ended.err
+        whole = run(TROUBLE, "--backend", "inline", "--json", "--input", self.source, "--output", self.whole)
+        assert whole.code == 0, whole.err
+        assert totals(ended.json) == totals(whole.json)
+        assert balanced(ended.json["rows"])
+        assert outputs(self.place.objects("out")) == outputs(self.place.objects("whole"))
+        assert job_summary(self.place.objects("out")) == job_summary(self.place.objects("whole"))
+        assert ended.json["tasks"]["attempts"] == len(NAMES)
+        begun = {name.split(":")[0]: count for name, count in executions(self.trace).items()}
+        assert begun == dict.fromkeys(NAMES[1:], 1) | {again: 2}
+
+    @property
+    def whole(self) -> str:
+        return f"{self.place.root}/whole"
+
+
+@pytest.fixture
+def work(local: Place, tmp_path: Path) -> Work:
+    made = Work(local, local.write("in", FILES), tmp_path / "trace")
+    # What follows needs no task to find out the schema.
+    assert made.run("--limit", "1").code == 0
+    made.trace.unlink()
+    return made
+
+
+def test_a_worker_is_killed_in_a_bundle(work: Work) -> None:
+    """The shard that it died of runs again; those before and behind it in the task run once."""
+    work.check(work.run("--kills", NAMES[3]), again=NAMES[3])
+    assert work.failure("crashed")["error"] == "crashed: the worker died: killed by SIGKILL"
+
+
+def test_a_task_hangs(work: Work) -> None:
+    """Once the shard has taken `task_timeout_s`, its worker is killed, and it runs again."""
+    began_s = time.monotonic()
+    ended = work.run("--hangs", NAMES[5], "--task-timeout-s", str(TIMEOUT_S))
+    assert time.monotonic() - began_s > TIMEOUT_S
+    work.check(ended, again=NAMES[5])
+    work.failure("timed_out")
+
+
+def test_a_task_leaks_until_it_is_killed(work: Work) -> None:
+    """The shard alone is launched again; the ledger says how much its worker held, and what there was."""
+    limit = 800 * MIB
+    ended = work.run("--leaks", NAMES[2], **{machine.MEMORY: str(limit)})
+    work.check(ended, again=NAMES[2])
+    failure = work.failure("out_of_memory")
+    says = r"out of memory: the worker used [\d.]+ MiB when its node ran out of memory"
+    assert re.fullmatch(says, failure["error"])
+    assert f"of {limit:,} bytes" in failure["traceback"]
+    assert 300 * MIB < failure["peak_bytes"] < 3 * limit
+
+
+def test_no_file_is_left_behind(work: Work, tmp_path: Path) -> None:
+    """Nothing of a run that ended stays among the temporaries, nor in shared memory."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    assert work.run(TMPDIR=str(folder)).code == 0
+    deadline = time.monotonic() + 600
+    while list(folder.glob("curate-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [path for path in folder.iterdir() if path.name != f"curate-{os.geteuid()}"] == []

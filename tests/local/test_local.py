@@ -1,0 +1,294 @@
+"""The local backend: what ends its workers, what they may hold, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from curate.errors import ConfigError
+from curate.local import machine, spawner
+from curate.local.backend import LocalBackend
+from curate.runtime.protocol import BlockReady, Message, Resources, Started, TaskEnd, TaskFinished
+from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
+from tests.backends.polling import begun, ends, polled, the_end
+from tests.streaming.streaming import Blocks
+from tests.support.fakes import NEVER_S
+from tests.support.harness import ROOT, wait_until
+from tests.support.nodes import alive
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
+    """One with two CPUs and a program that calls what it is given."""
+    monkeypatch.setattr(machine, "cpus", lambda: 2.0)
+    made = LocalBackend()
+    made.start(Resources())
+    made.load(Calling())
+    yield made
+    made.close()
+
+
+def server() -> int:
+    """Returns the process of the fork server."""
+    assert spawner._server is not None
+    return spawner._server._process.pid
+
+
+DRIVER = """
+import os, sys, time
+from curate.local import machine
+from curate.local.backend import LocalBackend
+from curate.runtime.protocol import Resources
+from tests.backends.calling import Calling, parent_and_child
+
+backend = LocalBackend()
+backend.start(Resources())
+backend.load(Calling())
+backend.launch(1, [(parent_and_child, sys.argv[1])], 1, announce=True)
+if sys.argv[2] == "waits":
+    while True:
+        backend.poll(1.0)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+if sys.argv[2] == "forks":
+    # A copy has all files of this process, so that nobody sees them closed.
+    if os.fork():
+        open(sys.argv[1] + ".forked", "w").close()
+    time.sleep(1000)
+if sys.argv[2] == "raises":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("how", ["waits", "forks", "raises", "ends"])
+def test_workers_end_with_their_driver(how: str, tmp_path: Path) -> None:
+    """However it ends: killed in the middle of a wait, with a copy of it alive, by an error, or as it should. And so
+    does what workers have started, and the fork server, and its files."""
+    pids, folder = tmp_path / "pids", tmp_path / "tmp"
+    folder.mkdir()
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    arguments = [sys.executable, "-c", DRIVER, str(pids), how]
+    with subprocess.Popen(arguments, env=environ, start_new_session=True) as driver:
+        try:
+            wait_until(Path(f"{pids}.forked" if how == "forks" else pids).exists, "the task runs")
+            if how in ("waits", "forks"):
+                driver.kill()
+            driver.wait(timeout=NEVER_S)
+            processes = [int(pid) for pid in pids.read_text().split()]
+            wait_until(lambda: not any(alive(pid) for pid in processes), "all processes end")
+            wait_until(lambda: not list(folder.iterdir()), "its files are gone")
+        finally:
+            if how == "forks":
+                os.killpg(driver.pid, signal.SIGKILL)
+
+
+def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> None:
+    """What ran is lost, which is no fault of its shards; what is launched then runs."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(1, [(abs, -1), (process_while, str(hold))], 1, announce=True)
+    (pid,) = begun(hold)
+    os.kill(server(), signal.SIGKILL)
+    news = polled(backend, ends(1))
+    assert [type(one) for one in news] == [Started, Message, TaskFinished]
+    assert (the_end(news).end, the_end(news).detail) == (TaskEnd.LOST, "the process that starts workers was killed")
+    wait_until(lambda: not alive(pid), "its worker ends with it")
+    backend.launch(2, [(abs, -2)], 1)
+    assert polled(backend, ends(1))[0] == Message(2, [2])
+
+
+def test_what_a_worker_has_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:
+    """Of a task that is cancelled."""
+    pids = tmp_path / "pids"
+    backend.launch(1, [(parent_and_child, str(pids))], 1)
+    wait_until(pids.exists, "the task runs")
+    backend.cancel(1)
+    assert the_end(polled(backend, ends(1))).end is TaskEnd.CANCELLED
+    wait_until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()[:2]), "both end")
+
+
+def test_the_largest_worker_is_killed_when_memory_runs_out(
+    backend: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end says so, with figures; another task goes on. With as much as there is, it would be alone."""
+    limit = 400 << 20
+    monkeypatch.setenv(machine.MEMORY, str(limit))
+    backend.start(Resources())
+    backend.load(Calling())
+    assert backend.largest_memory() == limit
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(1, [(process_while, str(hold))], 1)
+    begun(hold)
+    backend.launch(2, [(take_memory, 2 << 30)], 1, announce=True)
+    end = the_end(polled(backend, ends(1)))
+    assert (end.task, end.end) == (2, TaskEnd.OUT_OF_MEMORY)
+    assert end.peak_bytes > limit // 2
+    first, figures = end.detail.splitlines()
+    assert first.startswith("the worker used ")
+    assert first.endswith("iB when its node ran out of memory")
+    assert f"of {limit:,} bytes" in figures
+    hold.unlink()
+    assert the_end(polled(backend, ends(1))).end is TaskEnd.RETURNED
+
+
+def test_tasks_hold_the_memory_that_they_ask_for(backend: LocalBackend, tmp_path: Path) -> None:
+    """One that asks for all of it runs alone, and others wait for it."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(1, [(process_while, str(hold))], 1, memory=backend.largest_memory())
+    begun(hold)
+    backend.launch(2, [(abs, -2)], 1, memory=1 << 30)
+    backend.launch(3, [(abs, -3)], 1)
+    assert polled(backend, ends(1))[0] == Message(3, [3])
+    hold.unlink()
+    assert [one.task for one in polled(backend, ends(2)) if isinstance(one, TaskFinished)] == [1, 2]
+
+
+def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task sees its own; two may share one; more than there are is refused with the arithmetic."""
+    monkeypatch.setattr(machine, "cpus", lambda: 8.0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    made = LocalBackend()
+    with pytest.raises(ConfigError, match=r"a task needs .*'GPU': 3.*but this machine has .*'GPU': 2"):
+        made.start(Resources(num_gpus=3))
+    for each, slots, seen in ((1.0, 2, ["3", "GPU-5"]), (2.0, 1, ["3,GPU-5"]), (0.5, 4, ["3", "3", "GPU-5", "GPU-5"])):
+        made.start(Resources(num_cpus=0, num_gpus=each))
+        made.load(Calling())
+        assert made.slots() == slots
+        for task in range(slots):
+            made.launch(task, [(os.getenv, "CUDA_VISIBLE_DEVICES"), (time.sleep, 0.2)], 2, announce=True)
+        news = polled(made, ends(slots))
+        assert sorted(one.items[0] for one in news if isinstance(one, Message) and one.items[0]) == seen
+    made.close()
+
+
+def files() -> set[Path]:
+    """Returns the blocks that are stored."""
+    assert spawner._server is not None
+    return {one for folder in spawner._server.folders for one in Path(folder).iterdir() if one.suffix == ""}
+
+
+def offered(count: int) -> Callable[[list[Any]], bool]:
+    return lambda news: sum(isinstance(one, BlockReady) for one in news) == count
+
+
+def test_blocks_leave_nothing_behind(backend: LocalBackend, tmp_path: Path) -> None:
+    """Neither one that was consumed, nor one that was dropped, or offered to nobody; what was fetched stays."""
+    before = files()
+    backend.load(Blocks(tmp_path, 1000))
+    programs = files() - before
+    backend.launch(1, (0, 4), 1, stream=True)
+    polled(backend, offered(1))
+    first = backend.take(1)
+    polled(backend, offered(1))
+    second = backend.take(1)
+    polled(backend, offered(1))
+    assert len(files() - before - programs) == 3
+    table: pa.Table = first.fetch()
+    del second, first
+    assert len(files() - before - programs) == 1
+    backend.cancel(1)
+    assert the_end(polled(backend, ends(1))).end is TaskEnd.CANCELLED
+    assert files() - before - programs == set()
+    assert table.num_rows == 1000
+    backend.close()
+    assert files() <= before
+
+
+def test_a_block_goes_where_there_is_room(tmp_path: Path) -> None:
+    """Shared memory may be small: then on disk."""
+    from curate.local import blocks as stored
+
+    table = pa.table({"n": range(100_000)})
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "1").symlink_to("/dev/full")
+    (tmp_path / "disk").mkdir()
+    found = stored.store(table, [str(tmp_path / "full"), str(tmp_path / "disk")], "1")
+    assert found.path == str(tmp_path / "disk" / "1")
+    assert stored.LocalBlock(found, 1).fetch().equals(table)
+
+
+IMPORTS = """
+import sys, threading
+from curate.local.backend import LocalBackend
+from curate.runtime.protocol import Resources, TaskFinished
+sys.path.insert(0, sys.argv[1])
+import starts
+from tests.backends.calling import Calling
+
+backend = LocalBackend()
+backend.start(Resources())
+backend.load(Calling())
+for _ in range(2):
+    backend.load(starts.Program())
+    backend.launch(1, None, 1)
+    news = []
+    while not any(isinstance(one, TaskFinished) for one in news):
+        news += backend.poll(1.0)
+    print(news[0].items[0])
+backend.close()
+assert "ray" not in sys.modules
+"""
+STARTS = """
+import threading
+from dataclasses import dataclass
+lock = threading.Lock()
+def hold():
+    while True:
+        lock.acquire(timeout=0.001)
+threading.Thread(target=hold, daemon=True, name="holds").start()
+@dataclass
+class Program:
+    key: str = "starts"
+    def run(self, payload):
+        import sys
+        yield [one.name for one in threading.enumerate()], "ray" in sys.modules
+"""
+
+
+def test_nothing_is_forked_that_has_threads(tmp_path: Path) -> None:
+    """A module that starts one when it is imported is imported by each worker; that is said once. Ray is imported by
+    none, nor by the driver."""
+    (tmp_path / "starts.py").write_text(STARTS)
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    arguments = [sys.executable, "-c", IMPORTS, str(tmp_path)]
+    ended = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=NEVER_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["(['MainThread', 'holds'], False)"] * 2
+    assert ended.stderr.count("each worker imports its modules by itself") == 1
+
+
+def test_a_program_that_workers_cannot_load(backend: LocalBackend) -> None:
+    """Each task raises what that raised."""
+    backend.load(Unloadable())
+    backend.launch(1, None, 1)
+    end = the_end(polled(backend, ends(1)))
+    assert end.end is TaskEnd.RAISED
+    assert end.detail.splitlines()[-1] == "ValueError: not here"
+
+
+class Unloadable:
+    """A program that only the driver has."""
+
+    key = "unloadable"
+
+    def __reduce__(self) -> Any:
+        return refused, ()
+
+    def run(self, payload: Any) -> Iterator[Any]:
+        del payload
+        yield
+
+
+def refused() -> None:
+    raise ValueError("not here")
