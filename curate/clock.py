@@ -1,4 +1,4 @@
-"""Time, as something that can be handed in: the real clock here, a fake one in tests."""
+"""The clock as an argument: the real one here, a fake one in tests."""
 
 from __future__ import annotations
 

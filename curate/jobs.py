@@ -1,9 +1,8 @@
-"""The jobs that curate brings, to run (`curate run toxicity`) and to subclass:
+"""The built-in jobs, to run (`curate run toxicity`) and to subclass:
 
     from curate.jobs.toxicity import Toxicity
 
-Each is a file that is a program too. They lie in `jobs/` at the top of the repository; a wheel has them beside this
-file.
+Each file is also a program. They are in `jobs/` at the top of the repository; a wheel has them beside this file.
 """
 
 from __future__ import annotations

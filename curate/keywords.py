@@ -1,5 +1,6 @@
-"""Options: keyword arguments that several functions take alike, as `help()` and editors show them; and what messages
-call an option, which is given to a function or on the command line."""
+"""Options: keyword arguments that several functions share, as `help()` and editors show them; and their names in
+messages,
+in the words of Python or of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that wait for a store, made some ahead of who takes their results."""
+"""Runs calls to a store ahead of the consumer of their results, in threads."""
 
 from __future__ import annotations
 

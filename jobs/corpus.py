@@ -1,18 +1,18 @@
 """From pages to training shards: `python jobs/corpus.py --input 'gs://b/pages/*.jsonl.gz' --output gs://b/train
 --work gs://b/train-work --shards 64`.
 
-One pipeline, of which every step is a part of this library: what `jobs/quality.py` and `jobs/langid.py` keep, without
-exact copies and without near ones, in random order.
+Keeps the texts that `jobs/quality.py` and `jobs/langid.py` keep, drops exact and near duplicates, and writes the rest
+in random order.
 
     read -> quality rules -> language -> checkpoint <work>/filtered
          -> dedup_exact              -> checkpoint <work>/exact
          -> dedup_minhash            -> checkpoint <work>/unique
          -> random_shuffle -> shards
 
-Deduplication reads its input twice, or four times, so that what is slow comes before a checkpoint. Checkpoints are
-datasets of their own, in the order of the input, with ledgers and books (`curate status <work>/filtered`), and outlive
-the job. Which texts were dropped as copies is told beside the last two, in `_side/duplicates/`. Other parameters need
-another `--work`, as they need another `--output`.
+Deduplication reads its input twice, or four times, so slow steps come before a checkpoint. Each checkpoint is a
+separate dataset, in the order of the input, with its own ledger (`curate status <work>/filtered`), and stays after the
+job. The last two list the dropped texts in `_side/duplicates/`. Other parameters need another `--work` and another
+`--output`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from curate.pipeline.step import ActorPool
 
 
 class Languages:
-    """Adds the language of each text, and how sure that is. Made once in each actor."""
+    """Adds the language of each text and its score. One instance in each actor."""
 
     def __init__(self, column: str) -> None:
         self._column = column
@@ -49,16 +49,14 @@ class Corpus(Quality):
     """
 
     version = "1"
-    work: str = param(
-        help="where what is filtered, and what is unique of it, is kept: an output prefix of its own", identity=False
-    )
+    work: str = param(help="output prefix for the checkpoints, separate from the output", identity=False)
     languages: list[str] = param(["en"], help="languages to keep, such as en,de")
-    threshold: float = param(0.8, help="similarity of texts from which one of them is dropped, up to 1")
-    shards: int = param(help="files to write, of as many rows each, to one")
-    seed: int = param(0, help="of the order of rows; another seed is another order")
+    threshold: float = param(0.8, help="Jaccard similarity from which two texts are near duplicates, up to 1")
+    shards: int = param(help="number of output files; their row counts differ by one at most")
+    seed: int = param(0, help="seed of the random order; another seed gives another order")
 
     def check(self) -> None:
-        """Refuses what would keep nothing, or not what was meant."""
+        """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
         super().check()
         if not self.languages:
             raise ConfigError("--languages is empty, so no text would be kept; give at least one, such as en")

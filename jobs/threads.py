@@ -1,19 +1,19 @@
-"""Put comments together to threads: `python jobs/threads.py --input 'gs://b/RC_*.zst' --output gs://b/threads`.
+"""Group comments into threads: `python jobs/threads.py --input 'gs://b/RC_*.zst' --output gs://b/threads`.
 
-Comments come one a row, in the fields of Pushshift's dumps (id, link_id, parent_id, subreddit, author, created_utc,
-score, body), in any number of files and in any order. There comes out one row for each thread, in order of `link_id`:
+Reads one comment per row, with the fields of Pushshift's dumps (id, link_id, parent_id, subreddit, author, created_utc,
+score, body), in any number of files and in any order. Writes one row for each thread, in order of `link_id`:
 
 - `link_id`, `subreddit`: of the thread; the subreddit is that of its first comment.
-- `text`: what was said, as it is read: each comment, and after it the answers to it, and to those.
-- `comments`: all of them by time, as a list of id, parent_id, parent, depth, author, created_utc, score and body. Where
-  the comment that one answers is in this list, `parent` is its place, from 0; `depth` is how many are above it.
-- `num_comments`: how many there are in that list. `num_omitted`: how many are not, for there were more than
-  `--max-comments`. `num_duplicates`: rows that were left out, for a row of that id came before.
-- `num_orphans`: how many answer a comment, and stand where an answer to the post would.
-- `num_authors`, without those who are deleted; `max_depth`; `first_utc` and `last_utc`, in seconds since 1970.
+- `text`: the comments in reading order: each comment is followed by its replies, and their replies.
+- `comments`: the comments by time, as a list of id, parent_id, parent, depth, author, created_utc, score and body.
+  `parent` is the position (from 0) of the parent comment in this list, if it is in it; `depth` counts its ancestors.
+- `num_comments`: the length of that list. `num_omitted`: comments beyond `--max-comments`. `num_duplicates`: rows that
+  were dropped because an earlier row has the same id.
+- `num_orphans`: replies whose parent is missing; they are placed like replies to the post.
+- `num_authors`, without deleted ones; `max_depth`; `first_utc` and `last_utc`, in seconds since 1970.
 
-An orphan's parent is not there: it was removed, is from before the dump, or was omitted. Where comments are each
-other's answers, the first of them is one. Of one time, the order is that of the input; without a time, last.
+An orphan's parent was removed, is older than the dump, or was omitted. If comments are replies to each other, the first
+of them is an orphan. Comments with equal times keep the order of the input; those without a time come last.
 
 The output is a corpus of threads: `jobs/toxicity.py --id-column link_id` scores it.
 """
@@ -67,11 +67,11 @@ THREAD = pa.schema(
 
 
 class Threads(Job):
-    """Put comments together to whole threads, one a row.
+    """Group comments into whole threads, one per row.
 
     All comments of a thread are in memory at once, in one task: about 1 GB for a thread of a million. --max-comments
-    bounds what is written of one: those that came first are kept, and `num_omitted` says how many are not. Rows without
-    an id, a link_id or a body are bad rows, and in quarantine.
+    limits the comments that are written: the first ones are kept, and `num_omitted` counts the others. Rows without an
+    id, a link_id or a body are bad rows, and go to quarantine.
     """
 
     version = "1"
@@ -86,11 +86,11 @@ class Threads(Job):
         "body": pa.field("body", pa.string(), nullable=False),
     }
     output_schema = THREAD
-    max_comments: int = param(100_000, help="comments of a thread, at most; of more, the first ones are kept")
-    separator: str = param("\n\n", help="what stands between comments in the text of a thread")
+    max_comments: int = param(100_000, help="maximum comments of a thread; the first ones are kept")
+    separator: str = param("\n\n", help="separator between comments in the text of a thread")
 
     def check(self) -> None:
-        """Refuses threads without comments."""
+        """Raises ConfigError for a limit below 1."""
         if self.max_comments < 1:
             raise ConfigError(f"--max-comments {self.max_comments} would leave nothing of any thread; give at least 1")
 
@@ -137,7 +137,7 @@ def thread(comments: pa.Table, *, most: int, separator: str) -> pa.Table:
 
 
 def in_time(comments: pa.Table) -> tuple[np.ndarray[Any, Any], int]:
-    """Returns the rows of comments by time, each id once, and how many rows were left out for that.
+    """Returns the rows of comments by time, each id once, and the number of duplicates.
 
     >>> rows, twice = in_time(pa.table({"id": ["a", "b", "a"], "created_utc": [5, 3, 1]}))
     >>> rows.tolist(), twice
@@ -154,7 +154,7 @@ def in_time(comments: pa.Table) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def parents_of(ids: list[str], parent_ids: list[str | None]) -> list[int | None]:
-    """Returns the place of what each comment answers; None for the post, and for what is not there.
+    """Returns the position of each comment's parent; None for the post, and for a missing comment.
 
     >>> parents_of(["a", "b", "c"], ["t3_x", "t1_a", "t1_gone"])
     [None, 0, None]
@@ -180,7 +180,7 @@ def parents_of(ids: list[str], parent_ids: list[str | None]) -> list[int | None]
 
 
 def reading_order(parents: list[int | None]) -> tuple[list[int], list[int]]:
-    """Returns the places of comments in the order in which a thread is read, and how deep each comment is.
+    """Returns the positions of comments in reading order, and the depth of each comment.
 
     >>> reading_order([None, 0, None, 0, 1])
     ([0, 1, 4, 3, 2], [0, 1, 0, 1, 2])

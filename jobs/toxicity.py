@@ -1,7 +1,7 @@
 """Score texts for toxicity: `python jobs/toxicity.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/toxicity`.
 
-One row out for each row in: its id, its text (unless `--no-keep-text`), `toxicity` (float32, 0 to 1) and `toxic`
-(whether that reaches the threshold, both as float32).
+Writes one row for each input row: its id, its text (unless `--no-keep-text`), `toxicity` (float32, 0 to 1) and `toxic`
+(whether the score reaches the threshold; both compared as float32).
 """
 
 from __future__ import annotations
@@ -147,13 +147,13 @@ class Toxicity(TextJob):
     """
 
     version = "1"
-    keep_text: bool = param(True, help="write the text to the output, too")
+    keep_text: bool = param(True, help="also write the text to the output")
     threshold: float = param(0.5, help="score from which a text counts as toxic, 0 to 1")
     model: Asset | None = param(None, help="fastText model (.bin or .ftz), local or a URI")
-    model_label: str | None = param(None, help="the model's label for toxic texts, where it cannot be told")
+    model_label: str | None = param(None, help="the model's label for toxic texts, if it is not one of the usual names")
 
     def check(self) -> None:
-        """Refuses what would score nothing, or not as it was meant."""
+        """Raises ConfigError for an invalid threshold, model or label."""
         if not 0 <= self.threshold <= 1:
             raise ConfigError(f"--threshold {self.threshold:g} is no score; scores are between 0 and 1")
         if self.model_label is not None and self.model is None:

@@ -29,7 +29,8 @@ _find_python() {
     for name in python3.11 python3.12 python3.13 python3; do
         # A name on PATH proves little: it may be a version manager's placeholder, or lack the parts that make a venv.
         if "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
-            command -v "$name"
+            # That which an environment was made of: the one that is activated may be the one that is made anew.
+            "$name" -c 'import sys; print(sys._base_executable)'
             return
         fi
     done

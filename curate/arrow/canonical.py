@@ -1,10 +1,9 @@
-"""Rows as they are stored in run files: equal rows are equal bytes, whatever arrays they came in.
+"""The canonical form of rows in run files: equal rows have equal bytes, in whatever kind of array they were.
 
-What is only a way of storing (dictionaries, views, run-end encoding) is stored plain; the schema of a file has a note
-of what it was, which is what rows become again when they are read for good.
+Dictionaries, views and run-end encoding are stored as plain arrays. The file's schema notes the original type, which
+rows get back when the last stage reads them.
 
-Under a null there may be anything; Arrow's `take` leaves zeros there, but for what lies in the fields of a struct that
-is null.
+The bytes below a null are undefined. Arrow's `take` writes zeros there, except in the fields of a null struct.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows of equal keys as numbers of groups, and sums, extremes and first rows of groups.
+"""Group numbers for rows with equal keys; sums, extremes and first rows of groups.
 
-All goes by the rows in their order, one after the other, so that a sum of floats is the same on every machine, however
-often it is made. Sums of whole numbers and decimals are exact, or raise SumOverflow.
+Rows are processed one after the other, in order, so a sum of floats is always the same, on every machine. Sums of whole
+numbers and decimals are exact, or raise SumOverflow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One frozen hash of rows, and one frozen source of random keys: both are part of what exchanges have on disk.
+"""The hash of rows, and the source of random keys. Both are frozen, because exchanges store their values on disk.
 
-Every value becomes one 64-bit word, or two, by XXH3 over a canonical encoding that says what kind of value it is. What
-kind of array holds it does not matter: dictionaries, views, large types, chunks, slices.
+Every value becomes one 64-bit word, or two, by XXH3 over a canonical encoding that includes the kind of value. The kind
+of array does not matter: dictionaries, views, large types, chunks, slices.
 
     null                       a word of its own; so None, "", 0 and False are four things
     bool                       0 or 1
@@ -14,12 +14,12 @@ kind of array holds it does not matter: dictionaries, views, large types, chunks
     list                       the words of its elements, one after the other
     struct                     the words of its fields, in order; their names do not matter
 
-Eight bytes and less are hashed by numpy, column by column: XXH3 of eight bytes is a dozen operations, the same bits as
-the library gives. What is longer goes through the library value by value, about 100 ns each, and once for each entry of
-a dictionary. The words of several columns are folded one after the other, so that order and number of columns count.
+Eight bytes and less are hashed by numpy, column by column: XXH3 of eight bytes is a dozen operations, with the same
+result as the library. Longer values go through the library one by one, about 100 ns each, and once for each entry of a
+dictionary. The words of several columns are combined in order, so the order and number of columns matter.
 
-XXH3 is not cryptographic: who wants two rows to be taken for one can make it so. Two words of 10 billion rows collide
-by chance once in 10^18 such sets.
+XXH3 is not cryptographic: collisions can be made on purpose. By chance, two words of 10 billion rows collide once in
+10^18 such sets.
 """
 
 from __future__ import annotations

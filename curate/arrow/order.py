@@ -1,9 +1,9 @@
-"""The order of rows by some columns: sorting, places in what is sorted, groups of equal keys.
+"""The order of rows by some columns: sorting, positions in sorted rows, groups of equal keys.
 
-One order whatever the types, that sorting, places and groups agree in: numbers, times and booleans by value (-0.0
-equals 0.0), text and bytes by byte (for text that is by code point), NaN equal to NaN and null to null. Arrow sorts;
-what has an order but is not sorted by Arrow as it lies (float16, views, narrow decimals, dictionaries, runs, UUIDs) is
-brought into a type that is, of the same order.
+Sorting, positions and groups use one order for all types: numbers, times and booleans by value (-0.0
+equals 0.0), text and bytes by byte (for text that is by code point), NaN equal to NaN and null to null. Arrow sorts.
+Types that Arrow cannot sort (float16, views, narrow decimals, dictionaries, runs, UUIDs) are converted to a type with
+the same order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays of a type as another type, in which the same values are stored in another way; and what that takes."""
+"""Converts arrays to another type that stores the same values in another way, and says which conversions exist."""
 
 from __future__ import annotations
 

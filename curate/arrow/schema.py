@@ -1,4 +1,4 @@
-"""Schemas brought to one, and tables brought to a held one: reordered and widened, never narrowed or guessed at."""
+"""Unifies schemas, and conforms tables to a schema: columns are reordered and widened, never narrowed or guessed."""
 
 from __future__ import annotations
 

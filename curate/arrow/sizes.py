@@ -1,4 +1,4 @@
-"""How large rows are; and what is made of a schema, made once: small shards would spend a tenth of their time on it."""
+"""The size of rows in memory. Values that depend only on the schema are computed once: small shards need them often."""
 
 from __future__ import annotations
 

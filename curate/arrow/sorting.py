@@ -1,8 +1,8 @@
 """Stable sorting by columns, several times faster than by comparing rows, as Arrow does.
 
-A column becomes keys of plain numbers, each made only for rows that all keys before it leave equal: whether a value is
-null or NaN; its number; of text its bytes, eight at a time. NumPy's sort of numbers uses vector instructions and is not
-stable; rows that are equal by all keys are put back as they were at the end.
+A column becomes several numeric keys: whether a value is null or NaN; its number; for text its bytes, eight at a time.
+Each key is computed only for rows that are equal by all keys before it. NumPy's sort of numbers uses vector
+instructions and is not stable, so rows that are equal by all keys get their first order back at the end.
 """
 
 from __future__ import annotations

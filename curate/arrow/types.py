@@ -1,4 +1,4 @@
-"""What values of a type are, in whatever way they are stored: asked here, so that every operator answers alike.
+"""Tests of types that ignore how values are stored, in one place, so that all operators agree.
 
 Text is text and bytes are bytes in any offsets, as views, and bytes also of one size; lists are lists of any offsets,
 as views, and of one size. Code that cannot work on one of these ways of storing says so where it asks.

@@ -1,4 +1,4 @@
-"""What is not known of types as no value was seen: columns of nothing but nulls, at any depth; or a whole table."""
+"""Unknown types: columns with only nulls, at any depth, and tables without any row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of user code as Arrow arrays, exactly: of a type that holds every one of them as it is, or refused.
+"""Converts values of user code to Arrow arrays exactly: to a type that can hold each of them, or not at all.
 
 `pa.array` alone is not exact: with a type it turns 0.5 into 0, "abc" into the list ["a", "b", "c"], cuts fractions of a
 second and leaves out keys that a struct does not have; without one it takes "b" beside b"a" for bytes, a time of day

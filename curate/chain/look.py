@@ -1,4 +1,4 @@
-"""Looks at the steps of a chain: at what lies beside their outputs, and what lies where they read. Imports no job."""
+"""Reads the state of a chain's steps from their inputs, outputs and ledgers. Imports no job."""
 
 from __future__ import annotations
 

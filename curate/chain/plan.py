@@ -1,4 +1,4 @@
-"""What must run of a chain: a pure decision over the states of its steps."""
+"""Decides which steps of a chain must run, from their states alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a chain: checks everything first, then runs each step as its job alone is run, in order."""
+"""Runs a chain: checks all steps first, then runs each as a separate job, in order."""
 
 from __future__ import annotations
 

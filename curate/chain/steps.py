@@ -1,4 +1,4 @@
-"""A step of a chain as a value, and what has to hold of all steps together. Touches no storage."""
+"""A step of a chain as a value, and the checks of all steps together. Reads no storage."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _shard(found: FoundJob, shard_id: str) -> Shard | None:
 
 
 def input_position(shard: Shard | None, line: int) -> str:
-    """Returns where a row was in its input; empty where that is unknown: of what the job's own code set aside.
+    """Returns where a row was in its input; empty where that is unknown: after a step that adds or drops rows.
 
     A slice of a file is counted from its own beginning.
 

@@ -1,4 +1,4 @@
-"""Runs one shard of a job here, and shows what becomes of it."""
+"""Runs one shard of a job in this process, and shows the result."""
 
 from __future__ import annotations
 

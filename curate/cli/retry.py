@@ -1,4 +1,4 @@
-"""Runs the failed shards of a job again: the job is found by what its last run wrote down."""
+"""Runs the failed shards of a job again. The record of the last run says which job it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a job: one that curate brings, by its name, or that of a file, by its path. Lists those that it brings."""
+"""Runs a built-in job by its name, or the job of a file by its path. Lists the built-in jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of data that may hold anything, fitted to the terminal."""
+"""Tables of untrusted data, fitted to the width of the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for a terminal and for files: of data that may hold anything, so that nothing of it acts on the terminal."""
+"""Prints lines of untrusted data without control characters that would act on the terminal."""
 
 from __future__ import annotations
 

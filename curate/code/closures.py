@@ -1,6 +1,6 @@
-"""What code depends on that its own text does not show: the values that it closes over; and code that has no text.
+"""The identity of values that code captures, and of code without source text.
 
-A value is hashed by what it is, never by where it lies in memory; one of which that cannot be said is `Unhashable`.
+A value is hashed by its content, never by its address; a value for which that is impossible raises `Unhashable`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A digest of what a class says: its syntax tree, without docstrings, comments and layout.
+"""The digest of a class: of its syntax tree, without docstrings, comments and layout.
 
-It covers the class, its bases outside of curate, and whatever these name, transitively, at the top level of their
-modules and of the user's other modules. What installed packages hold is not covered: the lock file pins that. For a
-class that is made inside a function, the values that its methods close over count as well; for one without a source
+It covers the class, its bases outside of curate, and transitively all top-level names that these use, in their modules
+and the user's other modules. Installed packages are not covered: the lock file pins them. For a class inside a
+function, the captured values of its methods count as well; for one without a source
 file (a notebook), the compiled code of its methods.
 """
 

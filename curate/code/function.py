@@ -1,4 +1,4 @@
-"""What a function is, as text: for a pipeline of functions, which has no version but what its functions say."""
+"""The identity of a function as text: a dataset has no version, only the code of its functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical text of a syntax tree: what the code does, without how it is laid out or explained."""
+"""The canonical text of a syntax tree, without layout, comments and docstrings."""
 
 from __future__ import annotations
 

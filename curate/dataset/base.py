@@ -1,4 +1,4 @@
-"""What all parts of a Dataset stand on: its plan, how it runs, and its blocks."""
+"""The base class of all parts of a Dataset: its plan, its options and its blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks as batches and rows of a consumer: cut to a size, shuffled within a buffer, made ahead, in a format."""
+"""Turns blocks into a consumer's batches and rows: cut to a size, shuffled in a buffer, prefetched, converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a Dataset that brings rows together from everywhere."""
+"""Methods of a Dataset that move rows between shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a Dataset that calls functions with its rows."""
+"""Methods of a Dataset that call user functions with its rows."""
 
 from __future__ import annotations
 

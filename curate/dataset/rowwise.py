@@ -1,4 +1,4 @@
-"""The part of a Dataset that keeps rows in their shards, and calls no function."""
+"""Methods of a Dataset that change rows within their shards and call no function."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The schema of rows that only user functions know, as they are consumed: what a write would hold them to.
+"""The schema of consumed rows that user functions make: the same as in a write.
 
-That of the first rows holds for all. Later ones are widened to it, or refused with the error that a write ends with.
-Where no row is there to tell, an empty table is asked, as a write asks it.
+The first rows decide it. Later rows are widened to it, or refused with the error of a write. If there are no rows, the
+functions process an empty table, as in a write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a dataset's rows cost when they were last made: per operator, and in a sentence what limits them.
+"""Statistics of a dataset's last run: for each operator, and a sentence that names the bottleneck.
 
-A run is kept as it goes on, by those who make the rows, and read by `Dataset.stats` and by what shows progress, from
-any thread.
+The code that makes the rows updates them during the run; `Dataset.stats` and the progress display read them, from any
+thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The part of a Dataset that makes values of all rows."""
+"""Methods of a Dataset that return one value from all rows."""
 
 from __future__ import annotations
 

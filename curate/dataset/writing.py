@@ -1,4 +1,4 @@
-"""The part of a Dataset that keeps its rows in files."""
+"""Methods of a Dataset that write its rows to files."""
 
 from __future__ import annotations
 

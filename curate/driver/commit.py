@@ -1,6 +1,6 @@
-"""What a run writes to its ledger before its first task: job, accepted code, schemas, plan; first, what it removes.
+"""The writes of a run to its ledger before the first task: job, accepted code, schemas, plan. Removals come first.
 
-In an order in which a kill between any two calls leaves a ledger that the next run can go on from.
+Their order is such that after a kill between any two calls the next run can resume.
 """
 
 from __future__ import annotations

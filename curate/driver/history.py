@@ -1,4 +1,4 @@
-"""What is known of shards that earlier runs finished: from the summary, else events, else the outputs themselves."""
+"""The books of shards that earlier runs finished: from the summary, else events, else the outputs themselves."""
 
 from __future__ import annotations
 

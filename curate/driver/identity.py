@@ -1,4 +1,4 @@
-"""Whether an output is another job's: the identity that a job has, and what differs from the one it finds."""
+"""Compares the identity of a job with that of an existing output, and shows the differences."""
 
 from __future__ import annotations
 

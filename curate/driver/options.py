@@ -1,4 +1,4 @@
-"""How to run a job this time: the options that every job has, checked. Nothing here changes a byte of any output."""
+"""The options of a run, checked; every job has them. None changes a byte of any output."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Everything before the first task: what is there, what is to be done, and every reason to refuse.
+"""Everything before the first task: the existing state, the work to do, and all checks.
 
-Only reads, so that a job that is refused leaves nothing behind, not even a ledger of the wrong identity.
+It only reads, so a refused job leaves nothing behind, not even a ledger of the wrong identity.
 """
 
 from __future__ import annotations

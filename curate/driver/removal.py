@@ -1,7 +1,7 @@
-"""What is taken away: a whole job, or shards whose inputs were removed, with all that was made of them.
+"""Removes a whole job, or shards whose inputs were removed, with their outputs.
 
-That shards are out is a part of the plan, published first; so every run after it, asked for it or not, removes what a
-kill has left of them. Nothing is reached through a link, and nothing is removed that could not be made again.
+The plan first records that the shards are removed, so every later run removes what a kill left of them. Links are not
+followed, and only files that can be made again are removed.
 """
 
 from __future__ import annotations
@@ -102,9 +102,8 @@ def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> Non
             return
         asked.add(folder)
         if not store.may_delete(one.uri):
-            who = (
-                f"this user may not write to {folder}" if is_local(one.uri) else "it lacks storage.objects.delete there"
-            )
+            right = "s3:DeleteObject" if one.uri.startswith("s3://") else "storage.objects.delete"
+            who = f"this user may not write to {folder}" if is_local(one.uri) else f"it lacks {right} there"
             raise ConfigError(
                 f"{why} would remove {one.uri}, which is not allowed: {who}; nothing was removed. Write to another "
                 "output, or run this as someone who may delete there"

@@ -1,4 +1,4 @@
-"""What a run writes and shows of its totals as shards end: events, heartbeat, display, summary."""
+"""Records and shows the totals of a run as shards end: events, heartbeat, display, summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do to a run.
+"""Handles SIGINT and SIGTERM during a run.
 
 While a run gets ready, either ends it at once: nothing is lost. While tasks run, they are counted for the dispatcher,
 which stops launching, cancels or leaves in order. Whatever hangs after a SIGTERM, the process is gone in time; after a

@@ -1,6 +1,6 @@
-"""One run of a stage: prepare, dispatch, keep the books, say how it ended. The composition root of everything below.
+"""One run of a stage: prepare, dispatch, count, conclude. The composition root of everything below.
 
-`run_stage` runs one stage, and knows of no other: what it reads is there (see `curate.graph`).
+`run_stage` runs one stage and knows no other: its inputs exist already (see `curate.graph`).
 """
 
 from __future__ import annotations

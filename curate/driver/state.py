@@ -1,4 +1,4 @@
-"""What a run has found and has yet to write, as values: nothing here reads or writes."""
+"""The state of a run as values: what it found, and what it has yet to write. No I/O."""
 
 from __future__ import annotations
 

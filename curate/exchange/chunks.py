@@ -1,4 +1,4 @@
-"""Rows that are gathered until they are sorted, and how what is sorted is parted into pages. All in memory."""
+"""Gathers rows until they are sorted, and divides sorted rows into pages. All in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the outputs of an exchange part: cuts between rows, planned from the indexes of all run files. Pure.
+"""The cuts between the outputs of an exchange, planned from the indexes of all run files. Pure.
 
     segment 0   |--page--|--page--|--page--|          pages begin at keys that the index knows, and each
     segment 1      |--page--|--page--|                may be a cut: rows before it, in the order of (key,

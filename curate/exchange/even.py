@@ -1,4 +1,4 @@
-"""Outputs of as many rows each: which rows of every segment they read, and which of what they make is theirs. Pure.
+"""Outputs with equal numbers of rows: the rows that each reads of every segment, and the rows that it keeps. Pure.
 
 With a key, rows of equal keys have no order before they are together: an output reads all rows of the keys that some of
 its rows have, and of the first and the last of them leaves those to its neighbours that are theirs. So that the index

@@ -1,4 +1,4 @@
-"""What an exchange does, as a protocol: values that the plan holds, and that tasks on both sides call."""
+"""The protocol of an exchange: values in the plan, called by the tasks of both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as one number each, and marks: what is known of rows that are read again, by their ids.
+"""Row ids, one number for each row; and marks: facts about rows, by id, for when they are read again.
 
     row id   the rank of the row's shard in the upper bits, its number in what the step got of the shard in the lower 36
 

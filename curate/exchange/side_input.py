@@ -1,4 +1,4 @@
-"""Marks in run files: the rows of an exchange by places, read in ranges while the rows that they are about are read."""
+"""Marks in run files, sorted by row id: read in ranges beside the rows that they describe."""
 
 from __future__ import annotations
 

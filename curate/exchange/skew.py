@@ -1,4 +1,4 @@
-"""Heavy keys: what the indexes of run files tell of them, and what is said of one that does not fit. Pure."""
+"""Heavy keys: found in the indexes of run files; the error for one that does not fit into memory. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file's name says about how to read it."""
+"""Derives from a file's name how to read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that no file has inside, and all of its rows share: its path, and what its folders say.
+"""Columns from a file's path: the path itself, and folders like `year=2024`. All rows of a file share them.
 
     data/year=2024/lang=en/a.parquet  ──▶  path: "data/year=2024/lang=en/a.parquet", year: 2024, lang: "en"
 

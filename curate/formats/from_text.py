@@ -1,4 +1,4 @@
-"""Text as values of any type that has a text: what Arrow casts, and what it does not."""
+"""Parses text as values of any type that CSV can store, including types that Arrow cannot cast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows out of files, whatever their format."""
+"""Reads rows from files of any format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read
 from curate.formats.read.tfrecords import feature_type, read_tfrecords, sample_tfrecords
 from curate.formats.read.webdataset import read_webdataset, sample_webdataset
 from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
-from curate.objects.bad_line import OnBadRow, RejectedRow
+from curate.objects.bad_line import OnBadRow, OnBlankLine, RejectedRow, ignored
 from curate.objects.quarantine import QuarantineWriter
 from curate.objects.record import OFFERED, OutputFormat, read_record
 from curate.storage.protocol import Object, Store
@@ -177,12 +177,14 @@ def read(
     schema: pa.Schema,
     batch_rows: int,
     on_bad_row: OnBadRow,
+    on_blank_line: OnBlankLine = ignored,
 ) -> Iterator[pa.Table]:
     """Yields the slice's rows in tables of `batch_rows` rows (the last one smaller, none empty) with exactly `schema`,
     every field of which is nullable by then: a null in a field that is not makes a bad row.
 
     Memory is bounded by a block of about a MiB (Parquet: by a row group's wanted columns) and one batch. Every row that
-    cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out.
+    cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out;
+    likewise the number of each blank line that is left out, to `on_blank_line`.
 
     Raises CorruptInput if the object is gone, replaced, truncated or not what its name says; SchemaMismatch (Parquet,
     CSV) for a missing column or one whose type does not widen to the held one; ValueError for a slice that the encoding
@@ -192,7 +194,8 @@ def read(
     how = encoding.how
     of_file = file_columns(how).names
     inside = pa.schema([field for field in schema if field.name not in of_file])
-    rows = rechunk(_read(store, object, encoding, kind, start, stop, inside, on_bad_row), batch_rows)
+    found = _read(store, object, encoding, kind, start, stop, inside, on_bad_row, on_blank_line)
+    rows = rechunk(found, batch_rows)
     return rows if len(inside) == len(schema) else filled_in(object.uri, rows, all_nullable(schema), how)
 
 
@@ -205,6 +208,7 @@ def _read(
     stop: int,
     schema: pa.Schema,
     on_bad_row: OnBadRow,
+    on_blank_line: OnBlankLine,
 ) -> Iterator[pa.Table]:
     """Returns the rows of a slice with the columns that a file has inside."""
     how = encoding.how
@@ -216,11 +220,11 @@ def _read(
         case Format.PARQUET:
             return read_parquet(store, object, begin, end, schema, on_bad_row, how)
         case Format.JSONL:
-            return read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
+            return read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
         case Format.TEXT if how is not None:
-            return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row)
+            return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row, on_blank_line)
         case Format.TEXT:
-            return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row)
+            return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
         case Format.CSV:
             return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
         case Format.BINARY:

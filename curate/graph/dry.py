@@ -1,4 +1,4 @@
-"""What a run of a job would do, and a stage of a job that has begun as runs have it. Nothing is written or started."""
+"""Dry runs: what a run of a job would do; and a stage of an unfinished job as a run sees it. Nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where every run begins: with what a run is given, the stages that there are, and who hears of signals."""
+"""The entry of every run: a stage with the stages before it, options, and the handling of signals."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""A job of several stages: what comes before is run first, and kept for as long as the job can go on from it.
+"""Runs a job of several stages in order, and keeps the earlier stages as long as the job can resume from them.
 
     <output>/_curate/inputs/                 the inputs, as the job began with them, and those that it took since
     <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
-`keys` says what stages are called, `start` how a job begins and what is removed when it is complete.
+`keys` names the stages; `start` begins a job and removes stages when it is complete.
 
-Whoever finds a run file that is damaged removes it (see `curate.exchange.ranges`). What needed it fails. Then the
-stages are looked at again: of each, the shards run that have no output, and after them what failed. Nothing else
-remembers what was lost.
+A task that finds a damaged run file removes it (see `curate.exchange.ranges`) and fails. Then all stages are checked
+again: in each, the shards without output run, and then the failed ones. Nothing else records the loss.
 """
 
 from __future__ import annotations

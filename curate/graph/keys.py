@@ -1,7 +1,7 @@
-"""What the stages of a job are called, in which order they run, and which files they read.
+"""The keys of a job's stages, their order, and the files that they read.
 
-A stage's key is made of what it does and of what it reads, so that a stage that is there is the right one: a run that
-comes later, or another job with the same beginning, goes on from it.
+A stage's key is derived from its operators and its inputs, so an existing stage with that key is the right one: a later
+run, or another job with the same first stages, reuses it.
 """
 
 from __future__ import annotations

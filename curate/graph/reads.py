@@ -1,7 +1,7 @@
-"""What a stage reads of those before it, once these are there: ranges of run files, and marks.
+"""The inputs of a stage from the stages before it, once those are complete: ranges of run files, and marks.
 
-Very small ranges of very many run files are requests that cost more than what they read. Then the run files of that
-side are merged first, by a stage more, which nobody could have planned before.
+Requests for very small ranges of very many run files cost more than the data. Then one more stage merges the run files
+of that side first. Only the sizes of the run files show that, so it is not planned earlier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a job of several stages begins, and what is removed when it ends.
+"""Begins a job of several stages, and removes its stages at the end.
 
 Its inputs are frozen when it begins (see `curate.graph.inputs`). `job.json`, which is create-only, names them and has
 the seed: of two drivers that begin at once, one adopts what the other wrote.

@@ -1,8 +1,8 @@
-"""The stages before a stage, one after another: the one way in which a run, a look at what a run would do, a replay and
-a consumer come to what a stage reads. Each is a loop over `ready_stages`, and does with a stage what it is there for.
+"""The stages before a stage, one after another. A run, a dry run, a replay and a consumer all loop over `ready_stages`
+to reach a stage's inputs, and each does its own work with a stage.
 
-A stage of the job's own has a folder below the job's root. A checkpoint is a job of its own, at a path of the user's:
-it has stages below that path, outlives what reads it, and is reused.
+A job's own stage has a folder below the job's root. A checkpoint is a separate job at a path that the user chose: its
+stages lie below that path, it stays after the job, and is reused.
 """
 
 from __future__ import annotations

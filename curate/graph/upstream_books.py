@@ -1,4 +1,4 @@
-"""What happened to a job's rows in the stages before its last one, which are removed when it is complete."""
+"""The row counts of the stages before the last one, kept because these stages are removed when the job is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a job needs beside its input, such as a model or a word list: fetched once per node."""
+"""Files that a job needs besides its input, for example a model or a word list: fetched once per node."""
 
 from __future__ import annotations
 

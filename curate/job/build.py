@@ -1,10 +1,10 @@
-"""What a job's `build` returns, as the stages that make its outputs.
+"""Turns the result of a job's `build` into the stages that make its outputs.
 
-Datasets of several outputs are compared by what they were made from: operators that all of them were derived through,
-each called once, run once a shard. What was called again for another output is another operator, even if it is alike.
+For several outputs, the datasets are compared by identity: an operator that all of them were derived from runs once per
+shard. An operator that was called again for another output is another one, even if it is equal.
 
-Where rows stay in their shards, the job reads its inputs itself, or its last checkpoint. With an exchange the stages
-are those of the plan, which is lowered once the inputs of a run are listed.
+Without an exchange, the job reads its inputs, or its last checkpoint. With one, its stages are those of the plan, which
+is lowered once the inputs of a run are listed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job as a command-line program: parses, runs, prints, and gives the exit code."""
+"""A job as a command-line program: parses, runs, prints, and returns the exit code."""
 
 from __future__ import annotations
 

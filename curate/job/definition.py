@@ -1,4 +1,4 @@
-"""What is checked when a job class is defined: a typo is said then, and not after a day's run."""
+"""Checks a job class when it is defined, so that a typo fails at once and not after a day's run."""
 
 from __future__ import annotations
 

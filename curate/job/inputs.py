@@ -1,4 +1,4 @@
-"""A job's inputs as the source of a plan: files of any format, read as the job says."""
+"""A job's inputs as the source of a plan: files of any format, read with the job's settings."""
 
 from __future__ import annotations
 

@@ -234,7 +234,10 @@ class Job:
         self._booking("drop").drop(check_count(n, call), self._named(reason, call))
 
     def quarantine(self, row: Mapping[str, Any], reason: str) -> None:
-        """Sets a row aside, with its reason, in the output's quarantine file; it counts against `max_bad_rows`."""
+        """Sets a row aside, with its reason, in the output's quarantine file; it counts against `max_bad_rows`.
+
+        Its line in the input is not recorded; it is with `raise curate.BadRow(reason, row=position in the batch)`.
+        """
         reason = self._named(reason, f"quarantine(row, {reason!r})")
         self._booking("quarantine").set_aside(RejectedRow(0, reason, self._hidden.hide(row_json(row))))
 

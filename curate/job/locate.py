@@ -1,7 +1,7 @@
-"""Finds jobs: by the name of one that curate brings, by the path of a file, and by what a ledger says of its last run:
-then it is the same job made again, without its command line. See `origin`.
+"""Finds jobs: a built-in one by its name, one of a file by its path, or the job of a ledger's last run, made again
+without its command line. See `origin`.
 
-A file is imported under its own name and never as `__main__`, so that nothing in it runs that would start the job.
+A file is imported under its own name and never as `__main__`, so that the import does not start the job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job as the operator of a stage: calls what the user wrote, and checks what comes back."""
+"""A job as the operator of a stage: calls the user's methods, and checks their results."""
 
 from __future__ import annotations
 

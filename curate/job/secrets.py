@@ -1,4 +1,4 @@
-"""Secrets: read from the environment where the job is started, and kept out of everything that is written down."""
+"""Secrets: read from the environment where the job is started, and hidden in everything that is stored or logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a job: class attributes that mean something to curate, each with its type and the check it must pass."""
+"""Settings of a job: class attributes with a meaning for curate, each with its type and check."""
 
 from __future__ import annotations
 

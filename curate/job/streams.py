@@ -1,4 +1,4 @@
-"""Standard output and standard error of a run: the result alone on the one, and no run ends because one is closed."""
+"""Standard output and standard error of a run: only the result on the first; closing either does not end the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents of the ledger, compressed; how much one may grow to is bounded."""
+"""Compresses documents of the ledger, and decompresses them up to a limit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What went wrong, told apart: one line of the ledger a failed try, and tries that failed alike as one group.
+"""Failures: one line of the ledger for each failed try, and groups of tries with the same cause.
 
-Values in, values out. Two failures are alike when they have one *signature*: the exception's type, its message without
-what differs from shard to shard, and the frame in user code.
+Values in, values out. Failures with the same *signature* are a group: the exception's type, its message without the
+parts that differ between shards, and the frame in user code.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Whose output it is: a driver that was paused must not write to what became another's meanwhile.
+"""Fences a driver that was paused: it must not write to an output that another driver has taken over.
 
-A driver may be stopped for an hour anywhere, between looking at something and writing, or in the middle of a write.
-Meanwhile another one may have found it silent, and have overwritten the job. What protects the other's work:
+A driver may be paused for an hour at any point, between a check and a write, or during a write. Meanwhile another
+driver may have found it silent and overwritten the job. Three rules protect the other's work:
 
-- outputs, plan and summary are create-only, so that nothing there is ever replaced;
-- whatever is removed is removed against the generation that was seen;
+- outputs, plan and summary are create-only, so nothing is ever replaced;
+- every removal names the generation that was seen;
 - and every write and removal of the driver goes through the store below, which first looks whether `job.json` is still
-  the object that this run found or made; a write that took long is looked at again afterwards, and undone.
+  the object that this run found or made; a write that took long is checked again afterwards, and undone if needed.
 
-The look is made only if the driver was silent for longer than `SURE_S`. Nobody takes a driver for gone that wrote a
-heartbeat within the last two (see `curate.driver.rivals`), so that a run that is never paused pays nothing.
+It checks only if the driver was silent for longer than `SURE_S`. A driver with a recent heartbeat is never taken for
+gone (see `curate.driver.rivals`), so a run that is never paused makes no extra request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Heartbeats: what a run last said of itself, and whether its process still runs, here or on another machine."""
+"""Heartbeats: the last state that a run reported, and whether its process still runs, here or on another machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names under `<output>/_curate/`, in one place. The leading `_` keeps them out of every reader's sight.
+"""All names under `<output>/_curate/`. Readers ignore them because of the leading `_`.
 
 job.json                      create-only: name, version, identity, fingerprint, code digest, schemas, format version
 plan/00000.parquet ...        shards; append-only, create-only; a later row of the same id replaces an earlier one,

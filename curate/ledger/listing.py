@@ -1,4 +1,4 @@
-"""One listing of an output prefix, sorted into what it says: outputs, and what the ledger holds."""
+"""Sorts one listing of an output prefix into outputs and documents of the ledger."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows on their way into Arrow columns, a block at a time.
+"""Gathers rows into Arrow columns, a block at a time.
 
-As Python objects, what is known of 100,000 objects takes some 50 MB; as columns a fifth of that.
+A listing of 100,000 objects takes about 50 MB as Python objects, and a fifth of that as columns.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What one run writes while it goes on: `run.json`, segments of events and of failures, the heartbeat.
+"""The documents that a run writes while it runs: `run.json`, segments of events and failures, the heartbeat.
 
-Written from a thread of its own, so that a store that throttles delays no task. Segments come every 2 s at first and
-less and less often, up to 60 s apart, and only when there is something; the heartbeat after 2 s, then every 10 s.
+A separate thread writes them, so a store that throttles delays no task. Segments are written every 2 s at first, then
+less often, up to every 60 s, and only if there is something to write; the heartbeat after 2 s, then every 10 s.
 
-The ledger may lag or end up short, for outputs are the truth and the next run reads them: nothing here stops a run, or
-its end.
+The ledger may lag or be incomplete, because only outputs count and the next run reads them. So an error here never
+stops a run or its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Extra outputs of a job: what they are called, where they lie, and which of them are there.
+"""Extra outputs of a job: their names, their paths, and which of them exist.
 
     <output>/<shard><suffix>                the main output of a shard
     <output>/_side/<name>/<shard><suffix>   an extra one, of the same format

@@ -1,4 +1,4 @@
-"""The stages of a job that has exchanges, as its ledger and its results tell of them: plain values.
+"""The stages of a job with exchanges, as recorded in its ledger and results: plain values.
 
 `job.json` lists them in the order in which they run, the last one, which makes the job's outputs, at the end. How far
 each is, heartbeats say while a run goes on, and `summary.json` once the job is complete and its stages are removed.

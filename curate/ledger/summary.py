@@ -1,4 +1,4 @@
-"""What a run returns and prints: one value, with the shape that scripts rely on."""
+"""The result of a run, which it returns and prints: scripts rely on its shape."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Whether what a ledger holds makes sense, before anybody goes by it. Pure; who reads decides what follows.
+"""Validates documents of a ledger before they are used. Pure; the reader decides what follows.
 
-An output prefix is a place where others may write. What is read from there is data: it is looked at field by field, and
-no name of it leads out of the prefix. Fields that are not there are not missed here, and those that nobody knows are
-nobody's business.
+Others may write to an output prefix, so its content is untrusted: every field is checked, and no name may lead out of
+the prefix. Missing and unknown fields are accepted here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -16,6 +18,8 @@ class RejectedRow:
     """Names the rule that was broken and the column, never the row's data."""
     raw: bytes | str
     """The line as it stands without its end; for CSV, the row's text or its columns that were read."""
+    index: int | None = None
+    """Of a row that was read: its number, 0-based, among those that were, where its line is not known yet."""
 
 
 NO_COLUMNS = "no column is known: no row at the beginning of the files; declare schema="
@@ -23,3 +27,42 @@ NO_COLUMNS = "no column is known: no row at the beginning of the files; declare 
 
 
 OnBadRow = Callable[[RejectedRow], None]
+OnBlankLine = Callable[[int], None]
+"""Takes the number of a line that is no row, 1-based within the slice."""
+
+
+def ignored(number: int) -> None:
+    """Takes no note of a line."""
+    del number
+
+
+class RowNumbers:
+    """The numbers of rows that were read among all rows, or lines, of a slice; the others are told by their numbers.
+
+    >>> numbers = RowNumbers([2, 3])
+    >>> [numbers.number(index) for index in range(3)]
+    [1, 4, 5]
+    """
+
+    def __init__(self, others: Iterable[int] = ()) -> None:
+        self._others = array("q", others)
+
+    def add(self, number: int) -> None:
+        """Takes the number (1-based) of one that is not among the rows that were read."""
+        if number > self.last:
+            self._others.append(number)
+        else:
+            insort(self._others, number)
+
+    def __len__(self) -> int:
+        return len(self._others)
+
+    @property
+    def last(self) -> int:
+        """The largest of these numbers; 0 if there is none."""
+        return self._others[-1] if self._others else 0
+
+    def number(self, index: int) -> int:
+        """Returns the number (1-based) of the row `index` (0-based), once all before it that were not read are told."""
+        others = self._others
+        return index + 1 + bisect_right(range(len(others)), index, key=lambda before: others[before] - before - 1)

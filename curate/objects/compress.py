@@ -1,4 +1,4 @@
-"""Compression whose bytes depend on the data alone, not on the sizes of the pieces it comes in.
+"""Compression whose bytes depend only on the data, not on the sizes of the pieces that are written.
 
 Data is gathered and handed on in pieces of exactly `_PIECE_BYTES`. Arrow's own zlib and zstd are used, not the
 system's, so that the bytes are a matter of the lock file: zstd as one frame from one thread; gzip as one member a

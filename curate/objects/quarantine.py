@@ -1,4 +1,4 @@
-"""Where bad rows go: JSON lines with line, reason and row, named by the hash of their compressed bytes."""
+"""Quarantine files: JSON lines with line, reason and row, named by the hash of their compressed bytes."""
 
 from __future__ import annotations
 

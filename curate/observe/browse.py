@@ -1,6 +1,6 @@
-"""Reads what a job left for people to look at: rows, rows that were set aside, what workers logged. No cluster.
+"""Reads rows, quarantined rows and worker logs of a job for people. Needs no cluster.
 
-Everything is an iterator: what is not asked for is not read, and nothing is kept but what is on its way.
+Everything is an iterator: only what is consumed is read, and nothing is kept.
 """
 
 from __future__ import annotations

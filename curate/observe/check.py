@@ -1,7 +1,7 @@
-"""Files that curate wrote, read whole and held against what they say of themselves.
+"""Reads whole files that curate wrote, and compares them with their records and checksums.
 
-Bytes are held against checksums: in Parquet those of each page and of the footer (headers of pages have none: they fail
-to parse, or hold statistics that are there once more in the footer), in JSON lines the one in the record, and for
+Bytes are compared with checksums: in Parquet those of each page and of the footer (headers of pages have none: they
+fail to parse, or hold statistics that are there once more in the footer), in JSON lines the one in the record, and for
 quarantined rows their file's name. Memory is bounded as for reading an input.
 """
 

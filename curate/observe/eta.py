@@ -1,4 +1,4 @@
-"""How long the rest of a run takes: a range, from how fast it was as a whole and of late."""
+"""Estimates the time left of a run as a range, from its overall and its recent rate."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Reads what failed from an output prefix: which shards, of what, and every try. No inputs, no cluster.
+"""Reads failures from an output prefix: the failed shards, the causes, and every try. No inputs, no cluster.
 
-A shard has failed if its last run gave it up and no output exists: outcomes come from events. What there is to know of
-a try is in the failures beside them. Where those lack it (a ledger of an older curate, a run that was killed between
-writing the one and the other), the event itself tells what it can.
+A shard has failed if its last run gave it up and it has no output: events record that. The failure documents have the
+details of each try. If they lack one (an older curate, or a kill between the two writes), the event is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the operators of a pipeline measured, and what that says: how busy each was, and which one limits the others."""
+"""Metrics of the operators of a pipeline: how busy each was, and which one is the bottleneck."""
 
 from __future__ import annotations
 

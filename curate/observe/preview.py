@@ -1,4 +1,4 @@
-"""The rows of an output as lines of JSON, whichever format it has, read no further than they are asked for."""
+"""The first rows of an output of any format as lines of JSON; reads only as many as are consumed."""
 
 from __future__ import annotations
 

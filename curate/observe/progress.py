@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: live lines on a terminal, a log line every 30 s elsewhere."""
+"""The progress display of a run: live lines on a terminal, a log line every 30 s elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The books of the outputs that are there, where no run has counted them: it was killed, or outputs were removed."""
+"""Counts the books of existing outputs if no run has: it was killed, or outputs were removed."""
 
 from __future__ import annotations
 

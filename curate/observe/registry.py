@@ -1,6 +1,6 @@
-"""The jobs that were run from here, under `$CURATE_HOME` (default `~/.curate`, may be `gs://`): no truth.
+"""The list of jobs that were run from here, under `$CURATE_HOME` (default `~/.curate`, may be `gs://`).
 
-One small object a job, replaced at the start of each run. Losing it loses nothing but a line of `curate status`.
+One small object per job, replaced at the start of each run. Without it, only a line of `curate status` is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which shards of a run are tried again and have not failed for good: what each waits for, and until when.
+"""The shards of a run that are being retried: what each waits for, and until when.
 
 Values in, values out; the caller has the clock. One small entry a shard that is tried again and not done, of which the
 scheduler bounds the number.

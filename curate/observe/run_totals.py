@@ -1,4 +1,4 @@
-"""Totals of a run, as shards end: what is done, what has failed, and of what. Pure: no store, no clock, no lock."""
+"""Totals of a run, updated as shards end: done and failed shards, and causes. Pure: no store, no clock, no lock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Reads every output of a job and holds it against its record, and all records against each other. Needs no cluster.
+"""Compares every output of a job with its record, and all records with each other. Needs no cluster.
 
-Extra outputs are read with the main one of their shard. Where that is not there yet, they are nobody's business.
-An output is read by one of a few threads, a piece at a time; of each, nothing is kept but what it adds to the sums and
-what is off. Outputs that are not there yet make a job incomplete, not damaged.
+Extra outputs are read with the main output of their shard, and ignored if that does not exist yet. A few threads read
+outputs piece by piece, and keep only totals and problems. Missing outputs make a job incomplete, not damaged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions that answer arguments that they do not take: those of ray.data with what to write instead, in one line."""
+"""Errors for unknown arguments: for an argument of ray.data, one line says what to write instead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Operators on columns, and filters by an expression: what is written with pyarrow.compute, and calls no function.
+"""Operators on columns, and filters by expressions of pyarrow.compute. They call no user function.
 
-All of them are narrow: what a row becomes depends on its batch alone. A schema is None where only running user code
-tells it.
+All are narrow: the result of a row depends on its batch alone. A schema is None if only running user code determines
+it.
 """
 
 from __future__ import annotations

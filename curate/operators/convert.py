@@ -1,4 +1,4 @@
-"""Tables as what user code takes, rows, arrays of numpy or data frames of pandas, and what it gives back as tables.
+"""Converts tables to the types of user code (rows, numpy arrays, pandas data frames), and results back to tables.
 
     table ──▶ rows        {"id": 1, "image": array of 2 x 2 x 3}     ──▶ function ──▶ gathered ──▶ table
     table ──▶ to_numpy    {"id": array, "image": array of n x 2 x 2 x 3}  ──▶ …   ──▶ to_table ──▶ table

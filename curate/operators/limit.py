@@ -1,4 +1,4 @@
-"""No more than so many rows of a task."""
+"""Limits the rows of a task."""
 
 from __future__ import annotations
 

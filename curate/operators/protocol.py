@@ -1,4 +1,4 @@
-"""What an operator of a plan is asked: its schema, what identifies it, and what it makes of a batch."""
+"""The protocol of a plan's operator: its schema, its identity, and its result for a batch."""
 
 from __future__ import annotations
 

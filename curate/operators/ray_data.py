@@ -1,4 +1,4 @@
-"""What users of ray.data write and curate does not have, each with what to write instead: one line.
+"""Functions, methods and arguments of ray.data that curate lacks, each with one line that says what to write instead.
 
 The first table is of functions of the module, the second of methods of a Dataset, the third of arguments. Two more are
 of options that belong to another method.

@@ -173,12 +173,16 @@ class MapIsolated(UdfOperator):
         assert self.confined is not None
         given = rows(table)
         made: list[Mapping[str, Any]] = []
+        done = 0
         for row, result in self._results(given, place.tries):
             if isinstance(result, Busy):
                 yield result
-            elif isinstance(result, BadRow):
+                continue
+            done += 1
+            if isinstance(result, BadRow):
                 # Not raised: a search for it would run into it again.
-                tally.set_aside(RejectedRow(0, result.reason, row_text(row)))
+                index = place.row + done - 1 if place.as_read else None
+                tally.set_aside(RejectedRow(0, result.reason, row_text(row), index))
             elif isinstance(result, Mapping):
                 made.append(result)
             else:

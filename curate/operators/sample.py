@@ -1,4 +1,4 @@
-"""Random samples of rows: which rows they are depends on the seed and on where the rows are, on nothing else."""
+"""Random samples of rows: the choice depends only on the seed and the places of the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and what is known of each from elsewhere: the marks that a task of an earlier stage wrote."""
+"""Joins rows with their marks, which an earlier stage wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user function as an operator: what identifies it, where it runs, and with what it is called."""
+"""A user function as an operator: its identity, its placement and its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a union as rows of one schema, where that of all is known when the plan is made."""
+"""Casts the parts of a union to one schema, if all their schemas are known when the plan is made."""
 
 from __future__ import annotations
 

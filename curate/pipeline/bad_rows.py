@@ -1,18 +1,18 @@
-"""Finds the rows for which an operator raises, sets them aside, and processes the rest of their batch once, whole.
+"""Finds the rows for which an operator raises, quarantines them, and processes the rest of their batch in one call.
 
     batch ──apply──▶ tables                    the usual way: nothing else happens
             │ raises
             ▼
-    what it booked and gave is taken back ─▶ which rows? ─▶ quarantine ─▶ the rest of the batch, from the start
+    its results and counts are discarded ─▶ which rows? ─▶ quarantine ─▶ the rest of the batch, from the start
 
-`BadRow` says that a row is bad, at a position of the rows that `process` was given, or at none: then parts of the
-batch are processed, halves of halves, until single rows are found that raise it alone. Any other error is searched for
-in the same way only where the caller asks for it (a job that opted in, at a shard's last try), and a row is its cause
-only if it raises alone, twice, the same type.
+`BadRow` may give the position of the bad row in the batch. Without a position, halves of the batch are processed again
+and again, until single rows are found that raise it alone. Other errors are searched for in the same way only if the
+caller asks for it (a job that opted in, on a shard's last try); a row is the cause only if it alone raises the same
+type twice.
 
-What parts of a batch give and book goes nowhere. So the output does not depend on how a row was found, only on which
-rows were: the rest of a batch is processed in one call, as if the bad rows had never been there. An operator sees rows
-more than once, and parts of batches; one that keeps state from call to call must not count on anything else.
+Results and counts of the search are discarded, and the rest of the batch is processed in one call. So the output
+depends only on which rows are bad, not on how they were found. An operator may see rows more than once, and parts of
+batches; one that keeps state between calls must allow for that.
 """
 
 from __future__ import annotations
@@ -55,19 +55,27 @@ class Applies(Protocol):
 
 
 def applied(
-    operator: Applies, batch: pa.Table, tally: ShardBooks, *, errors: bool = False, hold: bool = True, tries: int = 0
+    operator: Applies,
+    batch: pa.Table,
+    tally: ShardBooks,
+    *,
+    errors: bool = False,
+    hold: bool = True,
+    tries: int = 0,
+    first: int | None = None,
 ) -> Iterator[Any]:
     """Yields the tables that `batch` becomes without its bad rows, which are quarantined.
 
     Where what the operator needs is not there now (RetryLater), yields `Busy`, and calls it again for the same rows:
     what it booked and gave of them is taken back. `tries`: how often it was called for them in vain before.
+    `first`: the number of its first row among those that were read of the shard, if it has these rows.
 
     `hold`: whether a table goes on only when the whole batch did well; without, for who only looks, at once, and again.
     `errors`: whether a row that raises something else than `BadRow`, alone and twice, is bad too. Raises what the
     operator raised if no single row explains it, and at once what has nothing to do with rows: errors of a store,
     MemoryError. Raises TooManyBadRows over the budget.
     """
-    rows = batch
+    rows, places = batch, np.arange(batch.num_rows) + (first or 0)
     while True:
         error = yield from _whole(operator, rows, tally, hold)
         if error is None:
@@ -85,7 +93,9 @@ def applied(
                 yield found
                 continue
             position, reason = found
-            tally.single_out(RejectedRow(0, operator.hide(reason), operator.hide(row_text(_row(rows, position)))))
+            number = None if first is None else int(places[position])
+            text = operator.hide(row_text(_row(rows, position)))
+            tally.single_out(RejectedRow(0, operator.hide(reason), text, number))
             bad.append(position)
         if not bad:
             if isinstance(error, BadRow):
@@ -93,7 +103,7 @@ def applied(
             raise error
         good = np.ones(rows.num_rows, dtype=bool)
         good[bad] = False
-        rows = rows_where(rows, good)
+        rows, places = rows_where(rows, good), places[good]
         if not rows.num_rows:
             return
 

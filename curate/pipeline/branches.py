@@ -1,13 +1,12 @@
-"""Steps that end in several outputs: those that all outputs share, once for each shard, then those of each output.
+"""Steps with several outputs: shared steps run once for each shard, then the steps of each output.
 
               ┌─▶ steps of the main output ─▶ <output>/<shard>
     shared ───┼─▶ steps of `rejected` ──────▶ <output>/_side/rejected/<shard>
               └─▶ ...
 
-A table that the shared steps give goes through the steps of every output before the next one is made, so that nothing
-is kept. The books are those of the main output: a row has one fate. So what is dropped on the way to an extra output
-is booked nowhere, counters count wherever they are counted, and a row can be set aside only by steps that all outputs
-share or those of the main one.
+Each table of the shared steps goes through the steps of every output before the next one is made, so nothing is kept in
+memory. Row counts describe the main output. So rows that an extra output's steps drop are not counted, counters count
+in all steps, and only shared steps and those of the main output can quarantine rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What an exception means for the shard at hand: its kind, where in user code it was raised, and what is written down.
+"""Classifies an exception of a shard: its kind, its place in user code, and the text for the ledger.
 
-The type decides. Where user code wrapped an error (`raise X from error`), the causes decide too, but only those that
-say that what was needed was not there: a service that is down is down whatever the error that tells of it is called,
-and must end neither in quarantine nor in a failure for good. What an `except` block happened to be handling
-(`__context__`) decides nothing. Of several errors at once (an exception group) the kind is the one that all have.
+The type decides. If user code wrapped an error (`raise X from error`), the causes count too, but only those that mean
+that a service is unavailable: such an error must lead neither to quarantine nor to a permanent failure, whatever the
+outer type. `__context__` does not count. An exception group has a kind only if all its errors have that kind.
 """
 
 from __future__ import annotations

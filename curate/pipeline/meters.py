@@ -1,4 +1,4 @@
-"""Takes the measures of what operators do, where they do it."""
+"""Measures rows, bytes, time and memory of operators in the process where they run."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What happens to the rows of a shard between reading and writing: steps, one after the other, as one generator.
+"""A pipeline: the steps between reading and writing the rows of a shard, as one generator.
 
 This is the one execution path of jobs and datasets: a job's `process` is a pipeline of one step. A step runs in the
-task that reads the shard, or in the actors of a pool that this task calls. The task is the shard's conductor either
-way: it reads, sends batches to the pools in order, takes the answers in order, and writes. So order needs no barrier,
-what is on its way is bounded by the task's share of each pool, the driver has nothing to do with any block, and a shard
-is retried, cancelled and resumed as one without pools.
+task that reads the shard, or in the actors of a pool that this task calls. In both cases the task reads, sends batches
+to the pools in order, takes the answers in order, and writes. So order needs no barrier, the batches in flight are
+bounded by the task's share of each pool, no block goes through the driver, and a shard with pools is retried, cancelled
+and resumed as one without.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class ShardContext:
     """Whether a task sends a pool batches before it has heard of those that it has sent."""
     tries: int = 0
     """How often a batch was sent to a pool before, where what it needs was not there."""
+    as_read: bool = True
+    """Whether a step is given the rows that were read, one for one."""
 
 
 @dataclass(slots=True)
@@ -122,6 +124,8 @@ class Pipeline:
                 tables = _in_pool(step, tables, tally, how, meter, next(pools), seen)
             else:
                 tables = _in_task(step, tables, tally, how, meter, seen)
+            if not getattr(step, "keeps_rows", False):
+                how = replace(how, as_read=False)
         return tables
 
     def begin(self) -> list[StepState]:
@@ -323,10 +327,11 @@ class _Placed:
 
 def _applied(step: Step, batch: pa.Table, tally: ShardBooks, how: ShardContext, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
-    placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries))
+    placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries, how.as_read))
+    first = row if how.as_read else None
     where = f"in {step.name}, in rows {row} to {row + batch.num_rows - 1} of its input"
     try:
-        for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries):
+        for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries, first=first):
             if isinstance(item, Busy):
                 item.error.add_note(where)
             yield item

@@ -1,4 +1,5 @@
-"""What user code raised in another process: told as the failure it is, and given back as the exception it was."""
+"""An exception that user code raised in another process: recorded as a failure, and raised again as the original
+type."""
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
-"""What becomes of a call of user code that raised `RetryLater`: it waits, and the same call is made again.
+"""Handles `RetryLater` of user code: waits, and repeats the same call.
 
 The unit is the call that raised: a batch of `process` or `map_batches`, a row of `map`, `flat_map` and `filter`, a
-group of `map_groups`. What other calls returned is kept; what this one booked and gave is taken back, once. The code
-that makes the calls does not wait. It yields `Busy` among its tables and makes the call again when it is asked for the
-next item, so that whoever runs the shard decides how to wait, says so, and can be stopped:
+group of `map_groups`. Results of other calls are kept; results and counts of this one are discarded. The code that
+makes the calls does not wait. It yields `Busy` among its tables and repeats the call when the next item is requested,
+so the code that runs the shard decides how to wait, reports it, and can be stopped:
 
-    short wait (below `SHORT_WAIT_S`)       in place; told to nobody, and no try of the shard
+    short wait (below `SHORT_WAIT_S`)       in place; not reported, and no try of the shard
     long wait, no call of the shard done    the shard is handed back: its slot is free, and nothing is lost
     long wait, some calls done              in place, told to the driver, for as long as it was asked to
     `MOST_TRIES` long waits in a row        the shard is given up
 
-Why in place, and not handed back with what is done: an output is all or nothing, so batches that are done live in the
-worker alone (open writers, rows set aside, the place in every step). To keep them beside the attempt would be a second
-record of what is done, for each writer and step. A slot that waits costs less than calls made twice: other shards of
-the job would wait for the same service in it.
+Why in place: an output is all or nothing, so finished batches exist only in the worker (open writers, quarantined rows,
+the state of every step). Storing them elsewhere would need a second record of finished work, for each writer and step.
+A waiting slot costs less than repeated calls: other shards of the job would wait for the same service.
 
-In an actor of a pool a short wait is waited there. A long one goes back to the task that sent the batch, which waits
-and sends it again; only in the middle of a batch's rows the actor itself waits, for those before are done. That wait
-is told to nobody, and counts as work: a job with `task_timeout_s` gives it more time than its service is ever down.
+In an actor of a pool, a short wait happens in the actor. For a long one, the task that sent the batch waits and sends
+it again; only between the rows of a batch the actor itself waits, because the rows before are done. That wait is not
+reported and counts as work: set `task_timeout_s` above the longest outage of the service.
 
 `process_file` is one call for a whole file, whose tables are written as they come: its shard is handed back.
 """

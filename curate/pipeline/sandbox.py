@@ -1,4 +1,4 @@
-"""Runs a function on rows in a process of its own, so that a crash or a hang costs the row at work and no other.
+"""Runs a function on rows in a separate process, so that a crash or a hang costs only the row in progress.
 
     rows ──▶ [ · · · row row ]──▶ child ──▶ [ answer answer ] ──▶ results, in order
               sent ahead            │ dies, or is killed for the time that it takes
@@ -9,8 +9,8 @@ Rows are sent ahead of the answers, as many as fit into the socket between the t
 at each row. Answers come in order. So the first row without one is the row at work when a child dies; rows behind it
 were not begun, and no row is run twice.
 
-A child that is killed from outside, as for want of memory, dies of the row at work all the same. And a row that takes
-about `timeout_s` may be bad in one run and good in the next.
+A child that is killed from outside, for example for lack of memory, also costs the row in progress. And a row that
+takes about `timeout_s` may be bad in one run and good in the next.
 
 The far side is `sandbox_process`.
 """

@@ -1,15 +1,15 @@
-"""What user code says about rows while a shard is processed: dropped, quarantined, counted."""
+"""The books of a shard while it is processed: rows dropped, quarantined and counted."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.objects.bad_line import RejectedRow
+from curate.objects.bad_line import RejectedRow, RowNumbers
 from curate.objects.quarantine import QuarantineWriter
 from curate.tasks.books import Books
 from curate.units import parse_percent
@@ -72,6 +72,8 @@ class ShardBooks:
         self.books = Books()
         self.quarantine: QuarantineWriter | None = None
         self._budget = budget
+        self.numbers: RowNumbers | None = None
+        """Those of the rows that are read, where they are read from a file."""
         self.calls = 0
         """Batches that were done: what is lost if the shard is begun again."""
         self._searched = 0
@@ -119,7 +121,10 @@ class ShardBooks:
         self._bound(self.books.metrics, "metrics")
 
     def set_aside(self, row: RejectedRow) -> None:
-        """Quarantines a row. Raises TooManyBadRows when the budget cannot hold any more."""
+        """Quarantines a row, by its line if it was read from a file. Raises TooManyBadRows when the budget cannot hold
+        any more."""
+        if row.index is not None and self.numbers is not None:
+            row = replace(row, line=self.numbers.number(row.index), index=None)
         if self._before is not None:
             self._held.append(row)
         else:
@@ -164,7 +169,14 @@ class ShardBooks:
     def bad_row(self, row: RejectedRow) -> None:
         """Quarantines a row that could not be read: it counts as read."""
         self.books.rows_in += 1
+        if self.numbers is not None:
+            self.numbers.add(row.line)
         self.set_aside(row)
+
+    def blank_line(self, number: int) -> None:
+        """Takes the number of a line that is no row."""
+        if self.numbers is not None:
+            self.numbers.add(number)
 
     def close(self) -> None:
         """Balances the books. Raises TooManyBadRows if the shard is over its budget."""

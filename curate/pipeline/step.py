@@ -1,4 +1,4 @@
-"""One operator of a pipeline as a worker runs it: where, with how many copies, and what it writes beside."""
+"""One operator of a pipeline in a worker: where it runs, in how many instances, and its extra outputs."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ class BatchPosition:
     """Number of the shard among those that are read; the same as long as there are the same inputs."""
     tries: int = 0
     """How often the first call about the batch was made before, where what it needs was not there."""
+    as_read: bool = False
+    """Whether its rows are those that were read of the shard, one for one."""
 
 
 @dataclass(frozen=True, slots=True)

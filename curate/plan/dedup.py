@@ -1,8 +1,7 @@
-"""Deduplication as plans: which exchanges there are, and which steps go by what they give.
+"""Plans of deduplication: their exchanges, and the steps that use the results.
 
-Rows are told apart by the piece of their source that they are in, and their number there. So their source is pinned: it
-is cut into the same pieces by all that read it. What functions of the user make of it is kept in run files first: a
-model is asked once, not each time.
+A row is identified by its piece of the source and its number there. So the source is pinned: all readers cut it into
+the same pieces. Results of user functions are first stored in run files, so a model runs once, not in each read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan as lines for people: as it was asked for, and as it runs."""
+"""Plans as text for people: the logical and the physical plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logical plan: what was asked for, as a tree of frozen values."""
+"""The logical plan: the requested operations, as a tree of frozen values."""
 
 from __future__ import annotations
 

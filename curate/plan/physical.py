@@ -1,13 +1,11 @@
-"""A logical plan lowered to what runs, whoever takes its rows: output files, run files, or a consumer.
+"""Lowers a logical plan to a physical one, for output files, run files or a consumer.
 
-There is one lowering, `lower`, and its end says where the rows go. A stage reads files, rows in memory, or what stages
-before it wrote, and does one thing with all of it (`StagePlan`). Rows that are written are those of one stage; what is
-more than that becomes an exchange. A consumer has a process of its own, which takes first rows, has streams one after
-another, and puts rows side by side.
+There is one lowering, `lower`; its `end` says where the rows go. A stage reads files, rows in memory, or the output of
+earlier stages, and processes all of it in the same way (`StagePlan`). A write has one last stage; anything else becomes
+an exchange before it. A consumer's process can also take first rows, join streams one after another, and zip rows.
 
-Writing, counting, consuming, explaining and the stages before a stage start from this value. It has its upstream as
-logical plans, which are lowered with the stage that reads them: each to run files or to a checkpoint, by whose job it
-is (see `curate.plan.stages`).
+Writing, counting, consuming and explaining start from this value. Its upstream stages are logical plans, which are
+lowered with the stage that reads them, to run files or to a checkpoint (see `curate.plan.stages`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators and what they read in one: only columns that are needed, only rows that may pass."""
+"""Pushes operators into the read: only needed columns, and only rows that may pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logical plans made of logical plans: seeds drawn, unions brought to one schema, marks put in or taken out."""
+"""Rewrites of logical plans: seeds are drawn, unions get one schema, marks are added or removed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A plan as a stage over files: it is planned, run, resumed and looked at like any job.
+"""Turns a plan into a stage over files, which is planned, run, resumed and inspected like any job.
 
-What runs is lowered (see `curate.plan.physical`); here it is said how a stage is called and known, and which stages
-come before it. What it reads is the same whoever takes its rows: files, run files, or a consumer, for whom nothing else
-of a stage is planned (`reader_of`). All of it is values: what only run files tell, once they are there, is found out as
-the stages run (see `curate.graph.reads`).
+`curate.plan.physical` lowers the plan; this file gives a stage its name, its identity and the stages before it. Its
+inputs are the same for files, run files and a consumer, who needs nothing else of a stage (`reader_of`). All of it is
+values: what depends on finished run files is decided while the stages run (see `curate.graph.reads`).
 """
 
 from __future__ import annotations

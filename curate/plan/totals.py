@@ -1,4 +1,4 @@
-"""One row of all rows, as a plan."""
+"""The plan of an aggregate of all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many requests a process makes of one store at once: more while they succeed, half as many when they are refused.
+"""Limits a process's concurrent requests to one store: more while they succeed, half as many when they are refused.
 
 Additive increase, multiplicative decrease, as in TCP (Chiu and Jain, 1989): clients that know nothing of each other
 come to share what the store can take. As in CUBIC, a window remembers where it was refused and stays below for a while:

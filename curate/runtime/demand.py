@@ -1,4 +1,4 @@
-"""What a run waits for while the cluster has no place for it: said after ten seconds, and again every minute."""
+"""Says what a run waits for while the cluster has no room: after ten seconds, then every minute."""
 
 from __future__ import annotations
 

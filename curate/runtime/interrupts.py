@@ -1,4 +1,4 @@
-"""Ctrl-C while something is done that must not be left half done."""
+"""Defers Ctrl-C during work that must not be interrupted halfway."""
 
 from __future__ import annotations
 

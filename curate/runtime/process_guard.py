@@ -1,11 +1,11 @@
-"""The process in which user code runs, given back as it was to whatever runs in it next: another shard, another job.
+"""Restores the state of a worker process after user code, for the next shard or job that runs in it.
 
-A function that closes standard output, moves to a folder that it removes, lowers a limit or leaves an alarm behind
-would fail shards that have nothing to do with it. So what can be given back is, after each shard; what a job's `setup`
-has changed stays, as does what was added to the environment.
+A function that closes standard output, changes to a folder that it removes, lowers a limit or sets an alarm would make
+unrelated shards fail. So the state is restored after each shard, as far as possible. Changes of a job's `setup` stay,
+and so do additions to the environment.
 
-A copy of the process (`os.fork`) that comes back from user code would go on with the work of this one. It ends at once,
-and the shard that made it fails and says why.
+A copy of the process (`os.fork`) that returns from user code would continue the work of the original. It is ended at
+once, and the shard that made it fails with the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the dispatcher asks of the thing that runs tasks. Three implementations: `inline`, `local` and `ray`."""
+"""The protocol of a backend, which runs tasks for the dispatcher; implemented by `inline`, `local` and `ray`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that workers need and could not find by themselves: that of a job which was loaded from a file by its path."""
+"""Sends code to workers that they cannot import: that of a job that was loaded from a file by its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that a class of the user's reads: whatever curate has no reader for."""
+"""Rows from a user's class, for anything that curate has no reader for."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from curate.formats.read import parquet
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
+from curate.objects.bad_line import RowNumbers
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.filtered import read_filtered, row_groups
@@ -140,6 +141,8 @@ class Files(FileShards):
         return ["files", self.how.identity()]
 
     def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+        # Of row groups that are left out, nobody counts the rows.
+        tally.numbers = RowNumbers() if not view.filters else None
         return counted(self._read(data, view, batch_rows, tally), tally)
 
     def _read(self, shard: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
@@ -150,7 +153,7 @@ class Files(FileShards):
         if view.filters:
             return read_filtered(store, shard, encoding, view.filters, schema, batch_rows, tally)
         place = (shard.kind, shard.start, shard.stop)
-        return read(store, object, encoding, *place, schema, batch_rows, tally.bad_row)
+        return read(store, object, encoding, *place, schema, batch_rows, tally.bad_row, tally.blank_line)
 
     def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""

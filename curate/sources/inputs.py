@@ -1,8 +1,7 @@
-"""The files that a run is given, as what a stage reads: their rows, or the files themselves.
+"""The input files of a run as the source of a stage: their rows, or the files themselves.
 
-Outputs are named after them. A job that takes files has them as its batches: its operator is called with each, as
-others are with tables. So what it loads, hides and measures is an operator's as ever, and nothing but this file knows
-that there are no rows to read.
+Outputs are named after them. A job that processes whole files gets each file as a batch, where others get tables. So
+its operator is like any other, and only this file knows that there are no rows to read.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, read, sample_schema
 from curate.log import get_logger
+from curate.objects.bad_line import RowNumbers
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.filtered import Filters, read_filtered
 from curate.sources.listing import Inputs, list_inputs
@@ -139,7 +139,8 @@ class FileRows(InputFiles):
         else:
             object = Object(shard.uri, shard.object_bytes, shard.generation)
             place = (shard.kind, shard.start, shard.stop)
-            tables = read(store, object, encoding, *place, schema, batch_rows, tally.bad_row)
+            tables = read(store, object, encoding, *place, schema, batch_rows, tally.bad_row, tally.blank_line)
+            tally.numbers = RowNumbers()
         yield shard.id, rank, counted(tables, tally)
 
 

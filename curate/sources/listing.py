@@ -1,4 +1,4 @@
-"""From what a user names as input to the objects that are read, each with the name that its output will carry.
+"""Lists the objects of the inputs that a user names, each with the name that its output gets.
 
 One paged listing a prefix. Names with a part that starts with `_` or `.` are never data, however they are matched: the
 output of another job is a valid input, and its ledger does not show. (A file that is named outright is taken whatever

@@ -1,4 +1,4 @@
-"""Rows that lie in memory, or are counted: tables, items and ranges."""
+"""Rows in memory as sources: tables, items and ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user names as input, understood without looking: files, directories and globs, and what they may overlap.
+"""Parses inputs without reading storage: files, directories and globs, and whether they overlap an output.
 
 A glob has `*`, `?`, `[..]` and `{a,b}`, which stay within one part of a path, and `**`, a part that stands for any
 number of directories. With a slash at its end it means directories, and everything in them.

@@ -1,4 +1,4 @@
-"""Grows a job's plan to the inputs that are there: splits what is new, notices what changed. Decides names, once."""
+"""Adds new inputs to a job's plan: splits them into shards, names these once, and notices changed inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage reads, and what a source of rows is asked: its schema, its pieces, and the rows of one."""
+"""The protocols of a stage's input and of a source of rows: its schema, its pieces, and the rows of a piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether inputs that are other objects now have the bytes that they had: outputs of another job, made again.
+"""Checks whether replaced inputs have the same bytes as before: outputs of another job that were made again.
 
 A listing tells generations, which are times where files are local. What it does not tell, the job says that wrote the
 objects: the event of each output has its generation and the checksum of its bytes. One that was lost, and is made

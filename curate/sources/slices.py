@@ -1,7 +1,6 @@
-"""Rows of Parquet files in other shards, where nothing has to move: footers tell where every row is.
+"""Repartitions Parquet files without an exchange: their footers say where every row is.
 
-An output reads its rows where they are, of the row groups that they are in. What is read twice are row groups that two
-outputs share.
+Each output reads its rows from their row groups. Only row groups that two outputs share are read twice.
 """
 
 from __future__ import annotations

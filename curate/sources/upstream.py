@@ -1,4 +1,4 @@
-"""Whether what is read is all that the jobs planned which wrote it. Completion is the outputs, not `summary.json`.
+"""Checks that inputs which other jobs wrote are complete. Outputs decide that, not `summary.json`.
 
 An input may be the output of another job: all of it, a folder or an extra output of it, or what a glob matches. Its
 plan says which outputs there are to be. Those that the input's pattern would match have to be there, and a run has to

@@ -1,4 +1,4 @@
-"""Outputs whose bytes a class of the user's makes: whatever curate has no writer for.
+"""Outputs that a user's class writes, for formats that curate has no writer for.
 
 The record of a shard lies behind these bytes as it does behind those of JSON lines: in what gzip and zstd ignore. Where
 readers of the format ignore what comes behind its end, the bytes are stored as they are, and the record comes behind.

@@ -1,4 +1,4 @@
-"""What runs in one task: a source, a part of it, and the operators behind it."""
+"""The work of one task: a source, a part of it, and the operators after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger keeps of a job: who it is, and what its outputs are."""
+"""The record of a job in the ledger: its identity, and the format of its outputs."""
 
 from __future__ import annotations
 

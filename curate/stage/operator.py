@@ -1,7 +1,7 @@
 """The work of a stage on the rows of a shard: the protocol, and the one generator of its results.
 
-Who writes a shard, streams or counts a piece, or asks for a schema, says which batches there are, how they are
-processed, and how long to wait (`wait_between`); where tables go is his business. Replay runs the program that writes.
+The callers write a shard, stream or count a piece, or derive a schema. Each gives the batches, the way to process them
+and how long to wait (`wait_between`), and decides where the tables go. Replay runs the program that writes.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def stage_tables(
     """Yields what the batches of the parts of a shard become, one part after the other; the operator is set up."""
     for how, batches in parts:
         yield from operator.stream(reading(batches, meters.read), tally, how, meters.steps)
+        tally.numbers = None
 
 
 def meters_of(operator: StageOperator) -> Meters:

@@ -1,4 +1,4 @@
-"""The answer to a probe: what the first tables of a shard say about the schemas of outputs."""
+"""The answer to a probe: the schemas of outputs, derived from the first tables of a shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is given: a stage and how its tasks run, as frozen values. Jobs and datasets both make them.
+"""The values that a run needs: a stage, and how its tasks run. Jobs and datasets both make them.
 
 Three values, by who uses them: a `JobRecord` is what the ledger keeps, and its outputs are told by (`job_record`);
 `TaskSettings` say how tasks run; the rest of a stage is what it reads, what it does and where its rows go. Format and

@@ -1,4 +1,4 @@
-"""What a worker says: events of `self.log`, prints, and where a shard hangs, in segments beside the outputs.
+"""The log of a worker: events of `self.log`, prints, and stacks of hanging shards, in segments beside the outputs.
 
     self.log, curate's own events ─┐
     sys.stdout, sys.stderr ────────┼─▶ lines, bounded ─▶ runs/<run>/logs/<host>-<pid>-000001.jsonl.zst ...

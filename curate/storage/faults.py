@@ -1,4 +1,4 @@
-"""What goes wrong with the calls of a store, and when: scripted, or drawn from a seed.
+"""Faults of a store's calls for tests: scripted, or drawn from a seed.
 
 `Faults` only decides. `FaultyStore` asks it before every call and does what it says.
 """

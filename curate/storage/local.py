@@ -472,7 +472,10 @@ def sync_directories(root: str) -> int:
     """
     synced = 0
     for directory, _, _ in os.walk(_path(root)):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # another driver, which has completed the job, removes its stages
         try:
             os.fsync(descriptor)
         finally:

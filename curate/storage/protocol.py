@@ -1,4 +1,4 @@
-"""What curate asks of a store: five calls and a create-only publish. The memory store is the executable specification.
+"""The protocol of a store: five calls and a create-only publish. The memory store is the executable specification.
 
 A store speaks of objects by absolute URI (`gs://bucket/key`, `/absolute/path`, `memory://bucket/key`), lists by string
 prefix as object stores do (so `list("gs://b/a")` includes `gs://b/ab`), and returns names in code-point order of the

@@ -1,6 +1,6 @@
-"""A limit before a write: which shards give how many rows is decided once, in the order of the input, and stored.
+"""Decides a limit before a write: the rows that each shard contributes, once, in the order of the input.
 
-All shards before the last one give all their rows, so what has to be known is the last one, and how many of its rows.
+All shards before the last one contribute all their rows, so only the last one and its number of rows are stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The schema of blocks whose rows only user functions know: that of the first rows, to which later ones are widened."""
+"""The schema of blocks that user functions make: the first rows decide it, and later ones are widened to it."""
 
 from __future__ import annotations
 

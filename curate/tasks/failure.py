@@ -1,4 +1,4 @@
-"""A worker's report to the driver: one small record for every shard that it finished or failed."""
+"""A worker's report to the driver: one small record for each finished or failed shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often, how long and with how much memory shards are tried."""
+"""The retry policy of shards: number of tries, waits and memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether the workers of a run get ready for it: what keeps one from that keeps all, whatever shard it was given.
+"""Detects a setup that fails or hangs in all workers, whatever their shards.
 
-Until one is ready, each task says when it has begun, and when its worker is set up. So it is known what a worker died
-of that said the first and not the second, and what takes so long.
+Until one worker is ready, each task reports its start and the end of its setup. So a worker that died or hangs between
+the two did so in the setup.
 """
 
 from __future__ import annotations

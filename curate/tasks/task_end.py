@@ -1,4 +1,4 @@
-"""What the end of a task says of its shard. Processes that must start fast import it: it imports no scheduler."""
+"""The meaning of a task's end for its shard. Imports no scheduler, for processes that must start fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store promises, as tests that a store of one's own can be run through.
+"""The contract of a store, as tests for a user's own store.
 
 Long because it is a list: one short test for each promise.
 """

@@ -1,4 +1,4 @@
-"""A job run here and now: no Ray, no waiting, nothing left behind."""
+"""Runs a job in this process, on rows in memory, without Ray, waits or leftovers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `scripts/bench` measures: tasks beside a bare loop, datasets beside Ray Data, and the memory of a stream."""
+"""The measurements of `scripts/bench`, one file each."""

@@ -1,4 +1,4 @@
-"""What all measurements share: rounds in alternation, targets, inputs that are made once, a disk that has settled."""
+"""Helpers of all measurements: alternating rounds, targets, cached inputs, waiting for the disk to settle."""
 
 from __future__ import annotations
 

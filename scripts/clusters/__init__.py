@@ -1,1 +1,1 @@
-"""What scripts/cluster is made of: parameters, the files made from them, their checks, and Ray's own commands."""
+"""The parts of scripts/cluster: parameters, the files made from them, their checks, and Ray's own commands."""

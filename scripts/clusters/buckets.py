@@ -1,4 +1,4 @@
-"""Whether buckets lie where the cluster is, and whether what is removed from them goes on costing."""
+"""Checks that buckets are in the cluster's region, and whether removed objects still cost money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file for `ray up`: against Ray's own schema, the machines that there are, and the lock."""
+"""Checks a file for `ray up` against Ray's schema, the existing machine types, and the lock file."""
 
 from __future__ import annotations
 

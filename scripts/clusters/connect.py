@@ -1,4 +1,4 @@
-"""Whether a cluster answers, takes the token, and has the Ray and Python that are here: in a line, within seconds."""
+"""Checks within seconds that a cluster answers, accepts the token, and has the same versions of Ray and Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file for KubeRay: against the recorded fields of its resources, and against the lock.
+"""Checks a file for KubeRay against the recorded fields of its resources and the lock file.
 
 FIELDS was recorded from KubeRay's API reference for ray.io/v1 (docs/reference/api.md in ray-project/kuberay, and
 `authOptions` as in KubeRay 1.6), and for what lies inside a pod from the reference of Kubernetes 1.28: all fields of

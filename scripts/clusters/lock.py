@@ -1,4 +1,4 @@
-"""What requirements.lock says that nodes must have, and the tag of the image that has it."""
+"""The versions that requirements.lock requires on nodes, and the tag of the image with them."""
 
 from __future__ import annotations
 

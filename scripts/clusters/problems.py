@@ -1,4 +1,4 @@
-"""What is wrong with a file, with its line, and the refusal that ends a command."""
+"""A problem in a file, with its line, and the error that ends a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines there are, as far as that can be known without asking: CPUs of a name, chips of a TPU, zones."""
+"""Known machine types: the CPUs of a name, the chips of a TPU, zones. Makes no request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submits a job, follows it, and submits it again where its driver died: what is finished is not done twice."""
+"""Submits a job, follows it, and submits it again if its driver died: finished shards are not done again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML with the line of everything in it: a typo is answered with the place where it stands."""
+"""Parses YAML with line numbers, so that errors can name the line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `scripts/simulate` simulates: who disturbs, who runs tasks, who watches, and what is told of it."""
+"""The parts of `scripts/simulate`: disturbances, the simulated cluster, the auditor and the report."""

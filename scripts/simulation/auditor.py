@@ -1,4 +1,4 @@
-"""Who watches the scheduler: the rules of its contract, written down a second time and compared at every step."""
+"""Audits the scheduler: a second implementation of its contract, compared at every step."""
 
 from __future__ import annotations
 

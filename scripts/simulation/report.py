@@ -1,4 +1,4 @@
-"""What is told of a simulation: its figures, how they compare with the targets, and a picture."""
+"""The report of a simulation: its figures, the comparison with targets, and a picture."""
 
 from __future__ import annotations
 

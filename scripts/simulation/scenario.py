@@ -1,4 +1,4 @@
-"""What happens in a simulation, all of it: the options of `scripts/simulate`, and the shards that follow from them."""
+"""The scenario of a simulation: the options of `scripts/simulate`, and the shards that follow from them."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class TestRefusedBeforeDispatch:
     @pytest.mark.parametrize("text", ["{}", "{}/", "{}/**", "{}/**/*.jsonl", "{}/../in"])
     @pytest.mark.parametrize("below", ["out", "x/y/out"])
     def test_output_inside_input(self, source: Path, text: str, below: str) -> None:
-        with refusing("a rerun would read its own results; choose an --output outside the input"):
+        with refusing("a rerun would read its own results; choose an output outside the input"):
             run_job(Copy(), text.format(source), source / below)
         assert not (source / below).exists()
 

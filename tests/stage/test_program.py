@@ -366,7 +366,7 @@ class TestQuarantine:
         assert record.books.counters == {"batches": 2}
         assert [row["id"] for row in read("a").to_pylist()] == ["r0", "r1", "r3", "r4", "r5"]
         [line] = decompress(open_store(ROOT).read(f"{ROOT}/out/{names()[0]}")).splitlines()
-        assert orjson.loads(line) == {"line": 0, "reason": "it is r2", "row": '{"id":"r2","n":2}'}
+        assert orjson.loads(line) == {"line": 3, "reason": "it is r2", "row": '{"id":"r2","n":2}'}
 
     def test_other_errors_are_searched_for_at_the_last_try_of_a_job_that_opted_in(self) -> None:
         """So that the output does not depend on luck: what goes away when it is tried again is no bad row."""

@@ -501,6 +501,16 @@ def test_syncing_reaches_every_directory(monkeypatch: pytest.MonkeyPatch, store:
     assert sorted(synced) == [root, f"{root}/a", f"{root}/a/b", f"{root}/a/b/c", f"{root}/d"]
 
 
+def test_a_folder_that_another_driver_removes_meanwhile_is_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has completed the job and removes the stages, while this one syncs the folders."""
+    (tmp_path / "stage").mkdir()
+    walked = [(str(tmp_path / "stage"), [], []), (str(tmp_path / "gone"), [], [])]
+    monkeypatch.setattr(os, "walk", lambda _: iter(walked))
+    assert sync_directories(str(tmp_path)) == 1
+
+
 def test_whoever_may_not_write_to_a_directory_may_not_delete_there() -> None:
     """Nor another's file where only owners may. Asked as another user, in a child."""
     with tempfile.TemporaryDirectory(dir="/tmp") as root:

@@ -1,4 +1,4 @@
-"""What is known of the cluster: where it is, its nodes, and what Ray says of them unasked."""
+"""The cluster: its address, its nodes, and Ray's messages about them."""
 
 from __future__ import annotations
 

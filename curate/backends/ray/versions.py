@@ -1,4 +1,4 @@
-"""Whether workers run the curate that the driver runs: asked by each worker before its first task, and each actor.
+"""Checks that workers run the driver's version of curate: in each worker before its first task, and in each actor.
 
 Ray itself refuses nodes of another Ray or Python. Of a package that is installed on nodes it knows nothing: one that
 was set up last month imports last month's curate.

@@ -1,12 +1,12 @@
-"""Aggregates of groups: what a row begins as, how partial results are merged, what they come to.
+"""Aggregates of groups: the first partial result of a row, how partial results are merged, and the final result.
 
 Every row begins as a partial result of its own. Partial results of one group are merged, on the map side over and
 over, to a partial result; the last one is finished. Those of `list` and `quantile` are the values themselves, and are
 not merged before all are there. Merging goes in the order of the rows, so that the same rows in the same order give the
 same bits.
 
-Nulls are not looked at, as by Arrow: the sum of nothing but nulls is null. NaN makes a sum, a mean and a deviation NaN;
-`min`, `max` and `quantile` do not look at it where there is anything else.
+Nulls are ignored, as in Arrow: the sum of only nulls is null. NaN makes a sum, a mean and a deviation NaN; `min`, `max`
+and `quantile` ignore it if there are other values.
 """
 
 from __future__ import annotations

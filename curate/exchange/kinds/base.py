@@ -1,4 +1,4 @@
-"""What kinds of exchange have in common: whose rows may be limited, held, or cut by their keys."""
+"""Base classes of exchanges: those that can be limited, held in memory, or cut by their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row of each key, and the values that a column has."""
+"""Distinct rows by key, and the distinct values of a column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user function called once a group."""
+"""A user function that is called once for each group."""
 
 from __future__ import annotations
 

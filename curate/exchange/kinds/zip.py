@@ -1,7 +1,7 @@
-"""Rows side by side: what they are called, and how they are brought together for a write.
+"""Zip: the names of the columns, and the exchange that brings rows side by side for a write.
 
-Consumed, datasets are zipped as their rows come. Written, they are an exchange: run files say how many rows each has
-and where they are, so that an output reads as many rows of each, and none of the others.
+A consumer zips datasets as their rows arrive. A write uses an exchange: run files record the number and place of their
+rows, so each output reads the same rows of both sides and no others.
 """
 
 from __future__ import annotations

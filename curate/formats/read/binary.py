@@ -1,4 +1,4 @@
-"""Files as they are: one row a file, its stored bytes."""
+"""Whole files as rows: one row per file, with its stored bytes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ import codecs
 import csv
 import functools
 import io
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -40,7 +39,7 @@ from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.from_text import from_text
 from curate.formats.read.json_schema import missing_column
-from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
+from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow, RowNumbers
 from curate.objects.charset import refuse_wide
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
@@ -90,15 +89,14 @@ class _Parser:
         self._handed_out = 0
         self._latin1 = False
         self._header: list[str] | None = None
-        self._numbers: list[int] = []
+        self._numbers = RowNumbers()
         """Of the rows that cannot be read, all that are before the rows handed out, or more."""
         self.invalid: deque[RejectedRow] = deque()
         """Those of them that were not taken yet."""
 
     def row_number(self, index: int) -> int:
         """Returns the number of the valid row `index` (0-based) among all rows (1-based)."""
-        numbers = self._numbers
-        return index + 1 + bisect_right(range(len(numbers)), index, key=lambda before: numbers[before] - before - 1)
+        return self._numbers.number(index)
 
     def batches(self) -> Iterator[pa.Table]:
         """Yields the valid rows, every column as binary. Raises CorruptInput; KeyError for a missing column."""
@@ -221,7 +219,7 @@ class _Parser:
 
     def _skip(self, row: Any) -> str:
         number = row.number - 1  # the header is Arrow's row 1
-        if not self._numbers or number > self._numbers[-1]:
+        if number > self._numbers.last:
             raw = row.text.encode("latin-1" if self._latin1 else "utf-8")
             data, ended, _ = raw.rpartition(_END + b'"')
             if not ended:
@@ -233,7 +231,7 @@ class _Parser:
         return "skip"
 
     def _add(self, number: int, reason: str, raw: bytes | str) -> None:
-        self._numbers.append(number)
+        self._numbers.add(number)
         self.invalid.append(RejectedRow(number, reason, raw))
 
     def _utf8(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """Files that are one JSON array, element by element: `json.dump` of a list, and what many tools export.
 
-Where an element ends is found by its brackets and strings alone; whether it is JSON, and an object, is for who parses
-it. So a malformed element costs itself, as a malformed line does. What is held is a block, and an element.
+The end of an element is found by brackets and strings alone; the parser checks whether it is JSON and an object. So a
+malformed element costs only itself, as a malformed line does. Memory holds one block and one element.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from curate.arrow.unknown import all_nullable, find_nulls
 from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
 from curate.formats.read.json_values import columns_of
-from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
+from curate.objects.bad_line import NO_COLUMNS, OnBadRow, OnBlankLine, RejectedRow, ignored
 from curate.objects.lines import lines_of
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
@@ -39,6 +39,7 @@ def read_jsonl(
     stop: int | None,
     schema: pa.Schema,
     on_bad_row: OnBadRow,
+    on_blank_line: OnBlankLine = ignored,
 ) -> Iterator[pa.Table]:
     """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput.
 
@@ -52,7 +53,7 @@ def read_jsonl(
         numbers = None
         bad: list[RejectedRow] = []
         if not columns:
-            _, numbers = _sort_out(lines, seen, bad)
+            _, numbers = _sort_out(lines, seen, bad, on_blank_line)
             bad += [RejectedRow(seen + number + 1, NO_COLUMNS, lines[number].rstrip(b"\r")) for number in numbers]
             for row in sorted(bad, key=_line):
                 on_bad_row(row)
@@ -62,7 +63,7 @@ def read_jsonl(
             rows = [loads(line) for line in lines]
             values = [[row.get(column.name) for row in rows] for column in columns]
         except (orjson.JSONDecodeError, AttributeError):
-            rows, numbers = _sort_out(lines, seen, bad)
+            rows, numbers = _sort_out(lines, seen, bad, on_blank_line)
             values = [[row.get(column.name) for row in rows] for column in columns]
         misfits: dict[int, str] = {}
         arrays = [column.build(cells, misfits) for column, cells in zip(columns, values, strict=True)]
@@ -119,12 +120,15 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     return row if isinstance(row, dict) else "not an object"
 
 
-def _sort_out(lines: list[bytes], seen: int, bad: list[RejectedRow]) -> tuple[list[dict[str, Any]], list[int]]:
+def _sort_out(
+    lines: list[bytes], seen: int, bad: list[RejectedRow], on_blank_line: OnBlankLine = ignored
+) -> tuple[list[dict[str, Any]], list[int]]:
     """Returns the rows among the lines and which lines they are, adding the others to `bad`."""
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
     for number, line in enumerate(lines):
         if not line or line.isspace():
+            on_blank_line(seen + number + 1)
             continue
         row = _parse(line)
         if isinstance(row, str):

@@ -1,4 +1,4 @@
-"""Plain text: one row a line, its number and its text; or, as a dataset reads it, its text alone, however encoded."""
+"""Plain text: one row per line. A job gets number and text of each line; a dataset gets the text, in any encoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import ReadAs, line_feeds
 from curate.formats.read.json_schema import missing_column
-from curate.objects.bad_line import OnBadRow, RejectedRow
+from curate.objects.bad_line import OnBadRow, OnBlankLine, RejectedRow, ignored
 from curate.objects.lines import LARGEST_LINE_BYTES, line_blocks
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
@@ -42,6 +42,7 @@ def read_text(
     stop: int | None,
     schema: pa.Schema,
     on_bad_row: OnBadRow,
+    on_blank_line: OnBlankLine = ignored,
 ) -> Iterator[pa.Table]:
     """Yields the lines that begin in [start, stop), numbered from 1 within the slice; blank ones are left out.
 
@@ -53,6 +54,7 @@ def read_text(
         texts: list[str] = []
         for number, line in enumerate(lines, seen + 1):
             if not line or line.isspace():
+                on_blank_line(number)
                 continue
             try:
                 texts.append((line[:-1] if line[-1] == 13 else line).decode())
@@ -76,6 +78,7 @@ def read_lines(
     stop: int | None,
     how: ReadAs,
     on_bad_row: OnBadRow,
+    on_blank_line: OnBlankLine = ignored,
 ) -> Iterator[pa.Table]:
     """Yields the lines that begin in [start, stop) as the column `text`; blank ones too, if `how` does not drop them.
 
@@ -84,11 +87,19 @@ def read_lines(
     """
     encoding = codecs.lookup(how.text_encoding).name
     if not line_feeds(encoding):
-        blocks: Iterator[list[str]] = _decoded(store, object, codec, encoding)
+        blocks: Iterator[list[str | None]] = _decoded(store, object, codec, encoding)
     else:
         blocks = _lines(store, object, codec, start, stop, encoding, on_bad_row)
+    seen = 0
     for texts in blocks:
-        kept = [text for text in texts if text and not text.isspace()] if how.drop_empty_lines else texts
+        kept = [text for text in texts if text is not None]
+        if how.drop_empty_lines:
+            kept = [text for text in kept if text and not text.isspace()]
+            if len(kept) < len(texts):
+                for number, text in enumerate(texts, seen + 1):
+                    if text is not None and (not text or text.isspace()):
+                        on_blank_line(number)
+        seen += len(texts)
         if kept:
             yield pa.Table.from_arrays([pa.array(kept, pa.string())], schema=LINES_SCHEMA)
 
@@ -101,20 +112,22 @@ def _lines(
     stop: int | None,
     encoding: str,
     on_bad_row: OnBadRow,
-) -> Iterator[list[str]]:
+) -> Iterator[list[str | None]]:
+    """Yields the lines; None for one that is a bad row."""
     seen = 0
     for lines in line_blocks(store, object, codec, start, stop):
-        texts = []
+        texts: list[str | None] = []
         for number, line in enumerate(lines, seen + 1):
             try:
                 texts.append((line[:-1] if line[-1:] == b"\r" else line).decode(encoding))
             except UnicodeDecodeError:
                 on_bad_row(RejectedRow(number, f"not {encoding}", line.rstrip(b"\r")))
+                texts.append(None)
         yield texts
         seen += len(lines)
 
 
-def _decoded(store: Store, object: Object, codec: Codec | None, encoding: str) -> Iterator[list[str]]:
+def _decoded(store: Store, object: Object, codec: Codec | None, encoding: str) -> Iterator[list[str | None]]:
     decoder = codecs.getincrementaldecoder(encoding)()
     rest = ""
     with DecompressedStream(store, object, codec) as source:

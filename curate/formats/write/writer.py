@@ -1,4 +1,4 @@
-"""Writers of outputs: what they are called, and which one to make."""
+"""Makes the writer of an output, and its suffix."""
 
 from __future__ import annotations
 

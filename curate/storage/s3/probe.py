@@ -44,8 +44,8 @@ def refuse_lax(store: Store, scratch: str) -> None:
     lie = "race" if created > 1 else "parts" if service and not _completes_create_only(service, uri) else ""
     if service and not lie and uploads.upload(service, uri, uploads.checked(b"other"), {"If-Match": '"0"'}) is not None:
         get_logger().warning(
-            "this store replaces an object even if it changed meanwhile (If-Match): do not start two runs with "
-            "--redo-stale on one output there",
+            "this store replaces an object even if it changed meanwhile (If-Match): do not start two runs that "
+            "redo stale shards on one output there",
             endpoint=service.endpoint,
         )
     store.delete(uri)
