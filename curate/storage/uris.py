@@ -10,6 +10,7 @@ import os
 import re
 
 from curate.errors import ConfigError, did_you_mean
+from curate.log import redacted
 
 _SPELLED = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "memory": "memory"}
 """Schemes of stores, and how each is written."""
@@ -49,6 +50,11 @@ def normalise_input(uri: str) -> str:
         raise ConfigError(
             f"the URI of the input at {uri.rpartition('@')[2]!r} contains a password, which would be written to the "
             "ledger; use keys, or the configuration of fsspec (~/.config/fsspec)"
+        )
+    if (shown := redacted(uri)) != uri:
+        raise ConfigError(
+            f"the URI of the input {shown!r} contains a secret, which would be written to the ledger; use keys, or the "
+            "configuration of fsspec (~/.config/fsspec)"
         )
     return uri.rstrip("/")
 
