@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,8 @@ def ray_head() -> Iterator[str]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RAY_AUTH_MODE", "disabled")
             patch.setenv("RAY_TMPDIR", folder)
+            # Workers are where it was started: not in a folder of the test that came first, which goes with it.
+            patch.chdir(Path(__file__).parents[2])
             made = Cluster(initialize_head=True, head_node_args={**limits, "include_dashboard": False})
             _environments[made.address] = dict(os.environ)
         try:
