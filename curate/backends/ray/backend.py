@@ -430,7 +430,7 @@ class RayBackend:
         )
 
     def cancel(self, task: int | None = None) -> None:
-        """Kills the worker of a task, or those of all that run.
+        """Kills the worker of a task, or those of all that run, and waits until all have ended.
 
         A worker whose program stands still, waiting for its block to be taken, hears and lives. If all are cancelled,
         streams get there first, where they soon do.
@@ -440,20 +440,20 @@ class RayBackend:
             self._tasks.clear()
             return
         told = {ref: one for ref, one in self._tasks.items() if task is None or one.number == task}
-        # Those that were launched first run. The others wait for a place, and what waits needs no kill.
-        soon = [ref for ref, one in told.items() if one.blocks][: max(self._slots, 1)] if task is None else []
+        soon = [ref for ref, one in told.items() if one.blocks] if task is None else []
         for ref in told.keys() - soon:
             self._tell(ref)
         if self._pools:
             self._pools.cancelled([one.number for one in told.values()])
         if task is None:
             self._tasks.clear()
-            leaving.end_soon(soon, [ref.completed() if one.streams else ref for ref, one in told.items()])
+            leaving.end_streams(soon)
+            leaving.kill_until_ended([ref.completed() if one.streams else ref for ref, one in told.items()])
 
     def _tell(self, ref: Any, *, again: bool = False) -> None:
         """Tells a task to end. Its end comes instead of the block that it offers."""
         task = self._tasks[ref]
-        leaving.tell(ref, force=again or not (task.blocks and leaving.stands(ref)))
+        ray.cancel(ref, force=again or not (task.blocks and leaving.stands(ref)))
         task.told_s = time.monotonic()
         task.offers, task.size_bytes = False, None
 

@@ -27,7 +27,6 @@ import ray
 from ray import exceptions as ray_errors
 from ray.job_config import JobConfig
 
-from curate.backends.ray import leaving
 from curate.backends.ray.cluster import (
     CONNECT_TIMEOUT_S,
     cluster_address,
@@ -104,7 +103,6 @@ class Session:
 
     def end(self) -> None:
         """Disconnects, and so ends a cluster that was made for this process."""
-        leaving.stop()
         if self.lasts():
             ray.shutdown()
         # Last, because Ray says goodbye.
