@@ -179,7 +179,7 @@ def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "head", "quarantine", "logs"])
-@pytest.mark.parametrize("bad", ["s3://bucket/x", "/nowhere/at/all"])
+@pytest.mark.parametrize("bad", ["swift://bucket/x", "/nowhere/at/all"])
 def test_no_job_is_exit_2(command: str, bad: str, run: Run) -> None:
     """One line on standard error."""
     code, text, err = run(command, bad)

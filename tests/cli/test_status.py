@@ -228,7 +228,7 @@ def test_something_else_than_a_job_is_told_apart_from_nothing(
     assert "(2 other objects, but no _curate/job.json)" in err
 
 
-@pytest.mark.parametrize("bad", ["s3://bucket/x", "gs://", "gs:/bucket/x", ""])
+@pytest.mark.parametrize("bad", ["swift://bucket/x", "gs://", "gs:/bucket/x", ""])
 def test_a_uri_that_cannot_be_is_exit_2(bad: str, run: Callable[..., tuple[int, str, str]]) -> None:
     """Told as the user's mistake that it is."""
     code, out, err = run("status", bad)

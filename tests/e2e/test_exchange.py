@@ -318,6 +318,9 @@ class TestSignals:
             driver.wait_for_children()
         self.check(bench, ended)
 
+    @pytest.mark.parametrize(
+        "backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])], indirect=True
+    )
     def test_once(self, bench: Bench, backend: str) -> None:
         """What runs may end; the next stage does not begin."""
         with self.start(bench, backend) as driver:

@@ -167,7 +167,9 @@ def test_the_same_bytes_stay_the_same_object(bench: Bench) -> None:
     before = {one.uri: one for one in open_store(bench.place.root).list(f"{bench.place.root}/out/20")}
     bench.place.write("in", {OTHER: FILES[OTHER]})
     ended = complete(bench.run(redo_stale=True))
-    assert (ended.attempts, ended.stale) == (1, 0)
+    assert (ended.attempts, ended.stale) == (0 if bench.place.root.startswith("s3://") else 1, 0), (
+        "in S3, equal bytes have one ETag"
+    )
     assert {one.uri: one for one in open_store(bench.place.root).list(f"{bench.place.root}/out/20")} == before
     check_same_as_fresh(bench)
 

@@ -69,7 +69,7 @@ def test_what_is_no_note_is_ignored(root: str) -> None:
     assert list_jobs() == []
 
 
-@pytest.mark.parametrize("bad", ["/proc/nowhere", "s3://bucket/home", "gs://", "a\x00b"])
+@pytest.mark.parametrize("bad", ["/proc/nowhere", "swift://bucket/home", "gs://", "a\x00b"])
 def test_a_home_that_cannot_be_written_never_stops_a_run(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said once, and that is all."""
     monkeypatch.setattr("os.environ", {"CURATE_HOME": bad})

@@ -483,7 +483,9 @@ def test_probing_refuses_a_file_system_without_links(monkeypatch: pytest.MonkeyP
     """None at all, or such that a second link wins: both would break create-only publishing."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", failing(errno.EPERM, []))
-        with pytest.raises(ConfigError, match=r"without hard links .*choose an output on another file system or gs://"):
+        with pytest.raises(
+            ConfigError, match=r"without hard links .*choose an output on another file system, gs:// or s3://"
+        ):
             probe_linking(scratch)
     monkeypatch.setattr(os, "link", lambda *_, **__: None)
     with pytest.raises(ConfigError, match="hard links replace existing files"):
