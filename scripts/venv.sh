@@ -29,6 +29,8 @@ _find_python() {
     local name PATH=:$PATH:
     PATH=${PATH//:$root\/.venv\/bin:/:}
     PATH=${PATH//:$root\/.venv-extras\/bin:/:}
+    # An empty name in it would be the folder that one is in.
+    PATH=${PATH#:} PATH=${PATH%:}
     for name in python3.11 python3.12 python3.13 python3; do
         # A name on PATH proves little: it may be a version manager's placeholder, or lack the parts that make a venv.
         if "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
