@@ -2,7 +2,7 @@
 
 To kill a worker costs more than its task: a new process has everything to load again, and if the task had just ended,
 the next one that Ray gave to that worker dies with it. So a stream is told to end where it stands still, waiting for
-its block to be taken; there it hears.
+its block to be taken; there it hears within a second or two.
 
 Ray may lose what it is told: of a task that a worker was given and has not begun, it then tells no end, and the CPU is
 never free again. So a task is told until it has ended.
@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import ray
-from ray import exceptions
 
 NEXT_BLOCK_S = 3.0
 """How long a stream that nobody consumes any more may take to its next block before its worker is killed. Whoever stops
@@ -45,9 +43,6 @@ def end_streams(streams: Sequence[Any]) -> None:
         standing, left = ray.wait(left, timeout=left_s, fetch_local=False)
         for ref in standing:
             ray.cancel(ref, force=False)
-            # Taken, so that it hears at once: while it waits, it looks every second.
-            with suppress(StopIteration, exceptions.RayError):
-                ref._next_sync(timeout_s=0)
     for ref in left:
         ray.cancel(ref, force=True)
 
