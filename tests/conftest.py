@@ -127,7 +127,7 @@ def on_ray(_ray_head: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return _ray_head
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.serial)])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
 def on_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a backend with worker processes, on which runs that name none run here, and in processes that are
     started here."""

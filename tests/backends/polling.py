@@ -12,7 +12,7 @@ import pytest
 from curate.runtime.protocol import BackendEvent, TaskFinished
 from tests.support.fakes import NEVER_S
 
-WORKERS = ["local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])]
+WORKERS = ["local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])]
 """Backends that run tasks in other processes."""
 
 

@@ -17,7 +17,7 @@ from curate.runtime.protocol import Message, Resources, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, die
 from tests.backends.polling import ends, polled, the_end
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.fakes import NEVER_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys

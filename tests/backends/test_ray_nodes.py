@@ -17,7 +17,7 @@ from tests.backends.calling import Calling, die, process_while
 from tests.backends.polling import begun, ends, polled, the_end
 from tests.support.fakes import NEVER_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 HERE = platform.node()
 MEMORY = 1 << 30
 

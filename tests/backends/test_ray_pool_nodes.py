@@ -14,7 +14,7 @@ from tests.backends.pooling import Conducting, Serving, slowly
 from tests.backends.test_pools import Pooled, values
 from tests.backends.test_ray_nodes import Nodes
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
 
 @pytest.fixture(scope="module")

@@ -205,7 +205,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_started_once_and_kept(tmp_path: Path) -> None:
     """The second consumption costs no start; a write, an interrupt and a fork change nothing; a cluster that died is
     noticed; one that is the program's own is joined and never shut down. All ends with the process."""
@@ -230,7 +230,7 @@ def test_started_once_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_interrupted_while_it_starts(tmp_path: Path) -> None:
     """A program without a handler of its own gets its KeyboardInterrupt when Ray has started, and goes on with it."""
     code = (

@@ -91,7 +91,7 @@ def test_what_cannot_be_asked_need_not_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.parametrize("what", ["1", "2", "pool"])
 def test_stale_workers_are_refused(tmp_path: Path, what: str) -> None:
     """By the first task that gets there, alone or bundled, and by the first actor."""

@@ -56,7 +56,7 @@ def test_in_a_bucket(place: Path, bucket: Kept, curate: Curate) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_on_ray(place: Path, bucket: Kept, request: pytest.FixtureRequest, curate: Curate) -> None:
     """The shards of each step run on Ray, which lacks the jobs of the chain; on a disk and in a bucket."""
     expected = on_disk(place)

@@ -940,7 +940,7 @@ def _one_cpu() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 class TestOnRay:
     @pytest.mark.usefixtures("on_ray")
     def test_connected_by_the_consumer(self, capfd: pytest.CaptureFixture[str]) -> None:

@@ -218,7 +218,7 @@ def test_chains(tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]]
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 class TestRay:
     """The same on Ray, on one cluster."""
 

@@ -90,7 +90,7 @@ class TestWrite:
         assert pq.read_table(out / "0.parquet").column_names == ["mine"]
 
     @pytest.mark.slow
-    @pytest.mark.serial
+    @pytest.mark.ray_lane
     @pytest.mark.usefixtures("on_ray")
     def test_the_same_bytes_on_ray(self, folder: Path, tmp_path: Path) -> None:
         """And the same rows when they are consumed there."""

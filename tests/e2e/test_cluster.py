@@ -23,7 +23,7 @@ from tests.support.harness import (
     workers,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 ONE_CPU = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 

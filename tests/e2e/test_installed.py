@@ -123,7 +123,7 @@ def test_an_output_of_a_script_is_gone_on_with(installed: Installed, place: Path
     assert json.loads(run(*script, "out", "--json", cwd=place))["shards"]["skipped"] == 1
 
 
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.parametrize("job", ["langid", "own/mine.py"])
 def test_on_ray(installed: Installed, place: Path, job: str) -> None:
     """A job that comes with curate, in a pool of actors; and one of the user's that derives from one of those. Its

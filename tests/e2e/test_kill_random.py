@@ -98,7 +98,7 @@ def test_on_workers(place: Place, tmp_path: Path, mode: Mode) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_a_store_that_fails_now_and_then(emulator: GcsEmulator, tmp_path: Path) -> None:
     """One request in ten is refused, before or after its effect, and drivers are killed too: same bytes and books."""
     place = Place("gs://bucket/data", emulator)

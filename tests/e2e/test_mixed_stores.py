@@ -12,7 +12,7 @@ from tests.support.harness import CURATION, Place, corpus, outputs, run
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), [("files", "bucket"), ("bucket", "files")])
-@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
+@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])])
 def test_the_bytes_do_not_depend_on_where_they_come_from_or_go(
     source: str, target: str, backend: str, emulator: GcsEmulator, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -303,7 +303,7 @@ MINUTE_S = 60.0
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_one_is_killed_and_one_stopped_for_a_minute(local: Place, tmp_path: Path) -> None:
     """Of four. The bytes are those of one alone; what is done twice is at most what was running in both, and 5 %."""
     source = local.write("in", corpus(sizes=(12,) * SHARDS))

@@ -13,7 +13,7 @@ from tests.e2e.test_exchange import files
 from tests.support.harness import ROOT, Driver, Place, job_summary, outputs, run, totals, wait_until
 from tests.support.nodes import Fleet, begun, fleet, looks
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 NOMAD = "tests/e2e/jobs/nomad.py"
 
 
@@ -43,11 +43,11 @@ def test_nodes_come_and_go_under_a_job(nodes: Fleet, local: Place, tmp_path: Pat
         return {one.node for one in open_now.values() if one.stage == what}
 
     def held(what: str, where: set[str]) -> None:
-        """Returns once there are looks of a kind on these nodes that do not end."""
-        wait_until(lambda: sum(one.stage == what for one in looks(trace)) > 4, f"the {what} stage has begun")
-        Path(f"{hold}-{what}").touch()
+        """Returns once there are looks of a kind on these nodes that do not end; some before them did."""
         wait_until(lambda: running(what) >= where, "nodes are at work")
 
+    for what in ("map", "reduce"):
+        Path(f"{hold}-{what}").write_text("3")
     with Driver(argv, nodes.env, errors=errors) as driver:
         wait_until(lambda: "no node" in errors.read_text(), "it says that no node can hold what it needs")
         small, large = nodes.add("small"), nodes.add("large")

@@ -31,7 +31,7 @@ from tests.support.harness import (
     workers,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 TROUBLE = "tests/e2e/jobs/trouble.py"
 FILES = corpus(sizes=(60, 30, 60, 40, 70, 10, 45, 20))
 NAMES = sorted(FILES)

@@ -33,7 +33,7 @@ def made(root: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")
 def test_pairs_on_ray(local: Place, mode: Mode) -> None:
     """Ten pairs, drawn from a seed; the first four but for the night. Each is written by a driver that is killed on

@@ -33,7 +33,7 @@ from tests.support.harness import (
 BACKENDS = [
     "inline",
     pytest.param("local", marks=pytest.mark.slow),
-    pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial]),
+    pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane]),
 ]
 INTERRUPTED = 130
 QUICKLY_S = 20
@@ -234,7 +234,7 @@ def test_while_the_first_rows_are_looked_at(local: Place, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.parametrize(
     ("number", "after_s"),
     [

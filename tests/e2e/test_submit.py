@@ -22,7 +22,7 @@ from curate.observe.job import read_status
 from tests.support.fakes import NEVER_S
 from tests.support.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 BIN = Path(sys.executable).parent
 WHENCE = """
 import sys

@@ -261,7 +261,7 @@ def test_a_dry_run_does_not_wait(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_a_driver_that_is_stopped(local: Place, tmp_path: Path) -> None:
     """SIGSTOP in the middle of a run. To this host it is alive: a second driver stops at once, and so does one that is
     to overwrite; one that helps completes the job. SIGCONT: the first one ends complete too; the bytes and books are
@@ -302,7 +302,7 @@ def test_a_driver_that_is_stopped(local: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_a_driver_that_is_stopped_and_overwritten(local: Place, tmp_path: Path) -> None:
     """On a host that nobody can ask, so that the other one really waits for two heartbeats. When it wakes up, another
     job has the output: it changes nothing there, and says why it ends."""

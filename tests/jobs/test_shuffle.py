@@ -55,7 +55,7 @@ def test_the_script_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")
 def test_on_ray(tmp_path: Path) -> None:
     """The same bytes as in one process."""

@@ -228,7 +228,7 @@ def test_a_corpus_by_the_script_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")
 def test_a_corpus_on_ray(tmp_path: Path) -> None:
     """The same in processes of Ray."""

@@ -498,7 +498,7 @@ def square(row: dict[str, Any]) -> dict[str, Any]:
 REASONS = ["seventeen", "the parser's process died: SIGSEGV", "took longer than 1 s"]
 
 
-@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
+@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])])
 def test_rows_that_end_the_parser_are_in_quarantine(
     backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -147,7 +147,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.serial)])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
 def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     """On workers that many shards share: what can be set back costs nobody a try, what cannot costs the worker, which
     ends when its shard has; a shard that kills its worker is tried three times, and no other is given up. The next job

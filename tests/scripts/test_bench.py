@@ -355,7 +355,7 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_exchange_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
     """Every exchange is done by all, checked and judged; the first of them, but for the night."""
     contests = [*exchange.CONTESTS] if mode is Mode.NIGHTLY else [*exchange.CONTESTS][:1]
@@ -368,7 +368,7 @@ def test_exchange_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_growth_and_resuming_at_tiny_sizes(tmp_path: Path) -> None:
     """Objects are counted at two sizes; a driver is killed and run again, and what it leaves is what was wanted."""
     parts = ["--only", "scaling", "--only", "resume"]
@@ -380,7 +380,7 @@ def test_growth_and_resuming_at_tiny_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
     """datatrove gets an environment of its own, and both find the copies that there are."""
     code, said = bench("dedup", "--documents", "300", "--rounds", "1", "--scratch", str(tmp_path))
@@ -391,7 +391,7 @@ def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("gigabytes")
 def test_memory_of_a_small_sort(tmp_path: Path) -> None:
     """A sort of a gigabyte is looked at, and its rows are compared."""
@@ -402,7 +402,7 @@ def test_memory_of_a_small_sort(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
     """Every part does its work on both, checks it, and judges it; those that are like others, at night. The exit code
     is whether a target was missed."""
@@ -417,7 +417,7 @@ def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
     """The bare loop and curate copy the same rows; a finished job is run again."""
     code, said = bench("tasks", "--shards", "30", "--finished", "0", "--rounds", "1", "--scratch", str(tmp_path))
@@ -426,7 +426,7 @@ def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("gigabytes")
 def test_memory_at_a_tiny_size() -> None:
     """Every process and the object store are looked at."""
@@ -437,7 +437,7 @@ def test_memory_at_a_tiny_size() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_service_at_a_tiny_size(tmp_path: Path) -> None:
     """A service of its own for each run; every batch is served once, which ends the bench if it is not."""
     code, said = bench("service", "--shards", "2", "--batches", "20", "--rounds", "1", "--scratch", str(tmp_path))

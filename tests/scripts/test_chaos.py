@@ -19,7 +19,7 @@ def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_some_episodes_end_as_undisturbed_runs_do() -> None:
     """On files and in a bucket, inline and on a cluster that loses nodes; which ones, the seed says."""
     ended = chaos("--seed", "2", "--minutes", "0.2")
@@ -30,7 +30,7 @@ def test_some_episodes_end_as_undisturbed_runs_do() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 def test_what_differs_is_found() -> None:
     """A job whose bytes depend on luck fails its episode, and the command that repeats it is printed."""
     # The disturbed runs drop shorter texts than the undisturbed one, as if their trouble had changed what they do.

@@ -35,7 +35,7 @@ from tests.support.harness import (
     write_files,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 BIN = Path(sys.executable).parent
 SECRET = "s3cr3t-value-of-the-key"
 POOLED = '''
@@ -154,12 +154,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "--dashboard-host=127.0.0.1",
         "--num-cpus=0",
     ]
-    head += [f"--temp-dir={temporary}", f"--ray-client-server-port={_free_port()}"]
+    head += [f"--ray-client-server-port={_free_port()}"]
     processes = []
 
     def begin(*words: str) -> subprocess.Popen[bytes]:
-        # Each agent listens at a port of its own.
-        command = [*start, *words, f"--dashboard-agent-listen-port={_free_port()}"]
+        # As on machines of their own: each agent listens at another port, and unpacks the code of a job elsewhere. In one
+        # folder the last agent would remove what others unpacked, and unpack it again, while the job reads it.
+        apart = [f"--dashboard-agent-listen-port={_free_port()}", f"--temp-dir={temporary}/{len(processes)}"]
+        command = [*start, *words, *apart]
         with (work / "ray.log").open("a") as log:
             marked_env = env | dict([mark.split("=")])
             process = subprocess.Popen(command, env=marked_env, stdout=log, stderr=log, start_new_session=True)

@@ -35,24 +35,24 @@ def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given:
     """Each is in one of them: those that run two at a time run beside the others."""
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test {flag} -x")
     assert code == 0
-    lanes = [f"{LANE} -n 2 --dist worksteal -v -m serial {given}-x", f"{MANY} -m not serial {given}-x"]
+    lanes = [f"{LANE} -n 2 --dist worksteal -v -m ray_lane {given}-x", f"{MANY} -m not ray_lane {given}-x"]
     assert sorted(checkout.calls()) == sorted([*CHECKS, *lanes])
     assert all(f"output of {one}" in out for one in lanes)
 
 
-@pytest.mark.parametrize("lane", ["serial", "not serial"])
+@pytest.mark.parametrize("lane", ["ray_lane", "not ray_lane"])
 def test_a_lane_that_fails_fails_the_whole(checkout: Checkout, lane: str) -> None:
     checkout.fail(lane)
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test --slow")
     assert code == 1
-    assert out.endswith(f"Failed: {'pytest' if lane.startswith('not') else 'pytest -m serial'}\n")
+    assert out.endswith(f"Failed: {'pytest' if lane.startswith('not') else 'pytest -m ray_lane'}\n")
 
 
 def test_no_test_that_matches_in_one_lane_is_no_failure(checkout: Checkout) -> None:
     """In none it is."""
-    checkout.fail("serial", 5)
+    checkout.fail("ray_lane", 5)
     assert checkout.run(f"{checkout.root}/scripts/test --slow -k one")[0] == 0
-    checkout.fail("not serial", 5)
+    checkout.fail("not ray_lane", 5)
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test --slow -k one")
     assert (code, out.endswith("Failed: pytest found no test\n")) == (1, True)
 

@@ -217,7 +217,7 @@ def test_a_schema_without_a_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")
 def test_the_same_bytes_on_ray(tmp_path: Path) -> None:
     """Of a user's source and a user's sink: named after shards, after an exchange, and in folders of values."""

@@ -12,7 +12,7 @@ from curate.units import MIB
 from tests.streaming.streaming import Blocks
 from tests.streaming.test_stream import in_order, places, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
 
 def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_what_setup_raises_is_raised_for_one_shard_once(
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")
 @pytest.mark.parametrize("job", [Ending, Declared])
 def test_on_ray(source: str, tmp_path: Path, job: type[Job]) -> None:

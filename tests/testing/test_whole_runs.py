@@ -138,7 +138,7 @@ def test_calls_that_fail_for_good(bench: Bench, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")
 def test_on_ray(tmp_path: Path) -> None:
     """One call in twenty fails in the driver and in every worker: exit 0, and nobody notices."""
@@ -152,7 +152,7 @@ def test_on_ray(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")
 def test_kills_reach_the_workers_of_ray(tmp_path: Path) -> None:
     """A worker that dies each time it is about to publish one output: that shard is given up, all others are done."""

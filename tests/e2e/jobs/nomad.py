@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,10 +32,20 @@ def look(batch: pa.Table, what: str, trace: str, pause_s: float, hold: str) -> p
     name = f"{what}:{batch['file'][0].as_py()}:{batch['id'][0].as_py()}"
     note(trace, f"{name} begun")
     time.sleep(pause_s)
-    while hold and os.path.exists(f"{hold}-{what}"):  # noqa: PTH110
+    while hold and held(Path(f"{hold}-{what}"), Path(trace), what):
         time.sleep(0.02)
     note(trace, f"{name} ended")
     return batch
+
+
+def held(file: Path, trace: Path, what: str) -> bool:
+    """Returns whether looks are to wait: there is a file, and more were begun than it says."""
+    try:
+        free = int(file.read_text() or 0)
+    except FileNotFoundError:
+        return False
+    lines = trace.read_text().splitlines()
+    return sum(line.startswith(f"{what}:") and " begun" in line for line in lines) > free
 
 
 def note(trace: str, text: str) -> None:
@@ -65,7 +76,11 @@ class Nomad(Job):
     columns = {"file": pa.string(), "id": pa.int64(), "text": pa.string()}  # noqa: RUF012
     trace: str = param("", help="where to leave word", identity=False)
     pause_s: float = param(0.0, help="how long each look takes", identity=False)
-    hold: str = param("", help="looks wait while there is a file of this name and -map, or -reduce", identity=False)
+    hold: str = param(
+        "",
+        help="looks wait while there is this file with -map or -reduce, which says how many need not",
+        identity=False,
+    )
     chips: float = param(0.0, help="TPU chips that an actor holds", identity=False)
 
     def build(self, ds: Dataset) -> Dataset:

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -47,15 +48,26 @@ def look_again(batch: pa.Table) -> pa.Table:
 
 
 def look(what: str, batch: pa.Table) -> pa.Table:
-    """Leaves word of a batch, and waits as long as it is to."""
+    """Leaves word of a batch, and waits as long as it is to: while there is a file, which says how many need not."""
     hold, trace = os.environ.get("SORTING_HOLD", ""), os.environ.get("SORTING_TRACE", "")
-    if trace and batch.num_rows:
+    if not batch.num_rows:
+        return batch
+    if trace:
         descriptor = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(descriptor, f"{what}:{batch['file'][0].as_py()}:{batch['id'][0].as_py()} {os.getpid()}\n".encode())
         os.close(descriptor)
-    while hold and os.path.exists(f"{hold}-{what}"):  # noqa: PTH110
+    while hold and held(Path(f"{hold}-{what}"), Path(trace), what):
         time.sleep(0.02)
     return batch
+
+
+def held(file: Path, trace: Path, what: str) -> bool:
+    """Returns whether looks are to wait: there is a file, and there were more looks than it says."""
+    try:
+        free = int(file.read_text() or 0)
+    except FileNotFoundError:
+        return False
+    return sum(line.startswith(f"{what}:") for line in trace.read_text().splitlines()) > free
 
 
 def dataset(arguments: Namespace) -> Dataset:
