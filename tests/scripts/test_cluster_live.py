@@ -158,8 +158,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     processes = []
 
     def begin(*words: str) -> subprocess.Popen[bytes]:
-        # As on machines of their own: each agent listens at another port and unpacks the code of a job elsewhere. In one
-        # folder the last agent would remove what others unpacked and unpack it again, while the job reads it.
+        # As on machines of their own: each agent listens at another port and unpacks the code of a job elsewhere. In
+        # one folder the last agent would remove what others unpacked and unpack it again, while the job reads it.
         apart = [f"--dashboard-agent-listen-port={_free_port()}", f"--temp-dir={temporary}/{len(processes)}"]
         command = [*start, *words, *apart]
         with (work / "ray.log").open("a") as log:
