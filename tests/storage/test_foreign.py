@@ -108,6 +108,13 @@ def test_what_goes_wrong_on_the_web_is_told(web: str, store: ForeignStore, s3_em
         store.stat(f"{web}/x.bin")
 
 
+def test_a_host_where_nobody_is() -> None:
+    clock = FakeClock()
+    with pytest.raises(TransientStorageError, match=r"http://127.0.0.1:9 cannot be reached.*check the address"):
+        ForeignStore(Retry(clock=clock)).stat("http://127.0.0.1:9/x.bin")
+    assert sum(clock.sleeps) < 5
+
+
 def test_a_folder_is_listed_in_order(shelf: Shelf, store: ForeignStore) -> None:
     """By code points of the whole name, and a prefix is a string."""
     names = ["a/b", "a-b", "a.b", "a b", "a/ä", "ab/z", "Z/1", "日本"]

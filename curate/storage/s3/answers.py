@@ -58,12 +58,18 @@ class Response:
             raise cut("it has no ETag")
         return found
 
+    @property
+    def is_of_s3(self) -> bool:
+        """Whether a service that speaks S3 made it, and no proxy or web server. An answer without a body may lack
+        what shows it."""
+        return bool(self.failure()[0]) or any(name.startswith("x-amz-") for name in self.headers)
+
     def failure(self) -> tuple[str, str, str]:
         """Returns code, message and region of an error's body; proxies answer in other formats, or not at all."""
         try:
             found = self.xml("Error")
         except TransientStorageError:
-            return "", self.body.decode(errors="replace").strip()[:200], ""
+            return "", " ".join(self.body.decode(errors="replace").split())[:200], ""
         return found.findtext("Code", ""), found.findtext("Message", ""), found.findtext("Region", "")
 
 
@@ -87,6 +93,11 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
     """Returns the error that a refusing answer stands for. `now_s` is this machine's time."""
     status, (code, message, _) = response.status, response.failure()
     said = f"S3 answered {status}{f' {code}' if code else ''}{f' ({message})' if message else ''}"
+    if response.body and status not in _TRANSIENT and not response.is_of_s3:
+        return StorageError(
+            f"{asked.what}: what answers at {asked.endpoint} is not S3 (found {status}, {message[:80]!r}; expected "
+            "XML); check AWS_ENDPOINT_URL and proxies, then run again"
+        )
     if status in _TRANSIENT or code in _TRANSIENT_CODES:
         return TransientStorageError(f"{said}, at {asked.endpoint}")
     if code == "RequestTimeTooSkewed":

@@ -141,7 +141,7 @@ class S3Store:
             tries += 1
             return self.service.once(request).status
 
-        status = self.service.retry.call(request.what, attempt)
+        status = self.service.retry.call(request.what, attempt, self.service.place)
         if tries > 1 and status in (404, 412):
             # The answer of an earlier try was lost, and what was to go is gone, by it or by others.
             return True
