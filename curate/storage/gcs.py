@@ -45,7 +45,7 @@ from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
-from curate.storage.ranges import range_stream
+from curate.storage.ranges import part_of, range_header, range_stream
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import SIMPLE_BYTES, Content, SpooledWriter, upload_compared
 
@@ -197,7 +197,6 @@ class GCSStore:
         if start >= 0 and stop is not None and stop <= start:
             self.stat(uri)
             return b""
-        ranges = f"bytes={start}" if start < 0 else f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
         request = _Request(
             f"read {uri}",
             "get",
@@ -205,7 +204,7 @@ class GCSStore:
             "b/{}/o/{}",
             bucket_and_key(uri, "gs"),
             {"alt": "media"},
-            {} if start == 0 and stop is None else {"Range": ranges},
+            range_header(start, stop),
             answers=frozenset({416}),
         )
 
@@ -213,13 +212,7 @@ class GCSStore:
             if response.status == 416:
                 return b""
             if response.status == 206:
-                first, size = _content_range(response)
-                begin, end = clip(start, stop, size)
-                if first > begin or first + len(response.body) < end:
-                    raise _cut(f"bytes {first} to {first + len(response.body)} arrived, expected {begin} to {end}")
-                return (
-                    response.body if end - begin == len(response.body) else response.body[begin - first : end - first]
-                )
+                return part_of(response.body, response.headers.get("Content-Range"), start, stop, _cut)
             body = _whole_body(response)
             begin, end = clip(start, stop, len(body))
             return body[begin:end]
@@ -427,7 +420,7 @@ class GCSStore:
             "b/{}/o/{}",
             bucket_and_key(uri, "gs"),
             {"alt": "media", "generation": object.generation},
-            {"Range": f"bytes={start}-{stop - 1}"},
+            range_header(start, stop),
             answers=frozenset({404}),
         )
 
@@ -435,9 +428,7 @@ class GCSStore:
             if response.status == 404:
                 return None
             if response.status == 206:
-                if _content_range(response)[0] != start:
-                    raise _cut(f"the range {response.headers['Content-Range']} arrived, expected {start} to {stop}")
-                body = response.body
+                body = part_of(response.body, response.headers.get("Content-Range"), start, stop, _cut)
             else:
                 body = _whole_body(response)[start:stop]
             if len(body) != stop - start:
@@ -738,20 +729,6 @@ def _compare_checksum(response: _Response, body: bytes) -> None:
         name, _, expected = part.strip().partition("=")
         if name == "crc32c" and (found := _crc32c(google_crc32c.value(body))) != expected:
             raise _cut(f"the bytes that arrived have the CRC-32C {found}, expected {expected}")
-
-
-def _content_range(response: _Response) -> tuple[int, int]:
-    """Returns the first byte's position and the object's size from `Content-Range: bytes 0-9/100`."""
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
-    if found is None:
-        raise _cut(
-            "a part of an object arrived without its position (Content-Range "
-            f"{response.headers.get('Content-Range')!r})"
-        )
-    first, last, size = map(int, found.groups())
-    if len(response.body) != last + 1 - first:
-        raise _cut(f"{len(response.body)} bytes arrived for the range {found.group()}")
-    return first, size
 
 
 def _received(response: _Response, size: int) -> int:

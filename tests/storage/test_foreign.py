@@ -145,10 +145,22 @@ def test_nothing_is_written(store: ForeignStore) -> None:
     assert store.may_delete(uri) is False
 
 
-def test_a_password_does_not_get_into_a_ledger() -> None:
-    with pytest.raises(ConfigError, match=r"input at 'host/x' contains a password.*use keys") as caught:
-        normalise_input("sftp://me:secret@host/x")
-    assert "secret" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("sftp://me:hunter 2@host/x", "sftp://[secret]@host/x"),
+        ("https://host/x?sig=hunter2&y=1", "https://host/x?sig=[secret]&y=1"),
+    ],
+)
+def test_a_secret_does_not_get_into_a_ledger(uri: str, shown: str) -> None:
+    """Nor into the message: a password, and the signature of an address."""
+    with pytest.raises(ConfigError, match=r"contains a secret.*use keys, or the configuration of fsspec") as caught:
+        normalise_input(uri)
+    assert repr(shown) in str(caught.value)
+    assert "hunter" not in str(caught.value)
+
+
+def test_a_user_is_no_secret() -> None:
     assert normalise_input("sftp://me@host/x/") == "sftp://me@host/x"
 
 

@@ -6,7 +6,6 @@ and proxies cut answers. So an answer that lacks what it must have is transient.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -174,15 +173,3 @@ def page(response: Response, bucket: str) -> tuple[list[Object], str | None]:
     if more not in ("true", "false") or (more == "true" and not token):
         raise cut("a page of a listing does not say where the next one begins")
     return objects, token if more == "true" else None
-
-
-def content_range(response: Response) -> tuple[int, int]:
-    """Returns the first byte's position and the object's size from `Content-Range: bytes 0-9/100`."""
-    told = response.headers.get("content-range")
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", told or "")
-    if found is None:
-        raise cut(f"a part of an object arrived without its position (Content-Range {told!r})")
-    first, last, size = map(int, found.groups())
-    if len(response.body) != last + 1 - first:
-        raise cut(f"{len(response.body)} bytes arrived for the range {found.group()}")
-    return first, size
