@@ -29,6 +29,7 @@ from curate.pipeline.remote_error import CapturedError, RemoteError
 from curate.pipeline.retry_later import Busy, RetryBatch, wait_in_place
 from curate.pipeline.shard_books import DetachedBooks, RowsBooked, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable, Step
+from curate.requests.reached import REACHED, ReachedPlaces
 from curate.runtime.process_guard import ProcessGuard, SavedProcess, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec
 
@@ -280,6 +281,8 @@ class _Actor:
 
     step: Step
     clock: Clock = field(default_factory=SystemClock)
+    reached: ReachedPlaces = REACHED
+    """Stores that the driver has reached: workers wait out their outages."""
     _opened: Step | None = None
     _kept: SavedProcess | None = None
     """The process as it was when the step was set up."""

@@ -10,7 +10,7 @@ import os
 import re
 
 from curate.errors import ConfigError, did_you_mean
-from curate.log import redacted
+from curate.log import HIDDEN, redacted
 
 _SPELLED = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "memory": "memory"}
 """Schemes of stores, and how each is written."""
@@ -47,12 +47,7 @@ def normalise_input(uri: str) -> str:
     _refuse_unprintable(uri)
     if not _after_scheme(uri, uri.partition(":")[0]).strip("/"):
         raise ConfigError(f"{uri!r} names no file and no folder")
-    if _PASSWORD.search(uri):
-        raise ConfigError(
-            f"the URI of the input at {uri.rpartition('@')[2]!r} contains a password, which would be written to the "
-            "ledger; use keys, or the configuration of fsspec (~/.config/fsspec)"
-        )
-    if (shown := redacted(uri)) != uri:
+    if (shown := redacted(_PASSWORD.sub(f"://{HIDDEN}@", uri))) != uri:
         raise ConfigError(
             f"the URI of the input {shown!r} contains a secret, which would be written to the ledger; use keys, or the "
             "configuration of fsspec (~/.config/fsspec)"
