@@ -23,13 +23,18 @@ import time
 import traceback
 from typing import Any
 
+import pyarrow as pa
+
 from curate.storage.local import LocalStore, LocalWriter
 
 for module in (
     *("curate.cli.main", "curate.driver.stage_run", "curate.job", "curate.job.command", "curate.backends.inline"),
+    *("curate.graph.entry", "curate.observe.browse"),
     *("pyarrow.compute", "pyarrow.json", "pyarrow.parquet"),
 ):
     importlib.import_module(module)
+# The first array imports pandas, which takes longer than a run.
+pa.array([])
 
 OPERATIONS = [
     *((LocalStore, name) for name in ("list", "stat", "read", "open", "writer", "publish", "replace", "delete")),
