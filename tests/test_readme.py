@@ -141,8 +141,6 @@ def test_the_console_shows_what_is_printed(home: Path, page: str, programs: list
     for command, shown in commands:
         words = shlex.split(command)
         words[0] = sys.executable if words[0] == "python" else str(Path(sys.executable).parent / "curate")
-        if words[0] == sys.executable:
-            words += ["--backend", "inline"]
         printed = [SECONDS.sub("", line.rstrip()) for line in run(home, *words).splitlines()]
         for line in shown.splitlines():
             shortened = SECONDS.sub("", line.rstrip())
