@@ -15,8 +15,8 @@ WIDE = 1000
 """Units across a drawing that is stretched to the width of its place."""
 FILLS = {"done": "f-good", "retried": "f-warn", "failed": "f-bad", "pending": "f-grey"}
 CELL = 10
-BOX_WIDE, BOX_HIGH, GAP_WIDE, GAP_HIGH = 210, 74, 46, 18
-BOX_CHARS = 28
+BOX_WIDE, BOX_HIGH, GAP_WIDE, GAP_HIGH = 230, 74, 46, 18
+BOX_CHARS = 26
 """Characters of a name in a box."""
 
 

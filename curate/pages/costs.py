@@ -90,7 +90,7 @@ def costs(slot_s: float, calls: Iterable[Mapping[str, int]], prices: Prices | No
             requests[kind] += of_run.get(kind, 0)
     hours = slot_s / 3600
     priced: list[tuple[str, str, float | None]] = [
-        ("slots", f"{hours:,.2f} slot-hours", None if known.slot_hour is None else hours * known.slot_hour)
+        ("slots", slots(hours), None if known.slot_hour is None else hours * known.slot_hour)
     ]
     for kind, number in requests.items():
         price = known.per_1000.get(kind)
@@ -98,12 +98,22 @@ def costs(slot_s: float, calls: Iterable[Mapping[str, int]], prices: Prices | No
     paid = [money for *_, money in priced if money is not None]
     return Costs(
         round(hours, 6),
+        slots(hours),
         requests,
         round(sum(paid), 6) if paid else None,
         known.currency,
         tuple((what, much, "" if money is None else _money(money, known.currency)) for what, much, money in priced),
         tuple(remarks),
     )
+
+
+def slots(hours: float) -> str:
+    """Returns time of slots.
+
+    >>> slots(0.001), slots(7.25)
+    ('3.6 slot-seconds', '7.25 slot-hours')
+    """
+    return f"{hours:,.2f} slot-hours" if hours >= 0.1 else f"{3600 * hours:.1f} slot-seconds"
 
 
 def _money(amount: float, currency: str) -> str:

@@ -217,6 +217,8 @@ class Costs:
     """What the job has cost so far."""
 
     slot_hours: float
+    slots: str
+    """The same in words."""
     requests: Mapping[str, int]
     """Storage calls by kind."""
     money: float | None

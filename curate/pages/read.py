@@ -160,7 +160,7 @@ def _head(found: TimedFailures, status: JobStatus, bytes_out: int) -> Head:
         "job": job["job"],
         "version": _version(job.get("identity", {})),
         "fingerprint": job["fingerprint"],
-        "code digest": job.get("code_digest") or "none: the version says which code it is",
+        "code digest": job.get("code_digest"),
         "format": " ".join(str(job[name]) for name in ("format", "codec") if name in job),
     }
     parameters = {**job["parameters"]} if isinstance(job.get("parameters"), Mapping) else {}

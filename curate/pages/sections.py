@@ -73,6 +73,15 @@ def number(value: Any) -> str:
     return "nan" if value is None else f"{value:,}"
 
 
+def took(seconds: float) -> str:
+    """Returns a duration, a short one in milliseconds.
+
+    >>> took(0.035), took(75)
+    ('35 ms', '1 min 15 s')
+    """
+    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else format_duration(seconds)
+
+
 def section(anchor: str, title: str, *children: Any) -> Html:
     """Returns a section with its heading."""
     return tag("section", tag("h2", title, id=anchor), children, aria_labelledby=anchor)
@@ -108,7 +117,7 @@ def head(page: Page) -> Html:
         facts(
             [
                 ("At", one.stage),
-                (f"Shards, {total:,}", ", ".join(told)),
+                ("Shards", f"{', '.join(told)}, of {total:,}" if told else ""),
                 ("Rows", one.rows and rows_text(one.rows)),
                 ("Input", f"{format_bytes(one.bytes_in)}{of_input}" if total else ""),
                 ("Output", format_bytes(one.bytes_out)),
@@ -135,7 +144,7 @@ def cost_text(page: Page) -> str:
         return ""
     money = "" if page.costs.money is None else f"{page.costs.money:,.2f} {page.costs.currency}: "
     requests = sum(page.costs.requests.values())
-    return f"{money}{page.costs.slot_hours:,.2f} slot-hours, {format_count(requests, 'storage request')}"
+    return f"{money}{page.costs.slots}, {format_count(requests, 'storage request')}"
 
 
 def notes(page: Page) -> Html | None:
@@ -227,7 +236,7 @@ def time(page: Page) -> Html | None:
 
 def _over_time(told: Timeline, name: str, unit: str, values: Sequence[float], fill: str, shown: Any) -> Html:
     most, mean = max(values), sum(values) / len(values)
-    says = f"{unit}: {shown(mean)} on average, {shown(most)} at most, over {format_duration(_whole_s(told))}"
+    says = f"{unit}: {shown(mean)} on average, {shown(most)} at most, over {took(_whole_s(told))}"
     lanes = []
     if name == "Slots in use":
         for what, marks, ink in (
@@ -290,7 +299,7 @@ def shards(page: Page) -> Html | None:
     ]
     if page.longest:
         values = [
-            [one.shard, format_duration(one.seconds), number(one.tries), format_bytes(one.bytes), one.state, one.why]
+            [one.shard, took(one.seconds), number(one.tries), format_bytes(one.bytes), one.state, one.why]
             for one in page.longest
         ]
         columns = ["shard", "time", "tries", "input", "state", "why"]
@@ -309,15 +318,13 @@ def plan(page: Page) -> Html | None:
     about = {"class_": "wide", "tabindex": 0, "role": "region", "aria_label": "The plan as a graph"}
     parts: list[Any] = [tag("div", drawn, **about)]
     if slowest is not None:
-        parts.append(
-            tag("p", f"{slowest.name} took the most time: {format_duration(slowest.seconds or 0.0)} of the newest run.")
-        )
+        parts.append(tag("p", f"{slowest.name} took the most time: {took(slowest.seconds or 0.0)} of the newest run."))
     if page.operators:
         most = next((one for one in page.operators if one.limits), None)
         values = [
             [
                 *(one.name, number(one.rows_in), number(one.rows_out)),
-                *(format_duration(one.seconds), format_duration(one.cpu_seconds)),
+                *(took(one.seconds), took(one.cpu_seconds)),
                 charts.share(f"Share of {one.name}", one.share, "f-warn" if one.limits else "f-blue"),
                 f"{100 * one.share:.0f} %",
                 "" if one.actors is None else f"{one.actors:,}, {100 * (one.busy or 0):.0f} % busy",
@@ -365,7 +372,7 @@ def _failure(one: FailureGroup, *, shown: bool) -> Html:
         tag("p", tag("strong", one.error or "no error was recorded", class_="bad data")),
         facts(
             [
-                ("Shards", f"{one.shards:,}, {format_count(one.tries, 'failed attempt')}"),
+                ("Shards", f"{one.shards:,}, with {format_count(one.tries, 'failed attempt')}"),
                 ("Kind", one.kinds),
                 ("Line of the job", one.frame and tag("code", one.frame)),
                 ("Stage", one.stage),
@@ -416,20 +423,18 @@ def runs(page: Page) -> Html | None:
             join([one.run_id, f" part {one.part}" if one.part else ""]),
             state(one.state),
             moment(one.started) if one.started else "",
-            format_duration(max(0.0, one.updated - one.started)),
+            took(max(0.0, one.updated - one.started)),
             join([one.who, " on ", one.where]),
             one.backend,
-            *(number(count) for count in (one.done, one.tries)),
-            *(number(one.calls.get(kind, 0)) for kind in ("list", "get", "put", "delete")),
+            *(number(count) for count in (one.done, one.tries, sum(one.calls.values()))),
             tag("code", one.command),
         ]
         for one in page.runs
     ]
-    columns = ["run", "state", "began", "time", "who", "backend", "done", "tries"]
-    columns += ["list", "get", "put", "delete", "command"]
+    columns = ["run", "state", "began", "time", "who", "backend", "shards done", "tries", "requests", "command"]
     caption = "Runs of this output, newest first, with their storage requests"
     more = page.earlier_runs and tag("p", f"{page.earlier_runs:,} earlier runs are not shown.")
-    return section("runs", "Runs", table(caption, columns, values, "---n--nnnnnn-"), more or None)
+    return section("runs", "Runs", table(caption, columns, values, "---n--nnn-"), more or None)
 
 
 def costs(page: Page) -> Html | None:

@@ -20,7 +20,8 @@ a { color: var(--blue); }
 .soft, caption, figcaption, dt, .axis { color: var(--soft); }
 .says { font-size: 1.05rem; }
 .state { display: inline-block; padding: .05rem .6rem; border: 2px solid currentColor; border-radius: 1rem;
-  font-weight: 600; }
+  font-weight: 600; white-space: nowrap; }
+td .state { border: 0; padding: 0; }
 .good { color: var(--good); } .warn { color: var(--warn); } .bad { color: var(--bad); } .blue { color: var(--blue); }
 code, pre, td, th, dd, .data { unicode-bidi: isolate; overflow-wrap: anywhere; }
 code, pre { font: .875rem/1.45 ui-monospace, monospace; }
