@@ -191,6 +191,8 @@ BEAT: Mapping[str, Check] = {
     "counters": counters,
     "metrics": counters,
     "bytes": each(whole),
+    "storage_calls": each(count),
+    "tasks": each(count),
     "rate": having(shards_per_s=number, rows_per_s=number, bytes_per_s=number),
     "eta_seconds": maybe(number),
     "eta_range_seconds": maybe(lambda value: many(number)(value) and len(value) == 2),
@@ -205,6 +207,8 @@ RUN: Mapping[str, Check] = {
     **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},
     "command": many(text),
     "cwd": text,
+    "user": text,
+    "versions": each(text),
     "inputs": many(text),
     "backend": text,
     "origin": maybe(
