@@ -36,18 +36,18 @@ def make_page(output: str, clock: Clock, *, file: str | None, show: bool, as_jso
         click.echo(data, nl=False)
         return 0
     path = Path(file or f"{output.rstrip('/').rpartition('/')[2] or 'page'}.html").absolute()
-    write_page(path, data)
+    write_page(path, data, GENERATOR)
     click.echo(str(path))
     if show and not webbrowser.open(path.as_uri()):
         click.echo(f"no browser was found; open {path} yourself", err=True)
     return 0
 
 
-def write_page(path: Path, data: bytes) -> None:
+def write_page(path: Path, data: bytes, generator: str) -> None:
     """Writes a page whole, or not at all. Raises ConfigError if another file than a page has that name, and if the
     folder cannot be written."""
     try:
-        if path.exists() and not _is_page(path):
+        if path.exists() and not _is_page(path, generator):
             raise ConfigError(f"{path} exists and is not a page of curate; give another file with --output")
         # Beside the file, so that it takes its place at once: who looks at a page never sees half of one.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}-", suffix=".tmp")
@@ -66,9 +66,9 @@ def write_page(path: Path, data: bytes) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}; give another file with --output") from error
 
 
-def _is_page(path: Path) -> bool:
+def _is_page(path: Path, generator: str) -> bool:
     """Returns whether a file, and no link or folder, is a page that was made before."""
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as source:
-        return f'content="{GENERATOR}"'.encode() in source.read(LOOKED_AT_BYTES)
+        return f'content="{generator}"'.encode() in source.read(LOOKED_AT_BYTES)

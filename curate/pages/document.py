@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 
 from curate.pages import sections
-from curate.pages.markup import Html, tag
+from curate.pages.markup import Html, join, tag
 from curate.pages.model import Page
 from curate.pages.style import SCRIPT, STYLE
 
@@ -30,27 +31,34 @@ def document(page: Page) -> bytes:
     if page.failures:
         # What went wrong is what is looked for.
         made = {"failures": made.pop("failures"), **made}
-    links = [tag("li", tag("a", name.capitalize(), href=f"#{name}")) for name, one in made.items() if one is not None]
-    head = tag(
+    shown = {name: one for name, one in made.items() if one is not None}
+    head = join([sections.head(page), sections.notes(page)])
+    foot = tag("p", "Made by curate page on ", sections.moment(page.made), class_="soft")
+    return shell(f"{page.head.job}: {page.head.state}", GENERATOR, head, shown, foot)
+
+
+def shell(title: str, generator: str, head: Html, sections: Mapping[str, Html], foot: Html | None = None) -> bytes:
+    """Returns an HTML file: what is above all, links to the sections by their names, and these."""
+    links = [tag("li", tag("a", name.capitalize(), href=f"#{name}")) for name in sections]
+    top = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy()),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name_="generator", content=GENERATOR),
+        tag("meta", name_="generator", content=generator),
         tag("meta", name_="referrer", content="no-referrer"),
-        tag("title", f"{page.head.job}: {page.head.state}"),
+        tag("title", title),
         tag("style", Html(STYLE)),
     )
     body = tag(
         "body",
-        sections.head(page),
-        sections.notes(page),
+        head,
         tag("nav", tag("ul", links), aria_label="Sections of this page"),
-        tag("main", made.values()),
-        tag("footer", tag("p", "Made by curate page on ", sections.moment(page.made), class_="soft")),
+        tag("main", sections.values()),
+        tag("footer", foot),
         tag("script", Html(SCRIPT)),
     )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n".encode()
+    return f"<!doctype html>\n{tag('html', top, body, lang='en')}\n".encode()
 
 
 def policy() -> str:
