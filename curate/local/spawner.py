@@ -180,7 +180,9 @@ def start() -> None:
     with _lock:
         found = _current()
         if not _bare:
-            found.load(modules_of(()))
+            # Of one that was killed just now, who attaches makes another.
+            with contextlib.suppress(_ServerGone):
+                found.load(modules_of(()))
 
 
 def _current() -> ForkServer:

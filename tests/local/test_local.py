@@ -150,6 +150,27 @@ def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> Non
     assert polled(backend, ends(1))[0] == Message(2, [2])
 
 
+def test_the_fork_server_is_killed_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the very moment in which it is told what to import: another one is started, and nobody is told."""
+    monkeypatch.setattr(machine, "cpus", lambda: 1.0)
+    monkeypatch.setattr(
+        spawner.ForkServer, "alive", lambda one: one.owner == os.getpid() and one._process.returncode is None
+    )
+    monkeypatch.setenv("ANOTHER_SETTING", "1")
+    spawner.start()
+    os.kill(server(), signal.SIGKILL)
+    os.waitid(os.P_PID, server(), os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(spawner.ForkServer, "outdated", lambda _: False)
+    assert spawner._server is not None
+    spawner._server.imported.clear()
+    made = LocalBackend()
+    made.start(Resources())
+    made.load(Calling())
+    made.launch(1, [(abs, -3)], 1)
+    assert polled(made, ends(1))[0] == Message(1, [3])
+    made.close()
+
+
 def test_what_a_worker_has_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:
     """Of a task that is cancelled."""
     pids = tmp_path / "pids"
