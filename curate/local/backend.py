@@ -376,10 +376,10 @@ class LocalBackend:
             case Said(items):
                 if worker.task is not None:
                     self._news.append(Message(worker.task.number, items))
-            case Imported(count, ahead):
+            case Imported(count, seconds, ahead):
                 # Of others, it is too late.
                 alone = len(self._tasks) == 1 and not self._idle and not self._coming
-                if alone and self._restraint.imported(count):
+                if alone and self._restraint.imported(count, seconds):
                     self._ahead = ahead
             case Waits(waits):
                 if worker.task is not None and worker.task.waits != waits:

@@ -1,11 +1,12 @@
 """When a further worker is worth its start: once tasks have waited for it as long as its imports take.
 
-The first task of a program, as a rule the look for the schema of the output, says how many modules it had to import.
-Where these are many, another worker takes seconds of a CPU to start, and the first one may have done all the rest by
-then: with a model of scikit-learn, 1,500 modules and 1.3 s, it does the 20,000 comments of the demo in half of that
-time. Measured there, of the CPU that the inline backend takes: 1.7 times if all workers are forked at once, 1.25 times
-so. Others are forked once tasks have waited, all together, for as long as the imports take: at worst, that costs twice
-of what it would if one knew the future. Where there is little to import, as for most jobs, nobody waits.
+The first task of a program, as a rule the look for the schema of the output, says how many modules it had to import,
+and how long that took. Where these are many, another worker takes seconds of a CPU to start, and the first one may have
+done all the rest by then: with a model of scikit-learn, 1,500 modules and 1.3 s, it does the 20,000 comments of the
+demo in half of that time. Measured there, of the CPU that the inline backend takes: 1.7 times if all are forked at
+once, 1.3 times so. Others are forked once tasks have waited, all together, for as long as the imports took: at worst,
+that costs twice of what it would if one knew the future. Where there is little to import, as for most jobs, nobody
+waits.
 
 A further worker imports these modules before it is given a task: else it would take one of the last and keep the job
 waiting for its imports, while others have nothing to do. It does so by itself, and not the server for all: that could
@@ -15,8 +16,6 @@ as OMP_NUM_THREADS is a worker's.
 
 from __future__ import annotations
 
-MODULE_S = 0.001
-"""What the import of a module takes, about."""
 LEAST_MODULES = 100
 """Fewer are not worth waiting for."""
 
@@ -31,18 +30,19 @@ class Restraint:
         self._waiting = 0
         """Tasks that waited then."""
 
-    def imported(self, modules: int) -> bool:
-        """Takes note of what a task had to import, when nothing else had begun; returns whether that is much."""
+    def imported(self, modules: int, seconds: float) -> bool:
+        """Takes note of what a task had to import, when nothing else had begun, and of how long it took until then;
+        returns whether that is much."""
         if modules < LEAST_MODULES:
             return False
-        self._due_s, self._waiting = max(0.0, self._due_s) + modules * MODULE_S, 0
+        self._due_s, self._waiting = max(0.0, self._due_s) + seconds, 0
         return True
 
     def left_s(self, now_s: float, waiting: int) -> float:
         """Returns for how long no worker is to be forked for that many tasks that wait; 0 if one is to be now.
 
         >>> restraint = Restraint()
-        >>> restraint.imported(1500)
+        >>> restraint.imported(1500, 1.5)
         True
         >>> restraint.left_s(10.0, 2)
         0.75

@@ -116,6 +116,8 @@ class Imported:
 
     count: int
     """Modules since the last message of this kind."""
+    seconds: float
+    """Since then, or since the task began."""
     ahead: Ahead
     """All of them."""
 
@@ -253,13 +255,15 @@ class _Imported:
         """`own` are variables that no other worker has the same values of."""
         self._own = own
         self._before = set(sys.modules)
-        self._told = 0
+        self._told, self._told_s = 0, time.monotonic()
 
     def message(self) -> Imported:
         """Returns what is told of it now."""
         new = [name for name in list(sys.modules) if name not in self._before]
-        count, self._told = len(new) - self._told, len(new)
-        return Imported(count, Ahead(tuple(name for name in new if _is_found(name)), _finds(self._own)))
+        now_s = time.monotonic()
+        count, seconds = len(new) - self._told, now_s - self._told_s
+        self._told, self._told_s = len(new), now_s
+        return Imported(count, seconds, Ahead(tuple(name for name in new if _is_found(name)), _finds(self._own)))
 
 
 def _imports(ahead: Ahead, own: Collection[str]) -> bool:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from curate.errors import ConfigError
-from curate.local import machine, restraint, spawner
+from curate.local import machine, spawner
 from curate.local.backend import LocalBackend
-from curate.local.restraint import LEAST_MODULES
+from curate.local.restraint import LEAST_MODULES, Restraint
 from curate.runtime.protocol import BlockReady, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
 from tests.backends.polling import begun, ends, polled, the_end
@@ -325,7 +325,7 @@ def test_a_second_worker_is_not_forked_for_little_work(
     many_modules: list[str], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it would import for longer than the first one takes for all."""
-    monkeypatch.setattr(restraint, "MODULE_S", NEVER_S)
+    monkeypatch.setattr(Restraint, "left_s", lambda self, *_: NEVER_S if self._due_s else 0.0)
     backend.start(Resources())
     backend.load(Calling())
     backend.launch(1, [(import_all, many_modules)], 1)
