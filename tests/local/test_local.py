@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.local import machine, spawner
 from curate.local.backend import LocalBackend
+from curate.local.restraint import LEAST_MODULES, Restraint
 from curate.runtime.protocol import BlockReady, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
 from tests.backends.polling import begun, ends, polled, the_end
@@ -340,6 +342,62 @@ def test_a_program_that_workers_cannot_load(backend: LocalBackend) -> None:
     end = the_end(polled(backend, ends(1)))
     assert end.end is TaskEnd.RAISED
     assert end.detail.splitlines()[-1] == "ValueError: not here"
+
+
+@pytest.fixture
+def many_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of modules that only a task imports, as many as workers are held back for."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    names = [f"one_of_many_{number}" for number in range(LEAST_MODULES)]
+    for name in names:
+        (folder / f"{name}.py").write_text("")
+    return names
+
+
+def import_all(names: list[str], variable: str = "") -> int:
+    if variable:
+        os.environ[variable] = "1"
+    for name in names:
+        importlib.import_module(name)
+    return os.getpid()
+
+
+def has_imported(name: str) -> bool:
+    return name in sys.modules
+
+
+@pytest.mark.parametrize("variable", ["", "SET_BY_A_TASK"])
+def test_a_second_worker_imports_what_the_first_one_had_to(
+    many_modules: list[str], backend: LocalBackend, tmp_path: Path, variable: str
+) -> None:
+    """Before it has a task; unless the first one had set a variable, which the modules may have read."""
+    backend.start(Resources())
+    backend.load(Calling())
+    backend.launch(1, [(import_all, many_modules, variable)], 1)
+    polled(backend, ends(1))
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(2, [(process_while, str(hold))], 1)
+    backend.launch(3, [(has_imported, many_modules[-1])], 1)
+    assert polled(backend, ends(1))[0] == Message(3, [not variable])
+    hold.unlink()
+    polled(backend, ends(1))
+
+
+def test_a_second_worker_is_not_forked_for_little_work(
+    many_modules: list[str], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it would import for longer than the first one takes for all."""
+    monkeypatch.setattr(Restraint, "left_s", lambda self, *_: NEVER_S if self._due_s else 0.0)
+    backend.start(Resources())
+    backend.load(Calling())
+    backend.launch(1, [(import_all, many_modules)], 1)
+    (first,) = (one.items for one in polled(backend, ends(1)) if isinstance(one, Message))
+    for task in range(2, 8):
+        backend.launch(task, [(os.getpid,)], 1)
+    assert [one.items for one in polled(backend, ends(6)) if isinstance(one, Message)] == [first] * 6
 
 
 class Unloadable:
