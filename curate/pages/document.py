@@ -6,6 +6,7 @@ import base64
 import hashlib
 
 from curate.pages import sections
+from curate.pages.elements import moment
 from curate.pages.markup import Html, tag
 from curate.pages.model import Page
 from curate.pages.style import SCRIPT, STYLE
@@ -47,7 +48,7 @@ def document(page: Page) -> bytes:
         sections.notes(page),
         tag("nav", tag("ul", links), aria_label="Sections of this page"),
         tag("main", made.values()),
-        tag("footer", tag("p", "Made by curate page on ", sections.moment(page.made), class_="soft")),
+        tag("footer", tag("p", "Made by curate page on ", moment(page.made), class_="soft")),
         tag("script", Html(SCRIPT)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n".encode()
