@@ -149,6 +149,25 @@ def retry(output: str, **options: Any) -> None:
     sys.exit(retry(output, **options))
 
 
+@cli.command(short_help="A page of the job: one HTML file.")
+@click.argument("output")
+@click.option("--output", "file", metavar="FILE", help="The file to write, - for standard output; else OUTPUT's name.")
+@click.option("--open", "show", is_flag=True, help="Open it in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the page's numbers as one JSON object; write nothing.")
+def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
+    """Writes one HTML file about the job that writes to OUTPUT: its rows, time, shards, plan, failures, runs and costs.
+
+    Everything comes from what lies beside the output. The file needs no network and no other file; it replaces an
+    earlier page of that name, and no other file.
+    """
+    from curate import log
+    from curate.cli.page import make_page
+    from curate.clock import SystemClock
+
+    log.configure()
+    sys.exit(make_page(output, SystemClock(), file=file, show=show, as_json=as_json))
+
+
 @cli.command(short_help="Read every output and check it.")
 @click.argument("output")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

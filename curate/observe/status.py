@@ -32,6 +32,14 @@ class RunStatus:
     """Whether its process has ended for certain: it ran on this host, and there is none of its id and start time."""
     part: str = ""
     """Which of several drivers of the output it is; empty if it is the only one."""
+    done: int = 0
+    """Shards of the job whose output existed when it last said so."""
+    tries: int = 0
+    """Attempts at shards that ended in it."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Its storage calls, by kind."""
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long it worked on each stage, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,8 @@ class JobStatus:
     earlier_runs: int = 0
     """Runs before those."""
     operators: list[Mapping[str, Any]] = field(default_factory=list)
-    """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
+    """What each operator did in that run, or in the newest one if none is at work, of a job of more than one step, or
+    with a pool."""
     waits: str = ""
     """What the run at work finds no place for in its cluster."""
     retrying: list[Mapping[str, Any]] = field(default_factory=list)
@@ -135,7 +144,10 @@ def run_status(beat: Heartbeat, now: float) -> RunStatus:
     gone = beat.running and process.state() is ProcessState.GONE
     if gone or (beat.running and now - beat.updated > STALLED_S):
         state = STALLED
-    return RunStatus(beat.run_id, state, beat.started, beat.updated, process.host, process.pid, gone, beat.part)
+    took = {one.key: one.seconds for one in beat.stages if one.seconds is not None}
+    where = process.host, process.pid, gone, beat.part
+    done = beat.shards["done"]
+    return RunStatus(beat.run_id, state, beat.started, beat.updated, *where, done, beat.tries, beat.calls, took)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +225,7 @@ def job_status(
         failures=list(newest.failures) if newest and not complete else [],
         runs=runs,
         earlier_runs=earlier_runs,
-        operators=list(at_work.operators) if at_work else [],
+        operators=list(newest.operators) if newest else [],
         waits=at_work.waits if at_work else "",
         rows_running=at_work.rows_running if at_work else 0,
         missing=newest.missing if newest else (0, 0),
@@ -278,7 +290,7 @@ def with_stages(
         running=there.running if live else 0,
         rate=there.rate if live else dict(NO_RATE),
         eta_range_s=there.eta_range_s if live else None,
-        operators=there.operators if live else [],
+        operators=there.operators,
         waits=job.waits,
         rows_running=job.rows_running,
         incomplete_input=job.incomplete_input,
