@@ -2,92 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Any
 
 from curate.observe.eta import format_range
+from curate.observe.failures import shell_word
 from curate.observe.summary_text import rows_text
 from curate.pages import charts
+from curate.pages.elements import command, facts, moment, number, section, state, table, took
 from curate.pages.markup import Html, join, tag
 from curate.pages.model import FailureGroup, Page, StageBooks, Timeline
-from curate.units import format_bytes, format_count, format_duration
+from curate.units import format_bytes, format_count
 
-STATES = {
-    "complete": "good",
-    "running": "blue",
-    "pending": "warn",
-    "waiting": "soft",
-    "interrupted": "warn",
-}
-"""Classes of states; all others are bad."""
 OPEN_GROUPS = 3
 """Groups of failures whose traceback is shown at once."""
-
-
-# Words
-
-
-def state(text: str) -> Html:
-    """Returns a state, in its colour."""
-    return tag("span", text, class_=f"state {STATES.get(text, 'bad')}")
-
-
-def moment(seconds: float) -> Html:
-    """Returns a time in UTC; the script adds the reader's own."""
-    at = datetime.fromtimestamp(seconds, UTC)
-    return tag("time", at.strftime("%Y-%m-%d %H:%M:%S UTC"), datetime=at.strftime("%Y-%m-%dT%H:%M:%SZ"))
-
-
-def command(text: str) -> Html:
-    """Returns a command to be copied."""
-    return tag("div", tag("code", text), class_="command")
-
-
-def facts(values: Iterable[tuple[str, Any]]) -> Html:
-    """Returns labelled values; those that are None or empty are left out."""
-    shown = [tag("div", tag("dt", label), tag("dd", value)) for label, value in values if value not in (None, "")]
-    return tag("dl", shown, class_="facts")
-
-
-def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], numbers: str = "") -> Html:
-    """Returns a table; `numbers` has an `n` for each column that holds numbers, and any other letter for the rest."""
-    kinds = ["n" if kind == "n" else None for kind in numbers.ljust(len(columns), "-")[: len(columns)]]
-    heads = [tag("th", name, scope="col", class_=kind) for name, kind in zip(columns, kinds, strict=True)]
-    body = [
-        tag(
-            "tr",
-            [
-                tag("td" if number else "th", value, scope=None if number else "row", class_=kind)
-                for number, (value, kind) in enumerate(zip(row, kinds, strict=True))
-            ],
-        )
-        for row in rows
-    ]
-    inner = tag("table", tag("caption", caption), tag("thead", tag("tr", heads)), tag("tbody", body))
-    return tag("div", inner, class_="wide", role="region", aria_label=caption, tabindex=0)
-
-
-def number(value: Any) -> str:
-    """Returns a number as people read it; None stands for one that JSON has no word for."""
-    return "nan" if value is None else f"{value:,}"
-
-
-def took(seconds: float) -> str:
-    """Returns a duration, a short one in milliseconds.
-
-    >>> took(0.035), took(75)
-    ('35 ms', '1 min 15 s')
-    """
-    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else format_duration(seconds)
-
-
-def section(anchor: str, title: str, *children: Any) -> Html:
-    """Returns a section with its heading."""
-    return tag("section", tag("h2", title, id=anchor), children, aria_labelledby=anchor)
-
-
-# Sections
 
 
 def head(page: Page) -> Html:
@@ -184,7 +112,7 @@ def rows(page: Page) -> Html | None:
     if page.bad_rows:
         shown = [[one.shard, number(one.line), one.reason, tag("code", one.row)] for one in page.bad_rows]
         parts.append(table("The first rows in quarantine", ["shard", "line", "reason", "row"], shown, "-n--"))
-        parts.append(command(f"curate quarantine {page.head.output}"))
+        parts.append(command(f"curate quarantine {shell_word(page.head.output)}"))
     return section("rows", "Rows", parts)
 
 
@@ -350,11 +278,12 @@ def failures(page: Page) -> Html | None:
         return None
     parts: list[Any] = []
     if page.failures:
-        count = format_count(sum(one.shards for one in page.failures), "shard")
-        parts.append(tag("h3", f"Given up: {count}, for {format_count(len(page.failures), 'reason')}"))
+        reasons = format_count(len(page.failures) + page.more_failures, "reason")
+        parts.append(tag("h3", f"Given up, for {reasons}"))
         parts += [_failure(one, shown=number < OPEN_GROUPS) for number, one in enumerate(page.failures)]
     if page.more_failures:
-        parts.append(tag("p", f"{page.more_failures:,} more reasons: curate failures OUTPUT --json"))
+        parts.append(tag("p", f"{format_count(page.more_failures, 'more reason')}; all of them:"))
+        parts.append(command(f"curate failures {shell_word(page.head.output)} --json"))
     if page.retrying:
         parts.append(tag("h3", "Tried again now"))
         values = [[one.error, number(one.shards), one.shard] for one in page.retrying]

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from curate.pages.charts import drawing, share
-from curate.pages.document import shell
+from curate.pages.elements import facts, section, table
 from curate.pages.markup import Html, join, tag
+from curate.pages.shell import shell
 from curate.units import format_bytes, format_count
 
 GENERATOR = "curate report"
@@ -32,7 +33,7 @@ def document(report: Mapping[str, Any]) -> bytes:
 
 
 def _head(report: Mapping[str, Any], name: str) -> Html:
-    facts = {
+    told = {
         "rows": f"{report['rows']:,}",
         "characters of text": f"{report['characters']:,}",
         "in memory": format_bytes(report["bytes"]),
@@ -43,7 +44,7 @@ def _head(report: Mapping[str, Any], name: str) -> Html:
         tag("p", "What is in a corpus", class_="soft"),
         tag("h1", name),
         tag("p", tag("code", report["corpus"])),
-        tag("dl", (tag("div", tag("dt", key), tag("dd", value)) for key, value in facts.items()), class_="facts"),
+        facts(told.items()),
     )
 
 
@@ -57,12 +58,13 @@ def _books(report: Mapping[str, Any]) -> Html | None:
     parts += [(f"dropped: {reason}", count) for reason, count in sorted(dropped.items(), key=lambda one: -one[1])]
     parts.append(("quarantined", rows.get("quarantined", 0)))
     most = max((count for _, count in parts), default=0) or 1
-    table = _table(
+    told = table(
         f"The rows of {job['name']}, which is {job['state']}: in + created = out + dropped + quarantined",
         ("", "rows", "share of those in"),
         ((name, f"{count:,}", share(name, count / most, "f-blue")) for name, count in parts),
+        "-n",
     )
-    return _section("rows", "Rows of the job", table)
+    return section("rows", "Rows of the job", told)
 
 
 def _sources(report: Mapping[str, Any]) -> Html | None:
@@ -78,24 +80,24 @@ def _sources(report: Mapping[str, Any]) -> Html | None:
             if lost
             else "No source lost more than 90 % of its rows."
         )
-    heads = ("source", "rows in", "rows", "kept", "characters") if known else ("source", "rows", "share", "characters")
+    heads = ("source", "rows in", "rows", "characters", "kept") if known else ("source", "rows", "characters", "share")
     rows = _source_rows(sources[:SHOWN_SOURCES], report["rows"], known=known)
     more = len(sources) - SHOWN_SOURCES
     note = tag("p", f"and {more:,} more, in report.json", class_="soft") if more > 0 else None
-    return _section("sources", "Sources", tag("p", says), _table("Sources, the largest first", heads, rows), note)
+    told = table("Sources, the largest first", heads, rows, "-nnn" if known else "-nn")
+    return section("sources", "Sources", tag("p", says), told, note)
 
 
 def _source_rows(sources: Sequence[Mapping[str, Any]], total: int, *, known: bool) -> Iterator[tuple[Any, ...]]:
     for one in sources:
-        name = _value(one["source"])
+        name, characters = _value(one["source"]), f"{one['characters']:,}"
         if not known:
             part = one["rows"] / total if total else 0.0
-            yield name, f"{one['rows']:,}", share("share of all rows", part, "f-blue"), f"{one['characters']:,}"
+            yield name, f"{one['rows']:,}", characters, share("share of all rows", part, "f-blue")
         elif "kept" in one:
-            kept = _kept(one)
-            yield name, f"{one['rows_in']:,}", f"{one['rows']:,}", kept, f"{one['characters']:,}"
+            yield name, f"{one['rows_in']:,}", f"{one['rows']:,}", characters, _kept(one)
         else:
-            yield name, "?", f"{one['rows']:,}", "", f"{one['characters']:,}"
+            yield name, "?", f"{one['rows']:,}", characters, ""
 
 
 def _kept(one: Mapping[str, Any]) -> Html:
@@ -106,30 +108,30 @@ def _kept(one: Mapping[str, Any]) -> Html:
 
 
 def _columns(report: Mapping[str, Any]) -> Html:
-    return _section("columns", "Columns", [_column(one) for one in report["columns"]])
+    return section("columns", "Columns", [_column(one) for one in report["columns"]])
 
 
 def _column(one: Mapping[str, Any]) -> Html:
-    facts = {"type": one["type"], "nulls": f"{one['nulls']:,}"}
+    told = {"type": one["type"], "nulls": f"{one['nulls']:,}"}
     if one["distinct"] is not None:
         about = "about " if one["frequent_missed"] else ""
-        facts["different values"] = f"{about}{one['distinct']:,}"
+        told["different values"] = f"{about}{one['distinct']:,}"
     if "bytes" in one:
-        facts["bytes"] = format_bytes(one["bytes"])
+        told["bytes"] = format_bytes(one["bytes"])
     if one.get("not_finite"):
-        facts["not finite"] = f"{one['not_finite']:,}"
+        told["not finite"] = f"{one['not_finite']:,}"
     if "least" in one:
         what = "" if one["of"] == "values" else f"{one['of']}, "
-        facts[f"{what}least"] = number(one["least"])
+        told[f"{what}least"] = number(one["least"])
         if one["mean"] is not None:
-            facts[f"{what}mean"] = number(one["mean"])
-        facts[f"{what}greatest"] = number(one["greatest"])
+            told[f"{what}mean"] = number(one["mean"])
+        told[f"{what}greatest"] = number(one["greatest"])
         middle = {"0.05": "5 %", "0.5": "median", "0.95": "95 %"}
-        facts |= {f"{what}{name}": number(one["quantiles"][share]) for share, name in middle.items()}
+        told |= {f"{what}{name}": number(one["quantiles"][share]) for share, name in middle.items()}
     return tag(
         "section",
         tag("h3", tag("code", one["name"])),
-        tag("dl", (tag("div", tag("dt", key), tag("dd", value)) for key, value in facts.items()), class_="facts"),
+        facts(told.items()),
         histogram(one) if one.get("histogram") else None,
         _thresholds(one) if "kept_from" in one else None,
         _frequent(one) if one["frequent"] else None,
@@ -151,7 +153,8 @@ def histogram(one: Mapping[str, Any]) -> Html:
     if bound is not None:
         marks.append(tag("path", d=f"M{1000 * bound:.1f} 0v100", class_="s-bad"))
     name = f"{one['of'].capitalize()} of {one['name']}"
-    says = f"{number(bars[0][0])} to {number(bars[-1][1])}, at most {most:,} rows in a bar"
+    low, high = (0, 1) if "kept_from" in one else (one["least"], one["greatest"])
+    says = f"{number(low)} to {number(high)}, at most {most:,} rows in a bar"
     line = "" if bound is None else f"; the line is the threshold of the job, {number(bound)}"
     return tag(
         "figure",
@@ -159,7 +162,7 @@ def histogram(one: Mapping[str, Any]) -> Html:
             "div",
             tag("div", tag("span", f"{most:,}"), tag("span", "0"), class_="axis up"),
             drawing(name, says, 100, marks, class_="plot"),
-            tag("div", tag("span", number(bars[0][0])), tag("span", number(bars[-1][1])), class_="axis along"),
+            tag("div", tag("span", number(low)), tag("span", number(high)), class_="axis along"),
             class_="chart",
         ),
         tag("figcaption", f"Rows by {one['of']}{line}"),
@@ -179,8 +182,8 @@ def _thresholds(one: Mapping[str, Any]) -> Html:
         )
         for bound in bounds
     )
-    table = _table("Rows that another threshold would part", ("threshold", "at or above", "below", ""), rows)
-    return tag("details", tag("summary", "Other thresholds"), table)
+    told = table("Rows that another threshold would part", ("threshold", "at or above", "below", ""), rows, "-nn")
+    return tag("details", tag("summary", "Other thresholds"), told)
 
 
 def _frequent(one: Mapping[str, Any]) -> Html:
@@ -191,14 +194,15 @@ def _frequent(one: Mapping[str, Any]) -> Html:
         (_value(value), f"{count:,}", share("share of rows", count / (total or 1), "f-blue"))
         for value, count in one["frequent"][:SHOWN_VALUES]
     )
-    return tag("details", tag("summary", title), _table(title, ("value", "rows", ""), rows), open=one["kind"] != "text")
+    told = table(title, ("value", "rows", ""), rows, "-n")
+    return tag("details", tag("summary", title), told, open=one["frequent"][0][1] > total / 100)
 
 
 def _bad(report: Mapping[str, Any]) -> Html | None:
     reasons = report["job"]["quarantine"] if report["job"] else []
     if not reasons:
         return None
-    return _section("quarantine", "Quarantined rows", [_reason(one) for one in reasons])
+    return section("quarantine", "Quarantined rows", [_reason(one) for one in reasons])
 
 
 def _reason(one: Mapping[str, Any]) -> Html:
@@ -207,32 +211,7 @@ def _reason(one: Mapping[str, Any]) -> Html:
         for sample in one["samples"]
     )
     title = f"{format_count(one['rows'], 'row')}: {one['reason']}"
-    return tag("details", tag("summary", title), _table(title, ("shard", "line", "row"), rows))
-
-
-def _section(name: str, title: str, *children: Any) -> Html:
-    return tag("section", tag("h2", title), children, id=name)
-
-
-def _table(caption: str, heads: Sequence[str], rows: Any) -> Html:
-    """Returns a table; what follows the first column and is a text of digits is set as a number."""
-    return tag(
-        "div",
-        tag(
-            "table",
-            tag("caption", caption),
-            tag("thead", tag("tr", (tag("th", head, scope="col") for head in heads))),
-            tag("tbody", (tag("tr", (_cell(at, cell) for at, cell in enumerate(row))) for row in rows)),
-        ),
-        class_="wide",
-    )
-
-
-def _cell(at: int, cell: Any) -> Html:
-    if at == 0:
-        return tag("th", cell, scope="row")
-    digits = not isinstance(cell, Html) and str(cell)[:1].isdigit()
-    return tag("td", cell, class_="n" if digits else None)
+    return tag("details", tag("summary", title), table(title, ("shard", "line", "row"), rows, "-n"))
 
 
 def _value(value: Any) -> Html:

@@ -218,6 +218,13 @@ class Refuse:
         if name.partition(".")[0] == "ray":
             raise ModuleNotFoundError(f"No module named {name!r}", name="ray")
 sys.meta_path.insert(0, Refuse())
+from importlib import metadata
+found = metadata.Distribution.from_name
+def without(name):
+    if name == "ray":
+        raise metadata.PackageNotFoundError(name)
+    return found(name)
+metadata.Distribution.from_name = without
 """
 JOB = """
 import curate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.ledger import layout
+from curate.ledger.ledger import Ledger
 from curate.observe.job import NoJobError
+from curate.pages.document import document
 from curate.pages.model import Page
 from curate.pages.read import DAMAGED, read_page
 from tests.pages.samples import NOW, RUN
+from tests.support.ledgers import heartbeat, make_job, segment
 
 Jobs = dict[str, str]
 
@@ -219,6 +223,16 @@ class TestCosts:
         assert page.costs.money is None
 
 
+GOLDEN = Path(__file__).with_name("running.json")
+
+
+def test_the_golden_model(jobs: Jobs) -> None:
+    """The model of a ledger is what it was; where it changes on purpose, what was found is written into the file."""
+    told = orjson.dumps(read_page(jobs["running"], NOW).as_dict(), option=orjson.OPT_INDENT_2).decode()
+    found = told.replace(jobs["running"], "OUTPUT")
+    assert orjson.loads(found) == orjson.loads(GOLDEN.read_bytes())
+
+
 def test_no_number_of_a_model_is_wild(jobs: Jobs) -> None:
     """None is infinite, or none."""
 
@@ -238,3 +252,41 @@ def test_prices_that_cannot_be_read_raise() -> None:
 
     with pytest.raises(ConfigError, match="slot_hour"):
         parse_prices({"slot_hour": "much"})
+
+
+@pytest.mark.slow
+class TestLarge:
+    """A job of very many shards."""
+
+    TOTAL = 100_000
+
+    def test_its_page_is_small_and_its_events_are_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many shards, a page has at most 300 KB; each segment of events is read once."""
+        root = f"memory://large-{id(self)}/out"
+        lines = [event(rank) | {"time": NOW - 1000 + rank / 200} for rank in range(self.TOTAL)]
+        beat = heartbeat("failed", started=NOW - 1000, updated=NOW, shards={"total": self.TOTAL, "failed": self.TOTAL})
+        ledger = make_job(root, total=self.TOTAL, done=0, runs={RUN: beat})
+        names = [layout.events_segment(RUN, number) for number in range(1, 6)]
+        for number, name in enumerate(names):
+            ledger.store.publish(ledger.uri(name), segment(lines[20_000 * number : 20_000 * (number + 1)]))
+        reads: list[str] = []
+
+        def read(self: Ledger, names: Iterable[str]) -> Any:
+            asked = list(names)
+            reads.extend(asked)
+            return segments(self, asked)
+
+        segments = Ledger.events
+        monkeypatch.setattr(Ledger, "events", read)
+        page = read_page(root, NOW)
+        assert sorted(reads) == names
+        assert page.head.shards["failed"] == self.TOTAL
+        assert (len(page.failures), page.more_failures) == (20, 6)
+        assert len(document(page)) <= 300_000
+
+
+def event(rank: int) -> dict[str, Any]:
+    return {
+        "outcome": "failed", "index": rank, "shard": f"s{rank:07d}", "attempt": 1, "task": rank, "seconds": 1.0,
+        "input": f"/in/{rank}", "kind": "user_error", "error": f"{chr(65 + rank % 26)}Error: no",
+    }  # fmt: skip
