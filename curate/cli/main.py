@@ -168,6 +168,24 @@ def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
     sys.exit(make_page(output, SystemClock(), file=file, show=show, as_json=as_json))
 
 
+@cli.command(short_help="What two outputs do not have in common.")
+@click.argument("left")
+@click.argument("right")
+@click.option("--id-column", metavar="NAME", help="Compare the rows too, by the values of this column.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def diff(left: str, right: str, id_column: str | None, as_json: bool) -> None:
+    """Compares the outputs LEFT and RIGHT of two jobs, or of two runs of one; exit code 0 if they are equal, else 1.
+
+    Identity with parameters and code, shards, books and schema; with --id-column, all rows are read and compared.
+    """
+    from curate import log
+    from curate.cli.diff import show_difference
+    from curate.clock import SystemClock
+
+    log.configure()
+    sys.exit(show_difference(left, right, SystemClock(), id_column=id_column, as_json=as_json))
+
+
 @cli.command(short_help="Read every output and check it.")
 @click.argument("output")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
