@@ -36,7 +36,7 @@ def test_each_is_shown_by_name(function: Callable[..., Any], typed: Any) -> None
 
 
 def test_help_shows_types_and_what_has_to_be_given() -> None:
-    assert "output: str | os.PathLike[str], backend: str = 'ray'" in pydoc.plaintext.document(curate.Job.run)
+    assert "output: str | os.PathLike[str], backend: str = 'auto'" in pydoc.plaintext.document(curate.Job.run)
     shown = "fn_args: collections.abc.Iterable[typing.Any] | None = None"
     assert shown in pydoc.plaintext.document(curate.Dataset.map_batches)
 

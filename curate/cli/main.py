@@ -132,6 +132,7 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
 @click.argument("output")
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run; by default as in the last run.")
+@click.option("--part", metavar="K/N", help="Be driver K (from 0) of N that retry together, without Ray between them.")
 @click.option("--accept-code-change", is_flag=True, help="Go on although the code changed under the same version.")
 @click.option("--allow-concurrent", is_flag=True, help="Run alongside another process that is already writing OUTPUT.")
 @click.option("--max-failed-shards", metavar="N|P%", help="Stop, with exit code 3, when more shards have failed.")

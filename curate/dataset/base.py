@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import format_schema
 from curate.arrow.unknown import is_known
-from curate.dataset.execute import Options, blocks
+from curate.dataset.execute import Options, blocks, settled
 from curate.dataset.schemas import blank_of, unions_settled
 from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
@@ -240,7 +240,9 @@ class Base:
             plan = unions_settled(self._plan, lambda part: self._with(part).schema())
             # One seed for all that lack one, as where they are written.
             physical = lowered(seeded(plan, secrets.randbits(63)))
-            yield from blocks(physical, self._how, stopped, run=run)
+            how, chosen = settled(plan, self._how)
+            chosen.tell()
+            yield from blocks(physical, how, stopped, run=run)
 
         return with_progress(made(), run)
 

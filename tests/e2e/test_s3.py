@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import curate
 from curate.errors import ConfigError
+from curate.storage.s3.probe import CREATORS
 from tests.support.harness import Place, corpus, outputs
 from tests.support.s3_emulator import S3Emulator
 from tests.support.workbench import Bench, NoBackend, complete
@@ -39,9 +41,22 @@ def test_a_job_in_a_bucket(bench: Bench, local: Place, tmp_path: Path) -> None:
     assert calls["get"] <= 5
 
 
+def test_a_bucket_shows_once_what_it_keeps(bench: Bench, s3_emulator: S3Emulator) -> None:
+    """In each process, however many outputs it writes there."""
+    first, second = (complete(bench.run(output=name)).calls for name in ("first", "second"))
+    # Eight creators, of whom seven look at what is there, and two more uploads; one delete that deletes nothing.
+    cost = {"list": 0, "get": CREATORS - 1, "put": CREATORS + 2, "delete": 2}
+    assert first.since(second).as_dict() == cost
+    s3_emulator.reset_counts()
+    curate.range(9).sort("id").write_parquet(f"{bench.place.root}/third", backend="inline")
+    assert s3_emulator.counts()["delete"] == 0
+
+
 def test_an_output_is_refused_where_two_creators_can_win(bench: Bench, s3_emulator: S3Emulator) -> None:
-    """Nothing is left there; inputs may be read from such a service."""
+    """Nothing is left there; inputs may be read from such a service. A job of several stages is refused, too."""
     s3_emulator.creates = "lax"
+    with pytest.raises(ConfigError, match="does not keep If-None-Match"):
+        curate.range(9).sort("id").write_parquet(f"{bench.place.root}/out", backend="inline")
     with pytest.raises(ConfigError, match=rf"the service at {s3_emulator.url} does not keep If-None-Match"):
         bench.run()
     assert bench.objects() == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.local import machine, spawner
 from curate.local.backend import LocalBackend
+from curate.local.restraint import LEAST_MODULES, Restraint
 from curate.runtime.protocol import BlockReady, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
 from tests.backends.polling import begun, ends, polled, the_end
@@ -91,6 +93,50 @@ def test_workers_end_with_their_driver(how: str, tmp_path: Path) -> None:
                 os.killpg(driver.pid, signal.SIGKILL)
 
 
+SLOW = """
+import os, time
+from dataclasses import dataclass
+if str(os.getpid()) != os.environ["DRIVER"]:
+    with open("importing", "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(1000)
+@dataclass
+class Program:
+    key: str = "slow"
+    def run(self, payload):
+        yield payload
+"""
+IMPORTING = """
+import os
+os.environ["DRIVER"] = str(os.getpid())
+import slow
+from curate.local.backend import LocalBackend
+from curate.runtime.protocol import Resources
+
+backend = LocalBackend()
+backend.start(Resources())
+backend.load(slow.Program())
+backend.launch(1, 1, 1)
+while True:
+    backend.poll(1.0)
+"""
+
+
+def test_the_driver_is_killed_while_modules_are_imported(tmp_path: Path) -> None:
+    """The fork server, which does nothing else then, ends in the middle of it, and its files go."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    environ = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "TMPDIR": str(folder)}
+    with subprocess.Popen([sys.executable, "-c", IMPORTING], env=environ, cwd=tmp_path) as driver:
+        pid = int(
+            wait_until(lambda: (tmp_path / "importing").exists() and (tmp_path / "importing").read_text(), "it does")
+        )
+        driver.kill()
+    wait_until(lambda: not alive(pid), "the server ends")
+    wait_until(lambda: not list(folder.iterdir()), "its files are gone")
+
+
 def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> None:
     """What ran is lost, which is no fault of its shards; what is launched then runs."""
     hold = tmp_path / "hold"
@@ -104,6 +150,27 @@ def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> Non
     wait_until(lambda: not alive(pid), "its worker ends with it")
     backend.launch(2, [(abs, -2)], 1)
     assert polled(backend, ends(1))[0] == Message(2, [2])
+
+
+def test_the_fork_server_is_killed_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the very moment in which it is told what to import: another one is started, and nobody is told."""
+    monkeypatch.setattr(machine, "cpus", lambda: 1.0)
+    monkeypatch.setattr(
+        spawner.ForkServer, "alive", lambda one: one.owner == os.getpid() and one._process.returncode is None
+    )
+    monkeypatch.setenv("ANOTHER_SETTING", "1")
+    spawner.start()
+    os.kill(server(), signal.SIGKILL)
+    os.waitid(os.P_PID, server(), os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(spawner.ForkServer, "outdated", lambda _: False)
+    assert spawner._server is not None
+    spawner._server.imported.clear()
+    made = LocalBackend()
+    made.start(Resources())
+    made.load(Calling())
+    made.launch(1, [(abs, -3)], 1)
+    assert polled(made, ends(1))[0] == Message(1, [3])
+    made.close()
 
 
 def test_what_a_worker_has_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:
@@ -275,6 +342,62 @@ def test_a_program_that_workers_cannot_load(backend: LocalBackend) -> None:
     end = the_end(polled(backend, ends(1)))
     assert end.end is TaskEnd.RAISED
     assert end.detail.splitlines()[-1] == "ValueError: not here"
+
+
+@pytest.fixture
+def many_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of modules that only a task imports, as many as workers are held back for."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    names = [f"one_of_many_{number}" for number in range(LEAST_MODULES)]
+    for name in names:
+        (folder / f"{name}.py").write_text("")
+    return names
+
+
+def import_all(names: list[str], variable: str = "") -> int:
+    if variable:
+        os.environ[variable] = "1"
+    for name in names:
+        importlib.import_module(name)
+    return os.getpid()
+
+
+def has_imported(name: str) -> bool:
+    return name in sys.modules
+
+
+@pytest.mark.parametrize("variable", ["", "SET_BY_A_TASK"])
+def test_a_second_worker_imports_what_the_first_one_had_to(
+    many_modules: list[str], backend: LocalBackend, tmp_path: Path, variable: str
+) -> None:
+    """Before it has a task; unless the first one had set a variable, which the modules may have read."""
+    backend.start(Resources())
+    backend.load(Calling())
+    backend.launch(1, [(import_all, many_modules, variable)], 1)
+    polled(backend, ends(1))
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(2, [(process_while, str(hold))], 1)
+    backend.launch(3, [(has_imported, many_modules[-1])], 1)
+    assert polled(backend, ends(1))[0] == Message(3, [not variable])
+    hold.unlink()
+    polled(backend, ends(1))
+
+
+def test_a_second_worker_is_not_forked_for_little_work(
+    many_modules: list[str], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it would import for longer than the first one takes for all."""
+    monkeypatch.setattr(Restraint, "left_s", lambda self, *_: NEVER_S if self._due_s else 0.0)
+    backend.start(Resources())
+    backend.load(Calling())
+    backend.launch(1, [(import_all, many_modules)], 1)
+    (first,) = (one.items for one in polled(backend, ends(1)) if isinstance(one, Message))
+    for task in range(2, 8):
+        backend.launch(task, [(os.getpid,)], 1)
+    assert [one.items for one in polled(backend, ends(6)) if isinstance(one, Message)] == [first] * 6
 
 
 class Unloadable:

@@ -108,6 +108,13 @@ def test_what_goes_wrong_on_the_web_is_told(web: str, store: ForeignStore, s3_em
         store.stat(f"{web}/x.bin")
 
 
+def test_a_host_where_nobody_is() -> None:
+    clock = FakeClock()
+    with pytest.raises(TransientStorageError, match=r"http://127.0.0.1:9 cannot be reached.*check the address"):
+        ForeignStore(Retry(clock=clock)).stat("http://127.0.0.1:9/x.bin")
+    assert sum(clock.sleeps) < 5
+
+
 def test_a_folder_is_listed_in_order(shelf: Shelf, store: ForeignStore) -> None:
     """By code points of the whole name, and a prefix is a string."""
     names = ["a/b", "a-b", "a.b", "a b", "a/ä", "ab/z", "Z/1", "日本"]
@@ -138,10 +145,22 @@ def test_nothing_is_written(store: ForeignStore) -> None:
     assert store.may_delete(uri) is False
 
 
-def test_a_password_does_not_get_into_a_ledger() -> None:
-    with pytest.raises(ConfigError, match=r"input at 'host/x' contains a password.*use keys") as caught:
-        normalise_input("sftp://me:secret@host/x")
-    assert "secret" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("sftp://me:hunter 2@host/x", "sftp://[secret]@host/x"),
+        ("https://host/x?sig=hunter2&y=1", "https://host/x?sig=[secret]&y=1"),
+    ],
+)
+def test_a_secret_does_not_get_into_a_ledger(uri: str, shown: str) -> None:
+    """Nor into the message: a password, and the signature of an address."""
+    with pytest.raises(ConfigError, match=r"contains a secret.*use keys, or the configuration of fsspec") as caught:
+        normalise_input(uri)
+    assert repr(shown) in str(caught.value)
+    assert "hunter" not in str(caught.value)
+
+
+def test_a_user_is_no_secret() -> None:
     assert normalise_input("sftp://me@host/x/") == "sftp://me@host/x"
 
 
