@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
@@ -124,6 +126,30 @@ class FoundJob:
             return OutputFormat.RUN, RUN_CODEC
         encoding = detect("x" + self.job["suffix"])
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
+
+
+INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+"""Files that a job reads, as a table."""
+
+
+def inputs_of_job(found: FoundJob) -> Any:
+    """Returns the files that a job has planned, each once, as a table of `INPUTS`: those of its plan, or those that a
+    job with an exchange began with. Raises ObjectNotFound if the list of these is missing."""
+    if name := found.job.get("inputs"):
+        data = found.ledger.store.read(found.ledger.uri(name))
+        # By this thread: one of Arrow's may hold the bytes when Python is gone already.
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(INPUTS.names).cast(INPUTS)
+    else:
+        plan = found.plan.table
+        columns = [plan["uri"], plan["object_bytes"], plan["generation"]]
+        table = pa.table(columns, names=INPUTS.names).cast(INPUTS)
+    if len(pc.unique(table["uri"])) == len(table):
+        return table
+    return (
+        table.group_by("uri", use_threads=False)
+        .aggregate([("size", "first"), ("generation", "first")])
+        .rename_columns(INPUTS.names)
+    )
 
 
 def find_job(output: str) -> FoundJob:

@@ -168,8 +168,8 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
-    """A job whose output is read."""
+class Neighbour:
+    """A job whose output is read, or that reads the output."""
 
     output: str
     job: str
@@ -185,9 +185,13 @@ class Lineage:
     given: tuple[str, ...]
     """Inputs, as the newest run was given them."""
     inputs: int
-    """Objects in the plan."""
+    """Files that the job reads."""
+    bytes: int
+    """Of these files."""
     examples: tuple[str, ...]
-    upstream: tuple[Upstream, ...]
+    upstream: tuple[Neighbour, ...]
+    downstream: tuple[Neighbour, ...]
+    """Known jobs that read the output."""
     remarks: tuple[str, ...]
     """What is stale, missing or incomplete."""
 
@@ -207,6 +211,7 @@ class Run:
     backend: str
     part: str
     versions: str
+    inputs: tuple[str, ...]
     done: int
     tries: int
     calls: Mapping[str, int]

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import orjson
-import pyarrow.compute as pc
 
 from curate import log
 from curate.errors import ConfigError, CurateError
@@ -18,25 +17,22 @@ from curate.ledger.failures import Group
 from curate.ledger.heartbeat import RUNNING, newest_heartbeats
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.ledger.stages import LAST, StageReport, stage_title
-from curate.ledger.summary import incomplete_text, missing_text
 from curate.observe.failures import StageFailures, read_all_failures, replay_command, retry_command, shell_word
-from curate.observe.job import NoJobError, quick_status, status_of
+from curate.observe.job import NoJobError, status_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
 from curate.pages.attempts import TimedFailures, longest, strip, timeline, total_seconds
 from curate.pages.costs import Prices, costs, read_prices
+from curate.pages.lineage import read_lineage
 from curate.pages.model import (
     BadRow,
     FailureGroup,
     Head,
-    Lineage,
     Operator,
     Page,
     Retried,
     Run,
     StageBooks,
-    Upstream,
 )
-from curate.sources.listing import ledger_above
 from curate.storage.uris import normalise
 from curate.units import ellipsize, escape_controls, format_count
 
@@ -53,9 +49,6 @@ SHOWN_BAD_ROWS = 20
 SHOWN_PARAMETERS = 100
 SHOWN_INPUTS = 20
 SHOWN_NOTES = 20
-MOST_FOLDERS = 200
-"""Folders of inputs that are looked at for the job that wrote them."""
-MOST_UPSTREAM = 10
 DAMAGED = "damaged"
 
 
@@ -118,7 +111,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
             for one in status.retrying[:SHOWN_GROUPS]
         ),
         runs=(runs := _runs(last.ledger, status.runs)),
-        lineage=_lineage(last, status, runs, now, notes),
+        lineage=read_lineage(last, status, runs[0].inputs if runs else (), now, notes),
         earlier_runs=status.earlier_runs,
         costs=_costs(timed, status, notes),
         notes=tuple(notes),
@@ -372,51 +365,11 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
         ellipsize(told.get("backend", ""), SHOWN_NAME),
         run.part,
         ellipsize(", ".join(f"{name} {version}" for name, version in versions.items()), SHOWN_CHARS),
+        tuple(ellipsize(one, SHOWN_CHARS) for one in told.get("inputs", ())[:SHOWN_INPUTS]),
         run.done,
         run.tries,
         run.calls,
     )
-
-
-def _lineage(found: TimedFailures, status: JobStatus, runs: tuple[Run, ...], now: float, notes: list[str]) -> Lineage:
-    uris = found.plan.table["uri"]
-    unique = pc.unique(uris)
-    staged = bool(status.stages)
-    given: list[str] = []
-    if runs:
-        try:
-            told = found.ledger.read_json(layout.run_file(status.runs[0].run_id, "run.json"))
-            given = [ellipsize(one, SHOWN_CHARS) for one in told.get("inputs", ())]
-        except CurateError:
-            pass  # said where the runs were read
-    upstream = () if staged else tuple(_upstream(unique[:MOST_FOLDERS].to_pylist(), now, notes))
-    remarks = [*incomplete_text(status.incomplete_input)]
-    if any(status.missing):
-        remarks.append(missing_text(*status.missing))
-    if status.stale:
-        remarks.append(
-            f"The inputs of {format_count(status.stale, 'shard')} changed after they were done: --redo-stale replaces "
-            "their outputs"
-        )
-    inputs = 0 if staged else len(unique)
-    examples = () if staged else tuple(ellipsize(one, SHOWN_CHARS) for one in unique[:3].to_pylist())
-    return Lineage(tuple(given[:SHOWN_INPUTS]), inputs, examples, upstream, tuple(map(_line, remarks)))
-
-
-def _upstream(uris: list[str], now: float, notes: list[str]) -> Iterator[Upstream]:
-    """Yields the jobs that wrote these inputs."""
-    checked: set[str] = set()
-    roots: set[str] = set()
-    for folder in {uri.rpartition("/")[0]: None for uri in uris}:
-        try:
-            root = ledger_above(folder, open_ledger(folder).store, checked)
-            if root and root not in roots and len(roots) < MOST_UPSTREAM:
-                roots.add(root)
-                status = quick_status(root, now)
-                yield Upstream(_line(root), ellipsize(status.job, SHOWN_NAME), status.state, status.done, status.total)
-        except CurateError as error:
-            notes.append(ellipsize(f"cannot look at the input folder {folder}: {error}", SHOWN_CHARS))
-            return
 
 
 def _costs(timed: list[tuple[StageFailures, TimedFailures]], status: JobStatus, notes: list[str]) -> Any:

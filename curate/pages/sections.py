@@ -45,7 +45,7 @@ def head(page: Page) -> Html:
         facts(
             [
                 ("At", one.stage),
-                ("Shards", f"{', '.join(told)}, of {total:,}" if told else ""),
+                ("Shards", ", ".join([f"{shards['done']:,} of {total:,} done", *told]) if total else ""),
                 ("Rows", one.rows and rows_text(one.rows)),
                 ("Input", f"{format_bytes(one.bytes_in)}{of_input}" if total else ""),
                 ("Output", format_bytes(one.bytes_out)),
@@ -326,14 +326,16 @@ def lineage(page: Page) -> Html | None:
         facts(
             [
                 ("Inputs as given", ", ".join(told.given)),
-                ("Input files in the plan", number(told.inputs) if told.inputs else ""),
+                ("Input files", f"{told.inputs:,}, {format_bytes(told.bytes)}" if told.inputs else ""),
                 ("For example", ", ".join(told.examples)),
             ]
         )
     ]
-    if told.upstream:
-        values = [[one.job, one.state, f"{one.done:,} of {one.total:,}", one.output] for one in told.upstream]
-        parts.append(table("Jobs whose output is read", ["job", "state", "shards", "output"], values, "--n-"))
+    around = (("Jobs whose output is read", told.upstream), ("Known jobs that read this output", told.downstream))
+    for caption, jobs in around:
+        if jobs:
+            values = [[one.job, one.state, f"{one.done:,} of {one.total:,}", one.output] for one in jobs]
+            parts.append(table(caption, ["job", "state", "shards", "output"], values, "--n-"))
     parts += [tag("p", one, class_="warn") for one in told.remarks]
     identity = page.head.identity
     parts.append(tag("h3", "Identity: what decides the bytes of the output"))

@@ -12,6 +12,7 @@ import duckdb
 import orjson
 import pytest
 
+import curate
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
@@ -19,7 +20,8 @@ from curate.observe.job import NoJobError
 from curate.pages.document import document
 from curate.pages.model import Page
 from curate.pages.read import DAMAGED, read_page
-from tests.pages.samples import NOW, RUN
+from tests.job.inline import numbered, run_job, write_jsonl
+from tests.pages.samples import NOW, RUN, Tenths
 from tests.support.ledgers import heartbeat, make_job, segment
 
 Jobs = dict[str, str]
@@ -108,14 +110,32 @@ class TestNumbers:
         assert [(one.shard, one.reason) for one in rows] == [(f"s{n}", "it ends in seven") for n in range(4)]
 
     def test_an_input_that_a_job_made_is_known(self, jobs: Jobs, tmp_path: Path) -> None:
-        import curate
-
         out = str(tmp_path / "after")
         curate.read_parquet(jobs["finished"]).write_parquet(out, backend="inline")
         lineage = read_page(out, NOW).lineage
         assert lineage is not None
         assert [(one.job, one.state, one.done, one.total) for one in lineage.upstream] == [("tenths", "complete", 4, 4)]
-        assert lineage.inputs == 4
+        assert (lineage.inputs, lineage.bytes) == (4, read_page(jobs["finished"], NOW).head.bytes_out)
+
+    def test_a_known_job_that_reads_the_output_is_shown(self, jobs: Jobs, tmp_path: Path) -> None:
+        out = tmp_path / "after"
+        assert run_job(Tenths(), jobs["finished"], out).state == "complete"
+        before = read_page(jobs["finished"], NOW).lineage
+        assert before is not None
+        assert [(one.output, one.state) for one in before.downstream] == [(str(out), "complete")]
+        shutil.rmtree(out)
+        gone = read_page(jobs["finished"], NOW).lineage
+        assert gone is not None
+        assert gone.downstream == ()
+
+    def test_the_inputs_of_a_job_with_an_exchange(self, tmp_path: Path) -> None:
+        """They are those that it began with, and not what its last stage reads."""
+        write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 10))
+        out = str(tmp_path / "out")
+        curate.read_json(str(tmp_path / "in")).sort("n").write_parquet(out, backend="inline")
+        lineage = read_page(out, NOW).lineage
+        assert lineage is not None
+        assert (lineage.inputs, lineage.examples) == (1, (str(tmp_path / "in" / "a.jsonl"),))
 
     def test_the_model_is_json(self, jobs: Jobs) -> None:
         for output in jobs.values():
