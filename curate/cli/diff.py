@@ -55,5 +55,5 @@ def _render_rows(console: Console, rows: RowDifference) -> None:
     }
     for kind, text in texts.items():
         if ids := rows.examples[kind]:
-            shown = ", ".join(ellipsize(plain_line(str(one)), ID_CHARS) for one in ids)
+            shown = ", ".join(ellipsize(one, ID_CHARS) for one in ids)
             fact(console, "", Text(f"{text}: {shown}{', ...' * (getattr(rows, kind) > len(ids))}"))
