@@ -161,11 +161,11 @@ def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
     earlier page of that name, and no other file.
     """
     from curate import log
-    from curate.cli.page import make_page
+    from curate.cli.page import Asked, make_page
     from curate.clock import SystemClock
 
     log.configure()
-    sys.exit(make_page(output, SystemClock(), file=file, show=show, as_json=as_json))
+    sys.exit(make_page(output, SystemClock(), Asked(file, show, as_json)))
 
 
 @cli.command(short_help="What two outputs do not have in common.")
@@ -292,11 +292,11 @@ def report(
     Rows are read by a job of its own, which only reads what is new when it runs again.
     """
     from curate import log
-    from curate.cli.report import show_report
+    from curate.cli.page import Asked, make_corpus_page
     from curate.report.make import wanted
 
     log.configure()
-    sys.exit(show_report(wanted(corpus, by, work, backend), file=file, show=show, as_json=as_json))
+    sys.exit(make_corpus_page(wanted(corpus, by, work, backend), Asked(file, show, as_json)))
 
 
 def main() -> Any:

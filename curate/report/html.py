@@ -62,7 +62,7 @@ def _books(report: Mapping[str, Any]) -> Html | None:
         f"The rows of {job['name']}, which is {job['state']}: in + created = out + dropped + quarantined",
         ("", "rows", "share of those in"),
         ((name, f"{count:,}", share(name, count / most, "f-blue")) for name, count in parts),
-        "-n",
+        ".n",
     )
     return section("rows", "Rows of the job", told)
 
@@ -84,7 +84,7 @@ def _sources(report: Mapping[str, Any]) -> Html | None:
     rows = _source_rows(sources[:SHOWN_SOURCES], report["rows"], known=known)
     more = len(sources) - SHOWN_SOURCES
     note = tag("p", f"and {more:,} more, in report.json", class_="soft") if more > 0 else None
-    told = table("Sources, the largest first", heads, rows, "-nnn" if known else "-nn")
+    told = table("Sources, the largest first", heads, rows, ".nnn" if known else ".nn")
     return section("sources", "Sources", tag("p", says), told, note)
 
 
@@ -182,7 +182,7 @@ def _thresholds(one: Mapping[str, Any]) -> Html:
         )
         for bound in bounds
     )
-    told = table("Rows that another threshold would part", ("threshold", "at or above", "below", ""), rows, "-nn")
+    told = table("Rows that another threshold would part", ("threshold", "at or above", "below", ""), rows, ".nn")
     return tag("details", tag("summary", "Other thresholds"), told)
 
 
@@ -194,7 +194,7 @@ def _frequent(one: Mapping[str, Any]) -> Html:
         (_value(value), f"{count:,}", share("share of rows", count / (total or 1), "f-blue"))
         for value, count in one["frequent"][:SHOWN_VALUES]
     )
-    told = table(title, ("value", "rows", ""), rows, "-n")
+    told = table(title, ("value", "rows", ""), rows, ".n")
     return tag("details", tag("summary", title), told, open=one["frequent"][0][1] > total / 100)
 
 
@@ -211,7 +211,7 @@ def _reason(one: Mapping[str, Any]) -> Html:
         for sample in one["samples"]
     )
     title = f"{format_count(one['rows'], 'row')}: {one['reason']}"
-    return tag("details", tag("summary", title), table(title, ("shard", "line", "row"), rows, "-n"))
+    return tag("details", tag("summary", title), table(title, ("shard", "line", "row"), rows, ".n"))
 
 
 def _value(value: Any) -> Html:
