@@ -1,4 +1,4 @@
-"""Writes the page of a job to a file."""
+"""Writes the page of a job to a file, and serves pages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import contextlib
 import os
 import tempfile
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from curate.clock import Clock
 from curate.errors import ConfigError
+from curate.observe.job import NoJobError, find_job
 from curate.pages.document import GENERATOR, document
 from curate.pages.read import read_page
+from curate.pages.server import PageServer
 from curate.units import json_line
 
 STANDARD_OUTPUT = "-"
@@ -40,6 +43,24 @@ def make_page(output: str, clock: Clock, *, file: str | None, show: bool, as_jso
     click.echo(str(path))
     if show and not webbrowser.open(path.as_uri()):
         click.echo(f"no browser was found; open {path} yourself", err=True)
+    return 0
+
+
+def serve_pages(outputs: Sequence[str], clock: Clock, *, port: int, show: bool) -> int:
+    """Serves pages until it is interrupted. Returns the exit code."""
+    for output in outputs:
+        try:
+            find_job(output)
+        except NoJobError:
+            raise  # said now, rather than in a browser
+        except ConfigError:
+            continue  # its page says what is damaged
+    with PageServer(outputs, port, clock) as server:
+        click.echo(f"serving {server.url}; end it with Ctrl-C", err=True)
+        if show:
+            webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
 
 
