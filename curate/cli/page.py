@@ -17,6 +17,7 @@ from curate.observe.job import NoJobError, find_job
 from curate.pages.document import GENERATOR, document
 from curate.pages.read import read_page
 from curate.pages.server import PageServer
+from curate.storage.uris import normalise
 from curate.units import json_line
 
 STANDARD_OUTPUT = "-"
@@ -38,7 +39,7 @@ def make_page(output: str, clock: Clock, *, file: str | None, show: bool, as_jso
     if file == STANDARD_OUTPUT:
         click.echo(data, nl=False)
         return 0
-    path = Path(file or f"{output.rstrip('/').rpartition('/')[2] or 'page'}.html").absolute()
+    path = Path(file or f"{normalise(output).rstrip('/').rpartition('/')[2] or 'page'}.html").absolute()
     write_page(path, data)
     click.echo(str(path))
     if show and not webbrowser.open(path.as_uri()):

@@ -60,9 +60,10 @@ def index(jobs: Sequence[tuple[Mapping[str, Any], JobStatus | CurateError]], now
             told = [state(one.state), f"{one.done:,} of {one.total:,}", f"{one.failed:,}", began]
         else:
             told = [state("gone" if isinstance(one, NoJobError) else "unreachable"), "", "", ""]
-        rows.append([ellipsize(entry["job"], SHOWN_CHARS), *told, link])
+        job = one.job if isinstance(one, JobStatus) else entry["job"]
+        rows.append([ellipsize(job, SHOWN_CHARS), *told, link])
     columns = ["job", "state", "shards", "failed", "began", "output"]
-    listed = table("Jobs that are known on this machine", columns, rows, "--nn--")
+    listed = table("Jobs, the one that was started last first", columns, rows, "--nn--")
     return _file("Jobs", now, tag("header", tag("h1", "Jobs")), tag("main", listed))
 
 
