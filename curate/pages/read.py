@@ -94,6 +94,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
     at = next((found for one, found in timed if one.key == status.stage), last)
     ends = {run.run_id: (run.started, run.updated) for run in status.runs}
     bytes_out = int(last.listing.sizes.to_numpy()[last.matched.position[last.matched.done]].sum())
+    runs = _runs(last.ledger, status.runs)
     groups = [(one, group) for one, found in timed for group in found.groups()]
     return Page(
         now,
@@ -104,13 +105,16 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
         shards=strip(at.attempts, at.matched.done, at.failed) if len(at.plan) else None,
         longest=longest(at.attempts, at.plan, at.matched.done, at.failed),
         operators=_operators(status),
-        failures=tuple(_failure(last.ledger.root, one, group) for one, group in groups[:SHOWN_GROUPS]),
+        failures=tuple(
+            _failure(last.ledger.root, one, group, repeatable=any(run.repeatable for run in runs))
+            for one, group in groups[:SHOWN_GROUPS]
+        ),
         more_failures=max(0, len(groups) - SHOWN_GROUPS),
         retrying=tuple(
             Retried(ellipsize(one["error"], SHOWN_CHARS), one["count"], ellipsize(one["shard"], SHOWN_NAME))
             for one in status.retrying[:SHOWN_GROUPS]
         ),
-        runs=(runs := _runs(last.ledger, status.runs)),
+        runs=runs,
         lineage=read_lineage(last, status, runs[0].inputs if runs else (), now, notes),
         earlier_runs=status.earlier_runs,
         costs=_costs(timed, status, notes),
@@ -186,7 +190,7 @@ def state_text(status: JobStatus) -> str:
     shards = format_count(status.total, "shard")
     if status.state == COMPLETE:
         return f"All {shards} are done." if status.total != 1 else "Its one shard is done."
-    some = f"{status.done:,} of {shards} are done"
+    some = f"{status.done:,} of {shards} done"
     failed = f", {status.failed:,} failed" if status.failed else ""
     if status.state == RUNNING:
         return f"{some}{failed}; {status.running:,} are running now."
@@ -194,7 +198,7 @@ def state_text(status: JobStatus) -> str:
         run = status.runs[0]
         return f"{some}{failed}. No word from process {run.pid} on {_line(run.host)}; if it is gone, run the job again."
     if status.failed:
-        return f"{some}{failed}. After fixing the cause: {retry_command(status.output)}"
+        return f"{some}{failed}. After fixing the cause, run the job again; finished shards are skipped."
     return f"{some}. Run the job again; it resumes."
 
 
@@ -313,7 +317,7 @@ def _operators(status: JobStatus) -> tuple[Operator, ...]:
 # Failures, runs, lineage, costs
 
 
-def _failure(output: str, stage: StageFailures, group: Group) -> FailureGroup:
+def _failure(output: str, stage: StageFailures, group: Group, *, repeatable: bool) -> FailureGroup:
     example = group.example
     shard = stage.addressed(example["shard"])
     node, pid = example.get("node"), example.get("pid")
@@ -333,8 +337,7 @@ def _failure(output: str, stage: StageFailures, group: Group) -> FailureGroup:
         trace[-SHOWN_TRACEBACK:],
         (
             f"curate failures {shell_word(output)} --shard {shell_word(shard)}",
-            replay_command(output, shard),
-            retry_command(output),
+            *((replay_command(output, shard), retry_command(output)) if repeatable else ()),
         ),
     )
 
@@ -366,6 +369,7 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
         run.part,
         ellipsize(", ".join(f"{name} {version}" for name, version in versions.items()), SHOWN_CHARS),
         tuple(ellipsize(one, SHOWN_CHARS) for one in told.get("inputs", ())[:SHOWN_INPUTS]),
+        bool(told.get("origin")),
         run.done,
         run.tries,
         run.calls,

@@ -14,6 +14,7 @@ from curate.pages.markup import Html, join, tag
 from curate.pages.model import FailureGroup, Page, StageBooks, Timeline
 from curate.units import format_bytes, format_count
 
+AGAIN = "See every try of it, run it here, and after fixing the cause run again what failed:"
 OPEN_GROUPS = 3
 """Groups of failures whose traceback is shown at once."""
 
@@ -312,7 +313,7 @@ def _failure(one: FailureGroup, *, shown: bool) -> Html:
             ]
         ),
         trace,
-        tag("p", "See it whole, run it here, and after fixing the cause run what failed again:", class_="soft"),
+        tag("p", AGAIN if len(one.commands) > 1 else "See every try of it:", class_="soft"),
         [command(text) for text in one.commands],
     )
 

@@ -105,6 +105,15 @@ class TestNumbers:
         )
         assert "poison" in group.traceback
 
+    def test_what_failed_of_a_dataset_is_shown_with_what_works(self, tmp_path: Path) -> None:
+        """No run records where a dataset comes from: no command is offered that would need that."""
+        made = curate.range(3).map(lambda row: {"n": 1 // row["id"]}).sort("n")
+        out = str(tmp_path / "out")
+        assert made.write_parquet(out, backend="inline", max_failed_shards=0).state in ("failed", "aborted")
+        [group] = read_page(out, NOW).failures
+        assert group.stage == "stage 1 of 2: sort(n): map"
+        assert [command.split()[1] for command in group.commands] == ["failures"]
+
     def test_rows_in_quarantine_are_shown(self, jobs: Jobs) -> None:
         rows = read_page(jobs["finished"], NOW).bad_rows
         assert [(one.shard, one.reason) for one in rows] == [(f"s{n}", "it ends in seven") for n in range(4)]
