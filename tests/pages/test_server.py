@@ -152,7 +152,7 @@ def test_a_damaged_job_has_its_page(jobs: Jobs, tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken(jobs: Jobs) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="--port"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="choose another: port="):
         PageServer([jobs["finished"]], taken.getsockname()[1], FakeClock(NOW))
 
 
