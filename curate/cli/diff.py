@@ -6,8 +6,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.table import print_table
-from curate.cli.terminal import fact, line
+from curate.cli.terminal import fact, line, print_table
 from curate.clock import Clock
 from curate.observe.diff import Comparison, OutputFacts, RowDifference, compare_outputs
 from curate.units import ellipsize, json_line, plain_line
@@ -56,5 +55,5 @@ def _render_rows(console: Console, rows: RowDifference) -> None:
     }
     for kind, text in texts.items():
         if ids := rows.examples[kind]:
-            shown = ", ".join(ellipsize(plain_line(str(one)), ID_CHARS) for one in ids)
+            shown = ", ".join(ellipsize(one, ID_CHARS) for one in ids)
             fact(console, "", Text(f"{text}: {shown}{', ...' * (getattr(rows, kind) > len(ids))}"))

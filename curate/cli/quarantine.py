@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.table import print_table
-from curate.cli.terminal import fact, line
+from curate.cli.terminal import fact, line, print_table
 from curate.errors import ConfigError
 from curate.formats.encoding import detect
 from curate.objects.quarantine import Quarantined

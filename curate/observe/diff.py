@@ -6,8 +6,10 @@ The comparison is pure: what is read of an output is one frozen value, and of it
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,16 +17,22 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.hashing import digest_rows
 from curate.errors import ConfigError, did_you_mean
+from curate.formats.encoding import Encoding, Format
+from curate.formats.rows import read
+from curate.objects.record import OutputFormat
 from curate.observe.browse import rows
 from curate.observe.check import output_schema
 from curate.observe.job import FoundJob, find_job, status_of
+from curate.observe.preview import broken_row
+from curate.tasks.shard import SliceKind
 
 IDENTITY, PLAN, BOOKS, SCHEMA = "identity", "plan", "books", "schema"
 MOST_EXAMPLES = 5
 """Ids of a kind that are shown."""
 _BATCH_ROWS = 65_536
-_IDS = pa.schema([("id", pa.binary()), ("row", pa.uint64())])
+_IDS = pa.schema([("id", pa.string()), ("row", pa.uint64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class RowDifference:
     changed: int
     only_left: int
     only_right: int
-    examples: Mapping[str, list[Any]]
+    examples: Mapping[str, list[str]]
     """The first ids that are changed, and of only one output, in order."""
 
 
@@ -94,7 +102,9 @@ def compare_outputs(left: str, right: str, id_column: str | None, now: float) ->
     """
     one, other = find_job(left), find_job(right)
     facts = facts_of(one, now), facts_of(other, now)
-    found = None if id_column is None else row_difference(hashed(one, id_column), hashed(other, id_column))
+    found = None
+    if id_column is not None:
+        found = row_difference(row_hashes(one, other, id_column), row_hashes(other, one, id_column))
     return Comparison(*facts, differences(*facts), found)
 
 
@@ -143,20 +153,37 @@ def differences(left: OutputFacts, right: OutputFacts) -> tuple[Difference, ...]
     )
 
 
-def hashed(found: FoundJob, id_column: str) -> pa.Table:
-    """Returns the id of each row, as JSON, and a hash of all its values by their columns' names, in whichever order."""
+def row_hashes(found: FoundJob, other: FoundJob, id_column: str) -> pa.Table:
+    """Returns the id of each row as text, and a hash of its values by their columns' names, whatever their order.
+
+    Tables are hashed if both outputs are Parquet, else rows as JSON, which is what all formats have in common.
+    """
+    parquet = all(one.written_as[0] is OutputFormat.PARQUET for one in (found, other))
+    return pa.concat_tables([_IDS.empty_table(), *(_of_tables if parquet else _of_lines)(found, id_column)])
+
+
+def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
+    store = found.ledger.store
+    for rank in found.matched.done.nonzero()[0].tolist():
+        object = found.output(rank)
+        schema = output_schema(store, object, *found.written_as)
+        _check(found, id_column, schema.names if schema is not None else [])
+        place = (SliceKind.WHOLE, 0, 0)
+        for table in read(
+            store, object, Encoding(Format.PARQUET), *place, schema, _BATCH_ROWS, partial(broken_row, object)
+        ):
+            names = sorted(table.column_names)
+            digests, _ = digest_rows(table, names, seed=zlib.crc32("\0".join(names).encode()))
+            ids = table[id_column].cast(pa.string()).fill_null("null")
+            yield pa.table([ids, digests], schema=_IDS)
+
+
+def _of_lines(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
     lines = rows(found)
-    tables = [_IDS.empty_table()]
     while chunk := [orjson.loads(line) for _, line in islice(lines, _BATCH_ROWS)]:
-        if id_column not in chunk[0]:
-            raise ConfigError(
-                f"{found.ledger.root} has no column {id_column!r}{did_you_mean(id_column, list(chunk[0]))}; it has "
-                f"{', '.join(chunk[0])}"
-            )
-        ids = [orjson.dumps(row.get(id_column), option=orjson.OPT_SORT_KEYS) for row in chunk]
-        digests = [_digest(row) for row in chunk]
-        tables.append(pa.table([ids, digests], schema=_IDS))
-    return pa.concat_tables(tables)
+        _check(found, id_column, list(chunk[0]))
+        ids = [one if isinstance(one := row.get(id_column), str) else orjson.dumps(one).decode() for row in chunk]
+        yield pa.table([ids, [_digest(row) for row in chunk]], schema=_IDS)
 
 
 def _digest(row: Mapping[str, Any]) -> int:
@@ -164,14 +191,22 @@ def _digest(row: Mapping[str, Any]) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
 
+def _check(found: FoundJob, id_column: str, names: list[str]) -> None:
+    if id_column not in names:
+        raise ConfigError(
+            f"{found.ledger.root} has no column {id_column!r}{did_you_mean(id_column, names)}; it has "
+            f"{', '.join(names)}"
+        )
+
+
 def row_difference(left: pa.Table, right: pa.Table) -> RowDifference:
     """Returns how rows differ, given tables of ids and hashes.
 
-    >>> one = pa.table([[b"1", b"2"], [5, 6]], schema=_IDS)
-    >>> other = pa.table([[b"2", b"3"], [7, 8]], schema=_IDS)
+    >>> one = pa.table([["1", "2"], [5, 6]], schema=_IDS)
+    >>> other = pa.table([["2", "3"], [7, 8]], schema=_IDS)
     >>> row_difference(one, other)  # doctest: +NORMALIZE_WHITESPACE
     RowDifference(equal=0, changed=1, only_left=1, only_right=1,
-        examples={'changed': [2], 'only_left': [1], 'only_right': [3]})
+        examples={'changed': ['2'], 'only_left': ['1'], 'only_right': ['3']})
     """
     # Of the rows of an id, the number and the sum of hashes: the same in whichever order they are.
     grouped = [one.group_by("id").aggregate([("row", "sum"), ("row", "count")]) for one in (left, right)]
@@ -190,6 +225,7 @@ def row_difference(left: pa.Table, right: pa.Table) -> RowDifference:
     return RowDifference(equal=len(both) - sum(counts.values()), **counts, examples=examples)
 
 
-def _first(ids: pa.ChunkedArray) -> list[Any]:
+def _first(ids: pa.ChunkedArray) -> list[str]:
     chosen = ids.take(pc.select_k_unstable(ids, MOST_EXAMPLES, [("id", "ascending")])) if len(ids) else ids
-    return [orjson.loads(one) for one in chosen.to_pylist()]
+    found: list[str] = chosen.to_pylist()
+    return found
