@@ -157,11 +157,15 @@ def test_a_driver_in_the_way_is_refused(bench: Bench, there: str, here: str | No
     assert clock.sleeps == [BETWEEN_LOOKS_S]
 
 
-def test_another_job_is_refused(bench: Bench) -> None:
-    """Drivers of other parameters do not mix, whatever their parts."""
+def test_another_job_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of other parameters or of other code do not mix, whatever their parts."""
     bench.run(limit=1, part="0/2")
     bench.parameters = {"short": 25}
     with pytest.raises(ConfigError, match="short"):
+        bench.run(part="1/2", backend=NoBackend())
+    bench.parameters = {}
+    monkeypatch.setattr(Curation, "version", "another")
+    with pytest.raises(ConfigError, match="version: made with '1', you asked for 'another'"):
         bench.run(part="1/2", backend=NoBackend())
 
 
