@@ -20,7 +20,7 @@ from curate.ledger.stages import LAST, StageReport, stage_title
 from curate.observe.failures import StageFailures, read_all_failures, replay_command, retry_command, shell_word
 from curate.observe.job import NoJobError, status_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
-from curate.pages.attempts import TimedFailures, longest, strip, timeline, total_seconds
+from curate.pages.attempts import TimedFailures, longest, strip, timeline, together, total_seconds
 from curate.pages.costs import Prices, costs, read_prices
 from curate.pages.lineage import read_lineage
 from curate.pages.model import (
@@ -56,13 +56,11 @@ def read_page(output: str, now: float) -> Page:
     """Returns the page of the job that writes to `output`. Raises NoJobError, and what the store raises."""
     with _noted() as notes:
         try:
-            stages = read_all_failures(output)
+            return _page(read_all_failures(output), now, notes)
         except NoJobError:
             raise
         except ConfigError as error:
             return _damaged(output, now, [*notes, str(error)])
-        page = _page(stages, now, notes)
-    return page
 
 
 @contextmanager
@@ -101,7 +99,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
         _head(last, status, bytes_out),
         books=_books(status, bytes_out),
         bad_rows=tuple(_bad_rows(last)),
-        time=timeline(at.attempts, at.plan.sizes, ends),
+        time=timeline(together([found.attempts for _, found in timed]), ends),
         shards=strip(at.attempts, at.matched.done, at.failed) if len(at.plan) else None,
         longest=longest(at.attempts, at.plan, at.matched.done, at.failed),
         operators=_operators(status),

@@ -110,8 +110,11 @@ class TestNumbers:
         made = curate.range(3).map(lambda row: {"n": 1 // row["id"]}).sort("n")
         out = str(tmp_path / "out")
         assert made.write_parquet(out, backend="inline", max_failed_shards=0).state in ("failed", "aborted")
-        [group] = read_page(out, NOW).failures
+        page = read_page(out, NOW)
+        [group] = page.failures
         assert group.stage == "stage 1 of 2: sort(n): map"
+        assert page.time is not None
+        assert sum(page.time.failed) == 1
         assert [command.split()[1] for command in group.commands] == ["failures"]
 
     def test_rows_in_quarantine_are_shown(self, jobs: Jobs) -> None:
@@ -175,6 +178,13 @@ class TestDamaged:
         assert page.head.state == DAMAGED
         assert says in page.notes[-1]
         assert [one.state for one in page.runs] == ["failed"]
+
+    def test_a_summary_that_is_none(self, jobs: Jobs, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(jobs["finished"], tmp_path / "copy"))
+        (copy / layout.SUMMARY).write_bytes(b'{"rows": 3')
+        page = read_page(str(copy), NOW)
+        assert (page.head.state, page.head.job) == (DAMAGED, "tenths")
+        assert "summary.json is not JSON" in page.notes[-1]
 
     def test_a_plan_that_is_cut_off(self, copy: Path) -> None:
         part = copy / layout.plan_part(0)
