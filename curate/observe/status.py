@@ -10,8 +10,11 @@ from curate.ledger.heartbeat import NO_RATE, RUNNING, Heartbeat, ProcessState
 from curate.ledger.run_log import STALLED_S
 from curate.ledger.stages import LAST, WAITING, StageReport
 from curate.ledger.summary import staged_as_dict
+from curate.notebook import html_facts
 from curate.observe.eta import middle
+from curate.observe.summary_text import rows_text
 from curate.tasks.books import Books, UpstreamBooks
+from curate.units import format_duration
 
 STALLED = "stalled"
 PENDING = "pending"
@@ -98,6 +101,19 @@ class JobStatus:
     def eta_seconds(self) -> float | None:
         """The middle of the range."""
         return middle(self.eta_range_s)
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: how far the job is, its books and its failures."""
+        facts = {
+            "state": self.state,
+            "shards": f"{self.done:,} of {self.total:,} done",
+            **{name: getattr(self, name) for name in ("running", "failed", "stale")},
+            "rows": rows_text(self.rows),
+            "time left": self.eta_range_s and " to ".join(map(format_duration, self.eta_range_s)),
+            "waits for": self.waits,
+            "output": self.output,
+        }
+        return html_facts(self.job, facts)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `curate status OUTPUT --json` prints."""

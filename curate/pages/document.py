@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +13,7 @@ from curate.pages import sections
 from curate.pages.elements import moment, state, table
 from curate.pages.markup import Html, tag
 from curate.pages.model import Page
-from curate.pages.style import SCRIPT, STYLE
+from curate.pages.shell import linked, shell
 from curate.units import ellipsize
 
 GENERATOR = "curate page"
@@ -39,15 +37,9 @@ def document(page: Page) -> bytes:
     if page.failures:
         # What went wrong is what is looked for.
         made = {"failures": made.pop("failures"), **made}
-    links = [tag("li", tag("a", name.capitalize(), href=f"#{name}")) for name, one in made.items() if one is not None]
-    return _file(
-        f"{page.head.job}: {page.head.state}",
-        page.made,
-        sections.head(page),
-        sections.notes(page),
-        tag("nav", tag("ul", links), aria_label="Sections of this page"),
-        tag("main", made.values()),
-    )
+    shown = {name: one for name, one in made.items() if one is not None}
+    title = f"{page.head.job}: {page.head.state}"
+    return shell(title, GENERATOR, sections.head(page), sections.notes(page), linked(shown), _made(page.made))
 
 
 def index(jobs: Sequence[tuple[Mapping[str, Any], JobStatus | CurateError]], now: float) -> bytes:
@@ -63,37 +55,14 @@ def index(jobs: Sequence[tuple[Mapping[str, Any], JobStatus | CurateError]], now
         job = one.job if isinstance(one, JobStatus) else entry["job"]
         rows.append([ellipsize(job, SHOWN_CHARS), *told, link])
     columns = ["job", "state", "shards", "failed", "began", "output"]
-    listed = table("Jobs, the one that was started last first", columns, rows, "--nn--")
-    return _file("Jobs", now, tag("header", tag("h1", "Jobs")), tag("main", listed))
+    listed = table("Jobs, the one that was started last first", columns, rows, "..nn..")
+    return shell("Jobs", GENERATOR, tag("header", tag("h1", "Jobs")), tag("main", listed), _made(now))
 
 
 def refusal(text: str) -> bytes:
     """Returns a page that says why there is no other."""
-    return _file("curate", None, tag("main", tag("h1", "curate"), tag("p", ellipsize(text, SHOWN_CHARS))))
+    return shell("curate", GENERATOR, tag("main", tag("h1", "curate"), tag("p", ellipsize(text, SHOWN_CHARS))))
 
 
-def _file(title: str, made: float | None, *body: Html | None) -> bytes:
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy()),
-        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name_="generator", content=GENERATOR),
-        tag("meta", name_="referrer", content="no-referrer"),
-        tag("title", title),
-        tag("style", Html(STYLE)),
-    )
-    when = None if made is None else tag("footer", tag("p", "Made by curate on ", moment(made), class_="soft"))
-    whole = tag("html", head, tag("body", body, when, tag("script", Html(SCRIPT))), lang="en")
-    return f"<!doctype html>\n{whole}\n".encode()
-
-
-def policy() -> str:
-    """Returns what the page may do: use its own style and its own script, and reach nothing."""
-    own = {name: f"'sha256-{_digest(text)}'" for name, text in (("style", STYLE), ("script", SCRIPT))}
-    only = "base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; style-src {own['style']}; script-src {own['script']}; {only}"
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _made(when: float) -> Html:
+    return tag("footer", tag("p", "Made by curate on ", moment(when), class_="soft"))

@@ -43,7 +43,7 @@ def facts(values: Iterable[tuple[str, Any]]) -> Html:
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], numbers: str = "") -> Html:
     """Returns a table; `numbers` has an `n` for each column that holds numbers, and any other letter for the rest."""
-    kinds = ["n" if kind == "n" else None for kind in numbers.ljust(len(columns), "-")[: len(columns)]]
+    kinds = ["n" if kind == "n" else None for kind in numbers.ljust(len(columns), ".")[: len(columns)]]
     heads = [tag("th", name, scope="col", class_=kind) for name, kind in zip(columns, kinds, strict=True)]
     body = [
         tag(

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import CurateError
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import open_ledger
 from curate.ledger.summary import incomplete_text, missing_text
@@ -43,7 +44,7 @@ def read_lineage(found: FoundJob, status: JobStatus, given: tuple[str, ...], now
         remarks.append(missing_text(*status.missing))
     if status.stale:
         shards = format_count(status.stale, "shard")
-        remarks.append(f"The inputs of {shards} changed after they were done: --redo-stale replaces their outputs")
+        remarks.append(f"The inputs of {shards} changed after they were done; {option('redo_stale')} replaces them")
     return Lineage(
         given,
         len(inputs),

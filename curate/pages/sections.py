@@ -95,20 +95,20 @@ def rows(page: Page) -> Html | None:
         ]
         for one in page.books
     ]
-    parts.append(table("Rows: in + created = out + dropped + quarantined", columns, values, "--nnnnnn"))
+    parts.append(table("Rows: in + created = out + dropped + quarantined", columns, values, "..nnnnnn"))
     reasons = [
         [one.name, reason, number(count), _percent(count, one.rows_in + one.created)]
         for one in page.books
         for reason, count in [*one.dropped, *([("quarantined", one.quarantined)] if one.quarantined else [])]
     ]
     if reasons:
-        parts.append(table("Rows that did not come out", ["stage", "reason", "rows", "share"], reasons, "--nn"))
+        parts.append(table("Rows that did not come out", ["stage", "reason", "rows", "share"], reasons, "..nn"))
     if page.head.counters:
         counted = [[name, number(value)] for name, value in page.head.counters.items()]
-        parts.append(table("Counters of the job", ["counter", "sum"], counted, "-n"))
+        parts.append(table("Counters of the job", ["counter", "sum"], counted, ".n"))
     if page.bad_rows:
         shown = [[one.shard, number(one.line), one.reason, tag("code", one.row)] for one in page.bad_rows]
-        parts.append(table("The first rows in quarantine", ["shard", "line", "reason", "row"], shown, "-n--"))
+        parts.append(table("The first rows in quarantine", ["shard", "line", "reason", "row"], shown, ".n.."))
         parts.append(command(f"curate quarantine {shell_word(page.head.output)}"))
     return section("rows", "Rows", parts)
 
@@ -228,7 +228,7 @@ def shards(page: Page) -> Html | None:
             for one in page.longest
         ]
         columns = ["shard", "time", "tries", "input", "state", "why"]
-        parts.append(table("The shards that took longest, all tries together", columns, values, "-nnn--"))
+        parts.append(table("The shards that took longest, all tries together", columns, values, ".nnn.."))
     return section("shards", "Shards", parts)
 
 
@@ -257,7 +257,7 @@ def plan(page: Page) -> Html | None:
             for one in page.operators
         ]
         columns = ["operator", "rows in", "rows out", "busy", "of it on a CPU", "of all", "share", "actors"]
-        parts.append(table("Operators in the newest run", columns, values, "-nnnn-n-"))
+        parts.append(table("Operators in the newest run", columns, values, ".nnnn.n."))
         if most is not None:
             parts.append(
                 tag("p", f"{most.name} limits: it took {100 * most.share:.0f} % of the time of all operators.")
@@ -284,7 +284,7 @@ def failures(page: Page) -> Html | None:
     if page.retrying:
         parts.append(tag("h3", "Tried again now"))
         values = [[one.error, number(one.shards), one.shard] for one in page.retrying]
-        parts.append(table("Shards that are tried again", ["error", "shards", "for example"], values, "-n-"))
+        parts.append(table("Shards that are tried again", ["error", "shards", "for example"], values, ".n."))
     return section("failures", "Failures", parts)
 
 
@@ -332,7 +332,7 @@ def lineage(page: Page) -> Html | None:
     for caption, jobs in around:
         if jobs:
             values = [[one.job, one.state, f"{one.done:,} of {one.total:,}", one.output] for one in jobs]
-            parts.append(table(caption, ["job", "state", "shards", "output"], values, "--n-"))
+            parts.append(table(caption, ["job", "state", "shards", "output"], values, "..n."))
     parts += [tag("p", one, class_="warn") for one in told.remarks]
     identity = page.head.identity
     parts.append(tag("h3", "Identity: what decides the bytes of the output"))
@@ -362,7 +362,7 @@ def runs(page: Page) -> Html | None:
     columns = ["run", "state", "began", "time", "who", "backend", "shards done", "tries", "requests", "command"]
     caption = "Runs of this output, newest first, with their storage requests"
     more = page.earlier_runs and tag("p", f"{page.earlier_runs:,} earlier runs are not shown.")
-    return section("runs", "Runs", table(caption, columns, values, "---n--nnn-"), more or None)
+    return section("runs", "Runs", table(caption, columns, values, "...n..nnn."), more or None)
 
 
 def costs(page: Page) -> Html | None:
@@ -373,7 +373,7 @@ def costs(page: Page) -> Html | None:
     priced = told.money is not None
     columns = ["what", "amount", *(["price"] if priced else [])]
     caption = "Slots that shards held, and storage requests, of all runs"
-    parts: list[Any] = [table(caption, columns, [line[: len(columns)] for line in told.lines], "-nn")]
+    parts: list[Any] = [table(caption, columns, [line[: len(columns)] for line in told.lines], ".nn")]
     if priced:
         parts.append(tag("p", tag("strong", f"{told.money:,.2f} {told.currency} in all")))
     else:

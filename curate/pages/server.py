@@ -16,14 +16,16 @@ from urllib.parse import parse_qs, urlsplit
 
 from curate.clock import Clock
 from curate.errors import ConfigError, CurateError
+from curate.keywords import option
 from curate.ledger.heartbeat import RUNNING
 from curate.observe.job import NoJobError
 from curate.observe.registry import list_jobs
 from curate.observe.status import JobStatus
-from curate.pages.document import document, index, policy, refusal
+from curate.pages.document import document, index, refusal
 from curate.pages.known import look_at
 from curate.pages.metrics import CONTENT_TYPE, open_metrics
 from curate.pages.read import read_page
+from curate.pages.shell import policy
 from curate.storage.uris import normalise
 
 LOOPBACK = "127.0.0.1"
@@ -47,7 +49,8 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((LOOPBACK, port), _Handler)
         except OSError as error:
-            raise ConfigError(f"cannot listen on port {port} ({error.strerror}); choose another --port") from error
+            given = option("port", ...)
+            raise ConfigError(f"cannot listen on port {port} ({error.strerror}); choose another: {given}") from error
 
     @property
     def port(self) -> int:

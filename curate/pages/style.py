@@ -49,7 +49,7 @@ figure svg { display: block; width: 100%; }
 .plot { background: var(--panel); border-bottom: 1px solid var(--grey); height: 7rem; }
 .lane { height: .8rem; background: var(--panel); margin-top: 2px; }
 .lane-name { text-align: right; margin-top: 2px; }
-.bar { height: 1.6rem; } .small { height: .7rem; min-width: 6rem; }
+.bar { height: 1.6rem; } .small { height: .7rem; width: 10rem; }
 .f-good { fill: var(--good); } .f-warn { fill: var(--warn); } .f-bad { fill: var(--bad); }
 .f-blue { fill: var(--blue); }
 .f-grey { fill: var(--grey); } .f-soft { fill: var(--mark); stroke: var(--blue); stroke-width: 1; }

@@ -164,6 +164,9 @@ def _zygote() -> subprocess.Popen[str]:
         text=True,
     )
     atexit.register(_end, process)
+    # So that runs that are asked for at once begin at once.
+    assert process.stdout is not None
+    assert process.stdout.readline(), "the zygote did not start"
     return process
 
 

@@ -125,7 +125,9 @@ def child(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """Says that it is there, in a line; then answers requests until standard input ends."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()
