@@ -30,13 +30,9 @@ def head(page: Page) -> Html:
         tag("p", one.says, class_="says"),
     ]
     if total:
-        done = shards["done"]
-        parts.append(
-            tag("progress", f"{done:,} of {total:,}", value=done, max=total, aria_label="Shards that are done")
-        )
-    told = [
-        f"{shards[name]:,} {name}" for name in ("done", "running", "pending", "failed", "stale") if shards.get(name)
-    ]
+        done, label = shards["done"], "Shards that are done"
+        parts.append(tag("progress", f"{done:,} of {total:,}", value=done, max=total, aria_label=label))
+    others = [f"{shards[name]:,} {name}" for name in ("running", "pending", "failed", "stale") if shards.get(name)]
     rate = one.rate and (
         f"{one.rate['shards_per_s']:,.1f} shards/s, {one.rate['rows_per_s']:,.0f} rows/s, "
         f"{format_bytes(one.rate['bytes_per_s'])}/s"
@@ -46,7 +42,7 @@ def head(page: Page) -> Html:
         facts(
             [
                 ("At", one.stage),
-                ("Shards", ", ".join([f"{shards['done']:,} of {total:,} done", *told]) if total else ""),
+                ("Shards", ", ".join([f"{shards['done']:,} of {total:,} done", *others]) if total else ""),
                 ("Rows", one.rows and rows_text(one.rows)),
                 ("Input", f"{format_bytes(one.bytes_in)}{of_input}" if total else ""),
                 ("Output", format_bytes(one.bytes_out)),
