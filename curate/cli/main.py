@@ -186,6 +186,24 @@ def diff(left: str, right: str, id_column: str | None, as_json: bool) -> None:
     sys.exit(show_difference(left, right, SystemClock(), id_column=id_column, as_json=as_json))
 
 
+@cli.command(short_help="Pages of jobs, live, for a browser here.")
+@click.argument("outputs", nargs=-1, metavar="[OUTPUT]...")
+@click.option("--port", type=click.IntRange(0, 65535), default=8723, show_default=True, help="The port; 0: a free one.")
+@click.option("--open", "show", is_flag=True, help="Open it in a browser.")
+def serve(outputs: tuple[str, ...], port: int, show: bool) -> None:
+    """Serves the page of the job that writes to OUTPUT, or of several; without OUTPUT, of all known jobs, with a list.
+
+    Only programs on this machine can reach it. It reads the ledger for each request, needs no cluster and changes
+    nothing. /metrics has the jobs in the OpenMetrics format, /healthz says that the server runs. Ctrl-C ends it.
+    """
+    from curate import log
+    from curate.cli.page import serve_pages
+    from curate.clock import SystemClock
+
+    log.configure()
+    sys.exit(serve_pages(outputs, SystemClock(), port=port, show=show))
+
+
 @cli.command(short_help="Read every output and check it.")
 @click.argument("output")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -1,4 +1,4 @@
-"""Writes the page of a job, or the report of a corpus, to a file."""
+"""Writes the page of a job, or the report of a corpus, to a file; serves pages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,11 @@ import click
 from curate.clock import Clock
 from curate.errors import ConfigError
 from curate.job.streams import stdout_to_stderr
+from curate.observe.job import NoJobError, find_job
 from curate.pages.document import GENERATOR, document
 from curate.pages.read import read_page
+from curate.pages.server import PageServer
+from curate.storage.uris import normalise
 from curate.units import json_line
 
 if TYPE_CHECKING:
@@ -69,7 +73,7 @@ def make_corpus_page(wanted: Wanted, asked: Asked) -> int:
 
 
 def _name(output: str, otherwise: str) -> str:
-    return output.rstrip("/").rpartition("/")[2] or otherwise
+    return normalise(output).rstrip("/").rpartition("/")[2] or otherwise
 
 
 def _give(asked: Asked, name: str, data: bytes, generator: str) -> int:
@@ -82,6 +86,24 @@ def _give(asked: Asked, name: str, data: bytes, generator: str) -> int:
     click.echo(str(path))
     if asked.show and not webbrowser.open(path.as_uri()):
         click.echo(f"no browser was found; open {path} yourself", err=True)
+    return 0
+
+
+def serve_pages(outputs: Sequence[str], clock: Clock, *, port: int, show: bool) -> int:
+    """Serves pages until it is interrupted. Returns the exit code."""
+    for output in outputs:
+        try:
+            find_job(output)
+        except NoJobError:
+            raise  # said now, rather than in a browser
+        except ConfigError:
+            continue  # its page says what is damaged
+    with PageServer(outputs, port, clock) as server:
+        click.echo(f"serving {server.url}; end it with Ctrl-C", err=True)
+        if show:
+            webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -33,6 +33,9 @@ LEAST_S = 1e-3
 """Seconds that a shard takes at least, for its rate."""
 FAR = 2.0
 """How many times the median is said to be much."""
+
+Columns = Mapping[str, Any]
+"""Attempts as arrays of equal length, by name."""
 
 _CODES = {outcome: code for code, outcome in enumerate(Outcome)}
 _DONE, _FAILED = _CODES[Outcome.DONE], _CODES[Outcome.FAILED]
@@ -75,11 +78,12 @@ class Attempts:
         self._told.add(key)
         return False
 
-    def of_shards(self, count: int) -> dict[str, Any]:
-        """Returns the columns as arrays, those left out that are of no shard of a plan of so many."""
+    def of_shards(self, sizes: Any) -> Columns:
+        """Returns the columns as arrays, without those of no shard; `sizes`: the input bytes of each shard."""
         columns = {name: np.asarray(getattr(self, name)) for name in _COLUMNS}
-        known = columns["rank"] < count
-        return {name: column[known] for name, column in columns.items()}
+        known = columns["rank"] < len(sizes)
+        found = {name: column[known] for name, column in columns.items()}
+        return {**found, "bytes": sizes[found["rank"]]}
 
 
 _COLUMNS = ("rank", "end_s", "seconds", "outcome", "lost", "rows_in", "quarantined")
@@ -89,10 +93,10 @@ class TimedFailures(JobFailures):
     """What failed of a job, and all attempts at its shards, both from one pass over its events."""
 
     @cached_property
-    def attempts(self) -> Any:
+    def attempts(self) -> Columns:
         """The attempts, as columns by name."""
         _ = self.failed
-        return self._noted.of_shards(len(self.plan))
+        return self._noted.of_shards(self.plan.sizes)
 
     @cached_property
     def _noted(self) -> Attempts:
@@ -103,10 +107,15 @@ class TimedFailures(JobFailures):
         return self._noted.noting(super().outcomes())
 
 
-def timeline(attempts: Mapping[str, Any], sizes: Any, runs: Mapping[str, tuple[float, float]]) -> Timeline | None:
+def together(stages: Sequence[Columns]) -> Columns:
+    """Returns the attempts of several stages as one; ranks are then of no use."""
+    return {name: np.concatenate([one[name] for one in stages]) for name in stages[0]}
+
+
+def timeline(attempts: Columns, runs: Mapping[str, tuple[float, float]]) -> Timeline | None:
     """Returns how the newest run went, with the runs that overlap it; None if no attempt has ended.
 
-    `sizes` are the input bytes of the shards by rank, `runs` start and end of each run.
+    `runs` are start and end of each run.
     """
     start_s, end_s, names = _newest(runs)
     shown = attempts["end_s"] >= start_s
@@ -136,7 +145,7 @@ def timeline(attempts: Mapping[str, Any], sizes: Any, runs: Mapping[str, tuple[f
         (end_s - start_s) / SPANS,
         names,
         tuple(np.round(_in_spans(edges, begins, ends, np.ones(len(ends))), 2).tolist()),
-        rate(sizes[attempts["rank"][shown]].astype(float)),
+        rate(attempts["bytes"][shown].astype(float)),
         rate(attempts["rows_in"][shown].astype(float)),
         marks((outcome != _DONE) & (outcome != _FAILED) & ~lost),
         marks((outcome == _FAILED) & ~lost),
@@ -168,7 +177,7 @@ def _in_spans(edges: Any, begins: Any, ends: Any, weights: Any) -> Any:
     return np.maximum(0.0, np.diff(until) / np.diff(edges))
 
 
-def strip(attempts: Mapping[str, Any], done: Any, failed: Any) -> Strip:
+def strip(attempts: Columns, done: Any, failed: Any) -> Strip:
     """Returns the shards in the order of the plan, from which of them are done and failed."""
     total = len(done)
     again = np.bincount(attempts["rank"][attempts["outcome"] != _DONE], minlength=total)[:total] > 0
@@ -187,7 +196,7 @@ def strip(attempts: Mapping[str, Any], done: Any, failed: Any) -> Strip:
     return Strip(per_cell, total, counts, (), tuple(tuple(one) for one in binned.tolist()))
 
 
-def longest(attempts: Mapping[str, Any], plan: ShardPlan, done: Any, failed: Any) -> tuple[LongShard, ...]:
+def longest(attempts: Columns, plan: ShardPlan, done: Any, failed: Any) -> tuple[LongShard, ...]:
     """Returns the shards that took the most time, all their tries together, and why."""
     ranks = attempts["rank"]
     if not len(ranks):
@@ -231,6 +240,6 @@ def why(seconds: float, tries: int, size_bytes: int, typical_s: float, typical_b
     return ", ".join(reasons) or "near the median"
 
 
-def total_seconds(attempts: Mapping[str, Any]) -> float:
+def total_seconds(attempts: Columns) -> float:
     """Returns the seconds that all attempts took."""
     return float(np.sum(attempts["seconds"]))

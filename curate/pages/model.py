@@ -156,6 +156,7 @@ class FailureGroup:
     where: str
     traceback: str
     commands: tuple[str, ...]
+    """What shows every try; of a job that its ledger can make again, also what runs it here, and what retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,8 @@ class Run:
     part: str
     versions: str
     inputs: tuple[str, ...]
+    repeatable: bool
+    """Whether it recorded where the job comes from: then `curate retry` and `curate replay` can make it again."""
     done: int
     tries: int
     calls: Mapping[str, int]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import orjson
 
 from curate import log
@@ -17,10 +18,11 @@ from curate.ledger.failures import Group
 from curate.ledger.heartbeat import RUNNING, newest_heartbeats
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.ledger.stages import LAST, StageReport, stage_title
+from curate.objects.quarantine import Quarantined
 from curate.observe.failures import StageFailures, read_all_failures, replay_command, retry_command, shell_word
 from curate.observe.job import NoJobError, status_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
-from curate.pages.attempts import TimedFailures, longest, strip, timeline, total_seconds
+from curate.pages.attempts import TimedFailures, longest, strip, timeline, together, total_seconds
 from curate.pages.costs import Prices, costs, read_prices
 from curate.pages.lineage import read_lineage
 from curate.pages.model import (
@@ -56,13 +58,11 @@ def read_page(output: str, now: float) -> Page:
     """Returns the page of the job that writes to `output`. Raises NoJobError, and what the store raises."""
     with _noted() as notes:
         try:
-            stages = read_all_failures(output)
+            return _page(read_all_failures(output), now, notes)
         except NoJobError:
             raise
         except ConfigError as error:
             return _damaged(output, now, [*notes, str(error)])
-        page = _page(stages, now, notes)
-    return page
 
 
 @contextmanager
@@ -94,23 +94,27 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
     at = next((found for one, found in timed if one.key == status.stage), last)
     ends = {run.run_id: (run.started, run.updated) for run in status.runs}
     bytes_out = int(last.listing.sizes.to_numpy()[last.matched.position[last.matched.done]].sum())
+    runs = _runs(last.ledger, status.runs)
     groups = [(one, group) for one, found in timed for group in found.groups()]
     return Page(
         now,
         _head(last, status, bytes_out),
         books=_books(status, bytes_out),
-        bad_rows=tuple(_bad_rows(last)),
-        time=timeline(at.attempts, at.plan.sizes, ends),
+        bad_rows=tuple(_bad_rows(last, status)),
+        time=timeline(together([found.attempts for _, found in timed]), ends),
         shards=strip(at.attempts, at.matched.done, at.failed) if len(at.plan) else None,
         longest=longest(at.attempts, at.plan, at.matched.done, at.failed),
         operators=_operators(status),
-        failures=tuple(_failure(last.ledger.root, one, group) for one, group in groups[:SHOWN_GROUPS]),
+        failures=tuple(
+            _failure(last.ledger.root, one, group, repeatable=any(run.repeatable for run in runs))
+            for one, group in groups[:SHOWN_GROUPS]
+        ),
         more_failures=max(0, len(groups) - SHOWN_GROUPS),
         retrying=tuple(
             Retried(ellipsize(one["error"], SHOWN_CHARS), one["count"], ellipsize(one["shard"], SHOWN_NAME))
             for one in status.retrying[:SHOWN_GROUPS]
         ),
-        runs=(runs := _runs(last.ledger, status.runs)),
+        runs=runs,
         lineage=read_lineage(last, status, runs[0].inputs if runs else (), now, notes),
         earlier_runs=status.earlier_runs,
         costs=_costs(timed, status, notes),
@@ -186,7 +190,7 @@ def state_text(status: JobStatus) -> str:
     shards = format_count(status.total, "shard")
     if status.state == COMPLETE:
         return f"All {shards} are done." if status.total != 1 else "Its one shard is done."
-    some = f"{status.done:,} of {shards} are done"
+    some = f"{status.done:,} of {shards} done"
     failed = f", {status.failed:,} failed" if status.failed else ""
     if status.state == RUNNING:
         return f"{some}{failed}; {status.running:,} are running now."
@@ -194,7 +198,7 @@ def state_text(status: JobStatus) -> str:
         run = status.runs[0]
         return f"{some}{failed}. No word from process {run.pid} on {_line(run.host)}; if it is gone, run the job again."
     if status.failed:
-        return f"{some}{failed}. After fixing the cause: {retry_command(status.output)}"
+        return f"{some}{failed}. After fixing the cause, run the job again; finished shards are skipped."
     return f"{some}. Run the job again; it resumes."
 
 
@@ -266,29 +270,30 @@ def _stage_books(one: StageReport, seconds: float | None) -> StageBooks:
     )
 
 
-def _bad_rows(found: TimedFailures) -> Iterator[BadRow]:
-    """Yields the first rows in quarantine, from the shards that are known to have some."""
+def _bad_rows(found: TimedFailures, status: JobStatus) -> Iterator[BadRow]:
+    """Yields the first rows in quarantine."""
     if not found.listing.quarantine:
         return
+    try:
+        for shard, row in islice(_quarantined(found, status), SHOWN_BAD_ROWS):
+            reason, shown = _line(row.reason), ellipsize(row.row, SHOWN_ROW)
+            yield BadRow(ellipsize(shard, SHOWN_NAME), row.line, reason, shown)
+    except CurateError as error:
+        log.get_logger().warning("cannot read rows in quarantine", error=str(error))
+
+
+def _quarantined(found: TimedFailures, status: JobStatus) -> Iterator[tuple[str, Quarantined]]:
     # Late: it brings the readers of all formats.
     from curate.observe.browse import quarantined
 
+    if status.stages and status.state == COMPLETE:
+        yield from quarantined(found)  # those of stages that were removed come first, from the summary
+        return
+    # Of a large job only some shards are looked at: those that are known to have set rows aside.
     attempts = found.attempts
-    having = sorted({*attempts["rank"][attempts["quarantined"] > 0].tolist()})
-    left = SHOWN_BAD_ROWS
-    for rank in having[:SHOWN_BAD_ROWS]:
-        if not found.matched.done[rank]:
-            continue
-        shard = found.plan.shard_id(rank)
-        try:
-            for _, row in islice(quarantined(found, shard), left):
-                left -= 1
-                yield BadRow(ellipsize(shard, SHOWN_NAME), row.line, _line(row.reason), ellipsize(row.row, SHOWN_ROW))
-        except CurateError as error:
-            log.get_logger().warning("cannot read rows in quarantine", shard=shard, error=str(error))
-            return
-        if not left:
-            return
+    having = np.unique(attempts["rank"][attempts["quarantined"] > 0])
+    for rank in having[found.matched.done[having]][:SHOWN_BAD_ROWS].tolist():
+        yield from quarantined(found, found.plan.shard_id(rank))
 
 
 def _operators(status: JobStatus) -> tuple[Operator, ...]:
@@ -313,7 +318,7 @@ def _operators(status: JobStatus) -> tuple[Operator, ...]:
 # Failures, runs, lineage, costs
 
 
-def _failure(output: str, stage: StageFailures, group: Group) -> FailureGroup:
+def _failure(output: str, stage: StageFailures, group: Group, *, repeatable: bool) -> FailureGroup:
     example = group.example
     shard = stage.addressed(example["shard"])
     node, pid = example.get("node"), example.get("pid")
@@ -333,8 +338,7 @@ def _failure(output: str, stage: StageFailures, group: Group) -> FailureGroup:
         trace[-SHOWN_TRACEBACK:],
         (
             f"curate failures {shell_word(output)} --shard {shell_word(shard)}",
-            replay_command(output, shard),
-            retry_command(output),
+            *((replay_command(output, shard), retry_command(output)) if repeatable else ()),
         ),
     )
 
@@ -366,6 +370,7 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
         run.part,
         ellipsize(", ".join(f"{name} {version}" for name, version in versions.items()), SHOWN_CHARS),
         tuple(ellipsize(one, SHOWN_CHARS) for one in told.get("inputs", ())[:SHOWN_INPUTS]),
+        bool(told.get("origin")),
         run.done,
         run.tries,
         run.calls,

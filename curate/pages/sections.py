@@ -14,6 +14,7 @@ from curate.pages.markup import Html, join, tag
 from curate.pages.model import FailureGroup, Page, StageBooks, Timeline
 from curate.units import format_bytes, format_count
 
+AGAIN = "See every try of it, run it here, and after fixing the cause run again what failed:"
 OPEN_GROUPS = 3
 """Groups of failures whose traceback is shown at once."""
 
@@ -29,13 +30,9 @@ def head(page: Page) -> Html:
         tag("p", one.says, class_="says"),
     ]
     if total:
-        done = shards["done"]
-        parts.append(
-            tag("progress", f"{done:,} of {total:,}", value=done, max=total, aria_label="Shards that are done")
-        )
-    told = [
-        f"{shards[name]:,} {name}" for name in ("done", "running", "pending", "failed", "stale") if shards.get(name)
-    ]
+        done, label = shards["done"], "Shards that are done"
+        parts.append(tag("progress", f"{done:,} of {total:,}", value=done, max=total, aria_label=label))
+    others = [f"{shards[name]:,} {name}" for name in ("running", "pending", "failed", "stale") if shards.get(name)]
     rate = one.rate and (
         f"{one.rate['shards_per_s']:,.1f} shards/s, {one.rate['rows_per_s']:,.0f} rows/s, "
         f"{format_bytes(one.rate['bytes_per_s'])}/s"
@@ -45,7 +42,7 @@ def head(page: Page) -> Html:
         facts(
             [
                 ("At", one.stage),
-                ("Shards", ", ".join([f"{shards['done']:,} of {total:,} done", *told]) if total else ""),
+                ("Shards", ", ".join([f"{shards['done']:,} of {total:,} done", *others]) if total else ""),
                 ("Rows", one.rows and rows_text(one.rows)),
                 ("Input", f"{format_bytes(one.bytes_in)}{of_input}" if total else ""),
                 ("Output", format_bytes(one.bytes_out)),
@@ -312,7 +309,7 @@ def _failure(one: FailureGroup, *, shown: bool) -> Html:
             ]
         ),
         trace,
-        tag("p", "See it whole, run it here, and after fixing the cause run what failed again:", class_="soft"),
+        tag("p", AGAIN if len(one.commands) > 1 else "See every try of it:", class_="soft"),
         [command(text) for text in one.commands],
     )
 

@@ -6,14 +6,13 @@ import base64
 import hashlib
 from collections.abc import Mapping
 
-from curate.pages.markup import Html, tag
+from curate.pages.markup import Html, join, tag
 from curate.pages.style import SCRIPT, STYLE
 
 
-def shell(title: str, generator: str, head: Html, sections: Mapping[str, Html], foot: Html | None = None) -> bytes:
-    """Returns an HTML file: what is above all, links to the sections by their names, and these."""
-    links = [tag("li", tag("a", name.capitalize(), href=f"#{name}")) for name in sections]
-    top = tag(
+def shell(title: str, generator: str, *body: Html | None) -> bytes:
+    """Returns an HTML file with this body; `generator` is what it says that made it."""
+    head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy()),
@@ -23,15 +22,14 @@ def shell(title: str, generator: str, head: Html, sections: Mapping[str, Html], 
         tag("title", title),
         tag("style", Html(STYLE)),
     )
-    body = tag(
-        "body",
-        head,
-        tag("nav", tag("ul", links), aria_label="Sections of this page"),
-        tag("main", sections.values()),
-        tag("footer", foot),
-        tag("script", Html(SCRIPT)),
-    )
-    return f"<!doctype html>\n{tag('html', top, body, lang='en')}\n".encode()
+    whole = tag("html", head, tag("body", body, tag("script", Html(SCRIPT))), lang="en")
+    return f"<!doctype html>\n{whole}\n".encode()
+
+
+def linked(sections: Mapping[str, Html]) -> Html:
+    """Returns sections, with links to them by their names before them."""
+    links = [tag("li", tag("a", name.capitalize(), href=f"#{name}")) for name in sections]
+    return join([tag("nav", tag("ul", links), aria_label="Sections of this page"), tag("main", sections.values())])
 
 
 def policy() -> str:

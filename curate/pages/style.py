@@ -68,7 +68,7 @@ summary { cursor: pointer; padding: .2rem 0; }
   .wide { overflow: visible; } section { break-inside: auto; } h2, h3 { break-after: avoid; }
   tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; }
-  svg.plan { width: 100%; height: auto; } }
+  svg.plan { max-width: 100%; height: auto; } }
 """
 
 SCRIPT = """

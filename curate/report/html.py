@@ -8,7 +8,7 @@ from typing import Any
 from curate.pages.charts import drawing, share
 from curate.pages.elements import facts, section, table
 from curate.pages.markup import Html, join, tag
-from curate.pages.shell import shell
+from curate.pages.shell import linked, shell
 from curate.units import format_bytes, format_count
 
 GENERATOR = "curate report"
@@ -29,7 +29,7 @@ def document(report: Mapping[str, Any]) -> bytes:
     }
     shown = {name: section for name, section in made.items() if section is not None}
     name = report["job"]["name"] if report["job"] else "corpus"
-    return shell(f"{name}: report", GENERATOR, _head(report, name), shown)
+    return shell(f"{name}: report", GENERATOR, _head(report, name), linked(shown))
 
 
 def _head(report: Mapping[str, Any], name: str) -> Html:

@@ -9,6 +9,7 @@ import pytest
 import curate
 from curate.errors import ConfigError
 from curate.storage.s3.probe import CREATORS
+from curate.testing.clock import FakeClock
 from tests.support.harness import Place, corpus, outputs
 from tests.support.s3_emulator import S3Emulator
 from tests.support.workbench import Bench, NoBackend, complete
@@ -50,6 +51,36 @@ def test_a_bucket_shows_once_what_it_keeps(bench: Bench, s3_emulator: S3Emulator
     s3_emulator.reset_counts()
     curate.range(9).sort("id").write_parquet(f"{bench.place.root}/third", backend="inline")
     assert s3_emulator.counts()["delete"] == 0
+
+
+def test_names_of_any_characters(bench: Bench, clock: FakeClock) -> None:
+    """Of inputs, and so of outputs. A name that an output cannot have is said, and the others are there."""
+    rows = FILES["2021/RC-01.jsonl"]
+    odd = ["a b", "c+d", "100%41", "ü/日本", "e?f#g", "x" * 200]
+    bench.source = bench.place.write("odd", {f"{name}.jsonl": rows for name in odd})
+    complete(bench.run())
+    assert {f"{name}.parquet" for name in odd} <= set(bench.objects())
+    # 1,024 bytes with "data/odd/" and ".jsonl"; the name of the output is longer.
+    longest = "/".join(["ä" * 100] * 5)[:-1] + "x" * 7
+    bench.place.write("odd", {f"{longest}.jsonl": rows})
+    ended = bench.run(clock=clock)
+    assert (ended.done, ended.failed) == (len(odd), 1)
+    (group,) = ended.failures
+    assert "S3 takes 1,024; choose shorter names" in group.error
+
+
+def test_an_archived_input(bench: Bench, s3_emulator: S3Emulator, clock: FakeClock) -> None:
+    """The others are done; it is said what to do; and once it is restored, that one alone is left."""
+    uri = f"{bench.source}/2021/RC-01.jsonl"
+    s3_emulator.put(uri, FILES["2021/RC-01.jsonl"], headers={"x-amz-storage-class": "GLACIER"})
+    ended = bench.run(clock=clock)
+    assert (ended.done, ended.failed) == (len(FILES) - 1, 1)
+    (group,) = ended.failures
+    assert "the object is archived (Glacier) and cannot be read; restore it" in group.error
+    s3_emulator.put(uri, FILES["2021/RC-01.jsonl"])
+    bench.begun()
+    complete(bench.run())
+    assert bench.begun() == ["2021/RC-01.jsonl"]
 
 
 def test_an_output_is_refused_where_two_creators_can_win(bench: Bench, s3_emulator: S3Emulator) -> None:

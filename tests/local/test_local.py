@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import subprocess
@@ -19,9 +20,10 @@ from curate.errors import ConfigError
 from curate.local import machine, spawner
 from curate.local.backend import LocalBackend
 from curate.local.restraint import LEAST_MODULES, Restraint
-from curate.runtime.protocol import BlockReady, Message, Resources, Started, TaskEnd, TaskFinished
+from curate.runtime.protocol import BlockReady, Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
 from tests.backends.polling import begun, ends, polled, the_end
+from tests.backends.pooling import Conducting, Serving
 from tests.streaming.streaming import Blocks
 from tests.support.fakes import NEVER_S
 from tests.support.harness import ROOT, wait_until
@@ -237,6 +239,63 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
         news = polled(made, ends(slots))
         assert sorted(one.items[0] for one in news if isinstance(one, Message) and one.items[0]) == seen
     made.close()
+
+
+@pytest.fixture
+def with_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
+    """One with eight CPUs and two GPUs."""
+    monkeypatch.setattr(machine, "cpus", lambda: 8.0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    made = LocalBackend()
+    yield made
+    made.close()
+
+
+def test_each_actor_has_a_gpu_of_its_own(with_gpus: LocalBackend, tmp_path: Path) -> None:
+    """The task that calls it has none. One that dies gives its own to the one that takes its place."""
+    spec = PoolSpec("serving", Serving(tmp_path), Resources(num_cpus=1, num_gpus=1), min_size=2, max_size=2)
+    with_gpus.start(Resources(), [spec])
+    with_gpus.load(Conducting(), [spec])
+    numbers, until_s = itertools.count(), time.monotonic() + NEVER_S
+
+    def seen() -> dict[int, str]:
+        """Returns what actors see, by their processes, once both have answered."""
+        found: dict[int, str] = {}
+        while len(found) < 2:
+            assert time.monotonic() < until_s
+            with_gpus.launch(next(numbers), [(os.getenv, "CUDA_VISIBLE_DEVICES")] * 8, 1)
+            told = [one for news in polled(with_gpus, ends(1)) if isinstance(news, Message) for one in news.items]
+            found = {pid: value for value, pid in told if value != "room"}
+        return found
+
+    first = seen()
+    assert sorted(first.values()) == ["3", "GPU-5"]
+    killed, kept = first
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not alive(killed), "it is gone")
+    while with_gpus.pools()[0].ready == 2:
+        with_gpus.poll(0.05)
+    second = seen()
+    assert sorted(second.values()) == ["3", "GPU-5"]
+    assert second[kept] == first[kept]
+
+
+def test_the_gpu_of_a_task_that_was_cancelled_is_free(with_gpus: LocalBackend, tmp_path: Path) -> None:
+    """Once its worker has ended. A task that asked for none sees none."""
+    with_gpus.start(Resources(num_gpus=2))
+    with_gpus.load(Calling())
+    hold = tmp_path / "hold"
+    hold.touch()
+    with_gpus.launch(1, [(process_while, str(hold))], 1)
+    begun(hold)
+    with_gpus.launch(2, [(os.getenv, "CUDA_VISIBLE_DEVICES")], 1)
+    assert with_gpus.poll(0.0) == []
+    with_gpus.cancel(1)
+    assert [one for one in polled(with_gpus, ends(2)) if isinstance(one, Message)] == [Message(2, ["3,GPU-5"])]
+    with_gpus.start(Resources())
+    with_gpus.load(Calling())
+    with_gpus.launch(3, [(os.getenv, "CUDA_VISIBLE_DEVICES")], 1)
+    assert polled(with_gpus, ends(1))[0] == Message(3, [""])
 
 
 def files() -> set[Path]:

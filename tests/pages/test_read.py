@@ -105,9 +105,35 @@ class TestNumbers:
         )
         assert "poison" in group.traceback
 
+    def test_what_failed_of_a_dataset_is_shown_with_what_works(self, tmp_path: Path) -> None:
+        """No run records where a dataset comes from: no command is offered that would need that."""
+        made = curate.range(3).map(lambda row: {"n": 1 // row["id"]}).sort("n")
+        out = str(tmp_path / "out")
+        assert made.write_parquet(out, backend="inline", max_failed_shards=0).state in ("failed", "aborted")
+        page = read_page(out, NOW)
+        [group] = page.failures
+        assert group.stage == "stage 1 of 2: sort(n): map"
+        assert page.time is not None
+        assert sum(page.time.failed) == 1
+        assert [command.split()[1] for command in group.commands] == ["failures"]
+
     def test_rows_in_quarantine_are_shown(self, jobs: Jobs) -> None:
         rows = read_page(jobs["finished"], NOW).bad_rows
         assert [(one.shard, one.reason) for one in rows] == [(f"s{n}", "it ends in seven") for n in range(4)]
+
+    def test_rows_that_an_earlier_stage_set_aside_are_shown(self, tmp_path: Path) -> None:
+        """They are known from the summary, when that stage is gone."""
+
+        def odd(row: dict[str, int]) -> dict[str, int]:
+            if row["id"] == 3:
+                raise curate.BadRow("it is three")
+            return row
+
+        out = str(tmp_path / "out")
+        curate.range(5).map(odd).sort("id").write_parquet(out, backend="inline")
+        page = read_page(out, NOW)
+        assert [one.reason for one in page.bad_rows] == ["it is three"]
+        assert page.head.rows["quarantined"] == page.books[0].quarantined == 1
 
     def test_an_input_that_a_job_made_is_known(self, jobs: Jobs, tmp_path: Path) -> None:
         out = str(tmp_path / "after")
@@ -149,6 +175,13 @@ def copy(jobs: Jobs, tmp_path: Path) -> Path:
     return Path(shutil.copytree(jobs["failed"], tmp_path / "copy"))
 
 
+def shown(output: Path) -> Page:
+    """Returns the page of a job, which can be drawn too and says what is missing."""
+    page = read_page(str(output), NOW)
+    assert ("What this page cannot show" in document(page).decode()) == bool(page.notes)
+    return page
+
+
 class TestDamaged:
     """What can be shown is, with a word on what cannot."""
 
@@ -162,15 +195,22 @@ class TestDamaged:
     )
     def test_a_record_that_is_none(self, copy: Path, data: bytes, says: str) -> None:
         (copy / layout.JOB).write_bytes(data)
-        page = read_page(str(copy), NOW)
+        page = shown(copy)
         assert page.head.state == DAMAGED
         assert says in page.notes[-1]
         assert [one.state for one in page.runs] == ["failed"]
 
+    def test_a_summary_that_is_none(self, jobs: Jobs, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(jobs["finished"], tmp_path / "copy"))
+        (copy / layout.SUMMARY).write_bytes(b'{"rows": 3')
+        page = shown(copy)
+        assert (page.head.state, page.head.job) == (DAMAGED, "tenths")
+        assert "summary.json is not JSON" in page.notes[-1]
+
     def test_a_plan_that_is_cut_off(self, copy: Path) -> None:
         part = copy / layout.plan_part(0)
         part.write_bytes(part.read_bytes()[:100])
-        page = read_page(str(copy), NOW)
+        page = shown(copy)
         assert (page.head.state, page.head.job) == (DAMAGED, "poisoned")
         assert "is not a part of a plan" in page.notes[-1]
 
@@ -178,7 +218,7 @@ class TestDamaged:
         """Shards and rows are those of the outputs; only times are missing."""
         for path in copy.glob("_curate/runs/*/events-*"):
             path.write_bytes(path.read_bytes()[:20])
-        page = read_page(str(copy), NOW)
+        page = shown(copy)
         assert page.head.shards["done"] == 3
         assert any("cannot read a segment of events" in one for one in page.notes)
 
@@ -186,14 +226,14 @@ class TestDamaged:
         for name in ("run.json", "heartbeat.json"):
             for path in copy.glob(f"_curate/runs/*/{name}"):
                 path.write_bytes(b"\x00\xff")
-        page = read_page(str(copy), NOW)
+        page = shown(copy)
         assert page.head.shards["done"] == 3
         assert page.runs == ()
 
     def test_a_run_whose_record_is_gone(self, copy: Path) -> None:
         for path in copy.glob("_curate/runs/*/run.json"):
             path.write_bytes(b"{")
-        page = read_page(str(copy), NOW)
+        page = shown(copy)
         assert [(one.who, one.command) for one in page.runs] == [("?", "")]
         assert any("cannot read the record of a run" in one for one in page.notes)
 
