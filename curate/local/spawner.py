@@ -27,8 +27,9 @@ from curate.local import server, wire
 from curate.log import get_logger
 from curate.runtime import shipping
 
-ROOTS = ("curate", "pyarrow", "numpy", "orjson", "xxhash")
-"""What every task needs: as much of these as the driver has imported."""
+ROOTS = ("curate", "pyarrow", "numpy", "pandas", "orjson", "xxhash")
+"""What every task needs: as much of these as the driver has imported. Where there is pandas, Arrow imports it with the
+first array that it makes of Python values: in the driver, and in each worker that does not have it."""
 NOT = "curate.backends.ray"
 """Of these, what no worker needs, and takes time to import."""
 IMPORT_S = 60.0
