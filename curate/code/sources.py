@@ -15,6 +15,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from curate import jobs
@@ -165,12 +166,24 @@ def _file(name: str) -> Path | None:
     if module is not None:
         path = getattr(module, "__file__", None)
     else:
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError, AttributeError):
-            return None
+        spec = _spec(name)
         path = spec.origin if spec is not None and spec.has_location else None
     return Path(path) if path and path.endswith(".py") and Path(path).exists() else None
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Returns where a module would be imported from. Imports nothing, where `find_spec` imports what it lies in: a
+    driver that only hashes a job would load the job's libraries."""
+    package, _, _ = name.rpartition(".")
+    try:
+        if not package or package in sys.modules:
+            return importlib.util.find_spec(name)
+        above = _spec(package)
+        if above is None or above.submodule_search_locations is None:
+            return None
+        return PathFinder.find_spec(name, list(above.submodule_search_locations))
+    except (ImportError, ValueError, AttributeError):
+        return None
 
 
 def is_curates(module: str) -> bool:

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from curate.backends.make import make_backend
+from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.commit import LostRaceError, commit, renew
 from curate.driver.finish import final_check, late_outputs, publish_summary, standing, sweep_quarantine
@@ -69,7 +69,7 @@ def run_stage(
     stage: Stage,
     options: RunOptions,
     clock: Clock,
-    backend: Backend | None,
+    chosen: Chosen,
     signals: Signals,
     *,
     seen: OutputSnapshot | None = None,
@@ -103,7 +103,7 @@ def run_stage(
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
         last = len(rounds) == MOST_ROUNDS
         try:
-            ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
+            ended = _Run(prepared, options, account, clock, signals, last).execute(chosen)
             return together([*rounds, ended])
         except LostRaceError:
             log.info("another driver wrote to the ledger first; planning again")
@@ -145,11 +145,11 @@ class _Run:
         self.signals = signals
         self.last = last
 
-    def execute(self, backend: Backend | None) -> Summary:
+    def execute(self, chosen: Chosen) -> Summary:
         """Runs what is left to do and returns the summary."""
         if not self.account.scheduler.unfinished:
             return self._settle()
-        backend = backend or make_backend(self.options.backend)
+        backend = chosen.backend()
         try:
             self._start(backend)
             # What the cluster refuses is refused before the ledger is written.

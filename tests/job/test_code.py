@@ -194,6 +194,19 @@ def other(x):
         one, other = (job_source("import pyarrow.compute as pc", f"pc.{name}(b)") for name in ("abs", "negate"))
         assert modules.digest(one) != modules.digest(other)
 
+    def test_nothing_is_imported_for_it(self, modules: Modules) -> None:
+        """What is imported where it is used may take seconds, and the driver does not use it."""
+        source = job_source("from slow.inner import clean", "clean(b)", inside=True)
+
+        def digest(inner: str) -> str:
+            modules.write("slow.__init__", "raise AssertionError('imported')\n")
+            modules.write("slow.inner", inner)
+            return modules.digest(source)
+
+        before = digest(self.COMMON)
+        assert digest(self.COMMON.replace("return x\n", "return -x\n")) != before
+        assert not {"slow", "slow.inner"} & set(sys.modules)
+
     def test_modules_that_import_each_other_end(self, modules: Modules) -> None:
         modules.write("ping", "import pong\ndef hit(x):\n    return pong.hit(x)\n")
         modules.write("pong", "import ping\ndef hit(x):\n    return ping.hit(x)\n")
