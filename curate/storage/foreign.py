@@ -113,7 +113,9 @@ class ForeignStore:
             # Names are those of the service, which may leave out what comes before the folder, a host for example.
             root = f"{path.rstrip('/')}/"
             found = system.find(path, detail=True).items()
-            return {f"{folder}/{name.rpartition(root)[2]}": info for name, info in found}
+            # A web page without links lists itself.
+            below = ((name, info) for name, info in found if name.rstrip("/") != path.rstrip("/"))
+            return {f"{folder}/{name.rpartition(root)[2]}": info for name, info in below}
 
         try:
             found = self._call(f"list {folder}/", "list", folder, find)

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import fsspec
 import pyarrow.parquet as pq
@@ -106,6 +107,16 @@ def test_what_goes_wrong_on_the_web_is_told(web: str, store: ForeignStore, s3_em
     s3_emulator.fail(status=503, times=999)
     with pytest.raises(TransientStorageError, match=r"stat http://.*503"):
         store.stat(f"{web}/x.bin")
+
+
+@pytest.mark.parametrize("name", ["a b", "c+d", "100%41", "ü/日本"])
+def test_names_on_the_web_are_those_of_addresses(s3_emulator: S3Emulator, store: ForeignStore, name: str) -> None:
+    """Quoted, or as they are if they mean nothing else; a name that means another one is not found."""
+    s3_emulator.put(f"s3://bucket/{name}", CONTENT)
+    for spelled in {name, quote(name)}:
+        found = list(store.list(f"{s3_emulator.url}/bucket/{spelled}"))
+        assert [one.uri.rpartition("/bucket/")[2] for one in found] == ([] if "%41" in spelled else [spelled])
+        assert [store.read(one.uri) for one in found] == [CONTENT] * len(found)
 
 
 def test_a_host_where_nobody_is() -> None:
