@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import platform
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,8 +26,9 @@ from curate.local import machine, spawner
 from curate.local.blocks import LocalBlock, StoredBlock
 from curate.local.pools import Pools
 from curate.local.processes import Process, Processes, end_of
+from curate.local.restraint import Restraint
 from curate.local.server import WorkerEnd
-from curate.local.worker import Hello, Offer, Over, Said, Take, Waits, Work
+from curate.local.worker import Ahead, Hello, Imported, Offer, Over, Said, Take, Waits, Work
 from curate.log import ensure_configured
 from curate.runtime import shipping
 from curate.runtime.protocol import (
@@ -106,6 +108,13 @@ class LocalBackend:
         self._tasks: dict[int, _Task] = {}
         """Those that run."""
         self._idle: list[_Worker] = []
+        self._coming: list[_Worker] = []
+        """Those that import what the first one has, and then have nothing to do."""
+        self._ahead: Ahead | None = None
+        """What that is."""
+        self._restraint = Restraint()
+        self._held_s = math.inf
+        """How long tasks wait for a worker that is not forked yet."""
         self._news: list[BackendEvent] = []
         self._blocks: weakref.WeakSet[LocalBlock] = weakref.WeakSet()
 
@@ -188,7 +197,7 @@ class LocalBackend:
         if not self._news:
             # Of tasks that all stand still, there is nothing to wait for, however long.
             waits = self._queue or any(task.offers is None for task in self._tasks.values())
-            self._processes.wait(timeout_s if waits else 0.0)
+            self._processes.wait(min(timeout_s, self._held_s) if waits else 0.0)
             self._begin()
         news, self._news = self._news, []
         return news
@@ -243,16 +252,20 @@ class LocalBackend:
         # Who held it is gone, and not heard of.
         self._free, self._gpus = dict(self._has), dict.fromkeys(self._gpus, 1.0)
         self._idle.clear()
+        self._coming.clear()
+        self._ahead = None
+        self._restraint = Restraint()
         self._loaded = False
 
     # Tasks and workers
 
     def _begin(self) -> None:
         """Begins what there is room for: the first of the queue that fits."""
+        self._held_s = math.inf
         for task in list(self._queue):
             if not fits(self._free, task.needs):
                 continue
-            worker = self._worker(fresh=task.fresh)
+            worker = self._worker(task)
             if worker is None:
                 return
             self._queue.remove(task)
@@ -263,12 +276,28 @@ class LocalBackend:
                 self._started(worker)
             worker.process.say(task.work)
 
-    def _worker(self, *, fresh: bool) -> _Worker | None:
-        """Returns a worker that has nothing to do, None if one must end before there can be another."""
-        if self._idle and not fresh:
+    def _worker(self, task: _Task) -> _Worker | None:
+        """Returns a worker that has nothing to do, None if there cannot be another now, or is not worth its start."""
+        if task.fresh:
+            return self._fork()
+        if self._idle:
             return self._idle.pop()
+        if self._tasks or self._coming:
+            waiting = min(len(self._queue), fits(self._free, task.needs)) - len(self._coming)
+            self._held_s = self._restraint.left_s(time.monotonic(), waiting) if waiting > 0 else math.inf
+            if self._held_s:
+                return None
+            if self._ahead is not None:
+                made = [self._fork(self._ahead) for _ in range(waiting)]
+                self._coming += [one for one in made if one is not None]
+                self._held_s = math.inf
+                return None
+        return self._fork()
+
+    def _fork(self, ahead: Ahead | None = None) -> _Worker | None:
+        """Forks a worker, which imports `ahead` first; returns None if one must end before there can be another."""
         gpus = self._take_gpus(self._resources)
-        if self._idle and (fresh or gpus is None):
+        if self._idle:
             self._processes.kill(self._idle.pop().process)
         if gpus is None:
             return None
@@ -277,6 +306,7 @@ class LocalBackend:
             self._environ(gpus, self._resources),
             lambda value: self._hear(worker, value),
             pools=self._pools.addresses if self._pools else (),
+            ahead=ahead,
         )
         worker = _Worker(process, gpus)
         return worker
@@ -339,10 +369,18 @@ class LocalBackend:
         match value:
             case Hello(pid):
                 worker.pid = pid
+                if worker in self._coming:
+                    self._coming.remove(worker)
+                    self._idle.append(worker)
                 self._started(worker)
             case Said(items):
                 if worker.task is not None:
                     self._news.append(Message(worker.task.number, items))
+            case Imported(count, seconds, ahead):
+                # Of others, it is too late.
+                alone = len(self._tasks) == 1 and not self._idle and not self._coming
+                if alone and self._restraint.imported(count, seconds):
+                    self._ahead = ahead
             case Waits(waits):
                 if worker.task is not None and worker.task.waits != waits:
                     worker.task.waits = waits
@@ -371,6 +409,10 @@ class LocalBackend:
         self._give_gpus(worker.gpus, self._resources)
         if worker in self._idle:
             self._idle.remove(worker)
+        if worker in self._coming:
+            # It died of that, or what it imported came out otherwise.
+            self._coming.remove(worker)
+            self._ahead = None
         for folder in self._processes.folders:
             # It may have been killed in the middle of it.
             Path(f"{folder}/{worker.pid}-{worker.blocks + 1}").unlink(missing_ok=True)

@@ -1,12 +1,14 @@
 """A worker of the local backend: a process that was forked for one program, and runs its tasks one after the other.
 
 driver ──▶ WorkerSetup, then for each task: Work; Take, for a block that it offers
-       ◀── Hello, then Said and Offer for what the task yields, then Over
+       ◀── Hello, then Said and Offer for what the task yields, then Over; Imported, in its first task
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import importlib
 import math
 import os
 import pickle
@@ -15,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -48,6 +50,15 @@ class ActorPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a worker imports before it has a task, since another one had to."""
+
+    modules: tuple[str, ...]
+    finds: Any
+    """What decides which modules these names mean, and what these read: as it was when they were imported."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSetup:
     """What a worker needs, before its first task."""
 
@@ -63,6 +74,8 @@ class WorkerSetup:
     """Those that its program calls."""
     actor: ActorPlace | None = None
     """What makes it an actor, whose program is a pool's."""
+    ahead: Ahead | None = None
+    """What it imports before it says Hello."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,18 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Imported:
+    """What the worker's first task has imported, the program with it."""
+
+    count: int
+    """Modules since the last message of this kind."""
+    seconds: float
+    """Since then, or since the task began."""
+    ahead: Ahead
+    """All of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """Whether the task does nothing but wait for an actor, from now on."""
 
@@ -122,10 +147,12 @@ def work(link: socket.socket, server: int) -> None:
     """Is the worker: returns when it is not needed any more."""
     if sys.platform != "linux":
         threading.Thread(target=_watch, args=(server,), daemon=True).start()
-    wire.send(link, Hello(os.getpid()))
     setup: WorkerSetup = wire.receive(link)
     _print_to(setup.log)
     os.environ.update(setup.environ)
+    if setup.ahead is not None and not _imports(setup.ahead, setup.environ):
+        return
+    wire.send(link, Hello(os.getpid()))
     if (random := sys.modules.get("numpy.random")) is not None:
         # What was forked would draw the same numbers everywhere.
         random.seed()
@@ -151,6 +178,8 @@ class _Worker:
         self._pools = [CalledPool(one.name, one.board, self._tell_waits) for one in setup.pools]
         self._blocks = 0
         """Blocks that were stored."""
+        self._imported: _Imported | None = _Imported(setup.environ)
+        """None once its first task is over."""
 
     def run(self, work: Work) -> None:
         """Runs a task, and says what becomes of it."""
@@ -168,6 +197,9 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001 - what would end the process is told like all else
             end = traced_end(work.task, error)
             self.retires = self.retires or not isinstance(error, Exception)
+        if self._imported is not None:
+            said.append(self._imported.message())
+            self._imported = None
         self._tell(*said, Over(end, self.retires))
 
     def _items(self, work: Work) -> Iterator[Any]:
@@ -179,7 +211,12 @@ class _Worker:
             self._program = program
         for pool in self._pools:
             pool.task = work.task
-        return guarded(self._program, pickle.loads(work.payload), new=new, retire=self._retire)
+        for item in guarded(self._program, pickle.loads(work.payload), new=new, retire=self._retire):
+            if new and self._imported is not None:
+                # What the task says first, it says when it is set up.
+                self._tell(self._imported.message())
+                new = False
+            yield item
 
     def _stream(self, work: Work) -> None:
         """Runs a task whose blocks are offered one at a time."""
@@ -209,6 +246,45 @@ class _Worker:
         except OSError:
             # The driver is gone, or user code has closed what it did not open.
             os._exit(1)
+
+
+class _Imported:
+    """What this process has imported since this was made."""
+
+    def __init__(self, own: Collection[str]) -> None:
+        """`own` are variables that no other worker has the same values of."""
+        self._own = own
+        self._before = set(sys.modules)
+        self._told, self._told_s = 0, time.monotonic()
+
+    def message(self) -> Imported:
+        """Returns what is told of it now."""
+        new = [name for name in list(sys.modules) if name not in self._before]
+        now_s = time.monotonic()
+        count, seconds = len(new) - self._told, now_s - self._told_s
+        self._told, self._told_s = len(new), now_s
+        return Imported(count, seconds, Ahead(tuple(name for name in new if _is_found(name)), _finds(self._own)))
+
+
+def _imports(ahead: Ahead, own: Collection[str]) -> bool:
+    """Imports what another worker had to; returns whether that came out the same. It does not where user code had set
+    a variable, or changed `sys.path`, before it imported something."""
+    for name in ahead.modules:
+        # The task that needs it raises what it raises.
+        with contextlib.suppress(BaseException):
+            importlib.import_module(name)
+    return bool(_finds(own) == ahead.finds)
+
+
+def _finds(own: Collection[str]) -> Any:
+    return list(sys.path), {name: value for name, value in os.environ.items() if name not in own}
+
+
+def _is_found(name: str) -> bool:
+    """Returns whether a module was imported by this name, and is none that was made here."""
+    # Not by `getattr`: what stands for a module may import something then.
+    spec = getattr(sys.modules[name], "__dict__", {}).get("__spec__")
+    return spec is not None and spec.name == name and spec.loader is not None and name != "__main__"
 
 
 def _print_to(path: str) -> None:

@@ -181,8 +181,7 @@ class MapIsolated(UdfOperator):
             done += 1
             if isinstance(result, BadRow):
                 # Not raised: a search for it would run into it again.
-                index = place.row + done - 1 if place.as_read else None
-                tally.set_aside(RejectedRow(0, result.reason, row_text(row), index))
+                tally.set_aside(RejectedRow(0, result.reason, row_text(row)), done - 1)
             elif isinstance(result, Mapping):
                 made.append(result)
             else:

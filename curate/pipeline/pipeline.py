@@ -330,11 +330,13 @@ class _Placed:
 
 def _applied(step: Step, batch: pa.Table, tally: ShardBooks, how: ShardContext, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
-    placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries, how.as_read))
-    first = row if how.as_read else None
+    placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries))
+    step_of_rows = "" if how.as_read else step.name
     where = f"in {step.name}, in rows {row} to {row + batch.num_rows - 1} of its input"
     try:
-        for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries, first=first):
+        for item in applied(
+            placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries, first=row, step=step_of_rows
+        ):
             if isinstance(item, Busy):
                 item.error.add_note(where)
             yield item

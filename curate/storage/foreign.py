@@ -1,6 +1,7 @@
 """Inputs from any file system that fsspec knows: `hf://`, `https://`, `sftp://`, `az://` and others. Read only.
 
-None of them is known to create an object only if its name is free, so none can keep an output. What they list is
+None of them is known to create an object only if its name is free, so none can keep an output (why Azure is among them:
+see `open`). What they list is
 sorted here, and held in memory. The generation is what the service says of the content, its ETag or another checksum,
 else time and size: it is looked at again after each range that is read.
 """

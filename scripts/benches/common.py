@@ -23,6 +23,8 @@ SETTLE_S = 330.0
 """ext4 looks at every inode that was freed in the last five minutes before it takes one, so that what a run removed
 slows down the next one: writers of small files to half, the faster the writer the more."""
 REMOVED = "removed"
+BACKEND = "CURATE_BACKEND"
+ON_RAY, ON_LOCAL = "curate on Ray", "curate, worker processes"
 WORDS = str.split(
     "the recipe and this book were better than I expected but the update is overpriced so ask in the weekly thread "
     "check the sidebar first then take the early train if you can and save a little every month it adds up honestly"
@@ -76,6 +78,19 @@ def alternate(contenders: Mapping[str, Run], folder: Path, rounds: int, check: C
             except click.ClickException as wrong:
                 raise click.ClickException(f"{result.name}: {wrong.message}") from wrong
     return results
+
+
+def written_on(backend: str, run: Run) -> Run:
+    """Returns a run whose writes are made on that backend."""
+
+    def there(output: Path) -> Any:
+        os.environ[BACKEND] = backend
+        try:
+            return run(output)
+        finally:
+            del os.environ[BACKEND]
+
+    return there
 
 
 def expect(what: str, found: Any, wanted: Any) -> None:

@@ -32,7 +32,21 @@ import pyarrow.parquet as pq
 
 import curate
 
-from .common import SCRIPT, Check, Report, Run, Runs, alternate, expect, once, wait_until_ready, warm_ray
+from .common import (
+    ON_LOCAL,
+    ON_RAY,
+    SCRIPT,
+    Check,
+    Report,
+    Run,
+    Runs,
+    alternate,
+    expect,
+    once,
+    wait_until_ready,
+    warm_ray,
+    written_on,
+)
 from .map import CODEC, FILES, ROW_GROUPS, complete, judge, large_rows, same_rows, show
 
 GROUPS = 1000
@@ -161,6 +175,10 @@ class Contest:
     floor_target: float | None = None
     """Times the faster floor's time that curate may take; None: floors are only shown."""
 
+    def on_local(self) -> Contest:
+        """Returns the contest of curate in worker processes with curate on a warm Ray."""
+        return Contest(self.name, 1.0, written_on("local", self.ours), {ON_RAY: self.ours}, self.check)
+
 
 def write(dataset: Any, output: Path) -> None:
     """Writes a dataset of curate, whole."""
@@ -271,30 +289,35 @@ CONTESTS: dict[str, Callable[[Path, int], Contest]] = {
 }
 
 
-def measure(report: Report, scratch: Path, name: str, rows: int, rounds: int) -> None:
+def measure(report: Report, scratch: Path, name: str, rows: int, rounds: int, backend: str) -> None:
     """Runs a contest once at a small size, then in alternated rounds, and judges it."""
     import ray
 
     threads = int(ray.cluster_resources()["CPU"])
+
+    def contest_of(size: int) -> Contest:
+        contest = CONTESTS[name](exchange_files(scratch / f"exchange-{size}", size), threads)
+        return contest.on_local() if backend == "local" else contest
+
     with runs_folder(scratch) as runs:
-        few = max(FILES, int(rows * WARM_UP))
-        small = CONTESTS[name](exchange_files(scratch / f"exchange-{few}", few), threads)
+        small = contest_of(max(FILES, int(rows * WARM_UP)))
         alternate(contenders(small), runs / "warm-up", 1, small.check)
-        contest = CONTESTS[name](exchange_files(scratch / f"exchange-{rows}", rows), threads)
+        contest = contest_of(rows)
         click.echo(f"\n{contest.name}: {rows:,} rows in {FILES} Parquet files; {rounds} alternated rounds")
         results = alternate(contenders(contest), runs / "rounds", rounds, contest.check)
     for one in results:
         click.echo(show(one))
     found = {one.name: one for one in results}
     rival = min((found[one] for one in contest.rivals), key=lambda runs: runs.median_s)
-    judge(report, f"curate, to {rival.name}", results[0], rival, contest.target)
+    judge(report, f"{results[0].name}, to {rival.name}", results[0], rival, contest.target)
     if contest.floor_target is not None:
         floor = min((found[one] for one in contest.floors), key=lambda runs: runs.median_s)
         judge(report, f"curate, to {floor.name}", results[0], floor, contest.floor_target)
 
 
 def contenders(contest: Contest) -> dict[str, Run]:
-    return {"curate": contest.ours, **contest.rivals, **contest.floors}
+    ours = ON_LOCAL if ON_RAY in contest.rivals else "curate"
+    return {ours: contest.ours, **contest.rivals, **contest.floors}
 
 
 @contextmanager
@@ -440,7 +463,9 @@ def sort_and_say(source: Path, output: Path) -> None:
 PARTS = (*CONTESTS, "scaling", "resume")
 
 
-def measure_exchange(report: Report, scratch: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
+def measure_exchange(
+    report: Report, scratch: Path, parts: Sequence[str], rows: int, rounds: int, backend: str = "ray"
+) -> None:
     """Measures these parts: contests and growth on one Ray, drivers that are killed on another, afterwards."""
     cpus = os.cpu_count() or 1
     os.environ["POLARS_MAX_THREADS"] = str(cpus)  # it reads this when it is imported
@@ -463,7 +488,7 @@ def measure_exchange(report: Report, scratch: Path, parts: Sequence[str], rows: 
         try:
             for part in parts:
                 if part in CONTESTS:
-                    measure(report, scratch, part, rows, rounds)
+                    measure(report, scratch, part, rows, rounds, backend)
                 elif part == "scaling":
                     measure_scaling(report, scratch, rows, rounds)
         finally:

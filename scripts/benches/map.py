@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ import pyarrow.parquet as pq
 import curate
 
 from .common import (
+    ON_LOCAL,
+    ON_RAY,
     ROWS,
     SCRIPT,
     Check,
@@ -45,6 +47,7 @@ from .common import (
     small_files,
     wait_until_ready,
     warm_ray,
+    written_on,
 )
 
 CODEC = "zstd"
@@ -166,6 +169,14 @@ class Contest:
     """The same by pyarrow alone, in this process, with its own threads."""
     also: tuple[str, Run] | None = None
     """Another way that is shown beside, and not judged."""
+    local: Run | None = None
+    """The same in worker processes; None: that is said by a variable."""
+    names: tuple[str, str] = ("curate", "Ray Data")
+
+    def on_local(self) -> Contest:
+        """Returns the contest of curate in worker processes with curate on a warm Ray."""
+        local = self.local or written_on("local", self.ours)
+        return replace(self, ours=local, rival=self.ours, target=1.0, floor=None, also=None, names=(ON_LOCAL, ON_RAY))
 
 
 def complete(summary: Any) -> None:
@@ -330,7 +341,9 @@ def block_contest(_: Path, blocks: int) -> Contest:
         expect("the number of rows and the sum of their ids", found, wanted)
 
     name = f"{blocks:,} blocks of {TINY_ROWS} rows through a function that does nothing, consumed"
-    return Contest(name, 1 / 5, through("ray"), rival, check, also=("curate in this process", through("inline")))
+    return Contest(
+        name, 1 / 5, through("ray"), rival, check, None, ("curate in this process", through("inline")), through("local")
+    )
 
 
 CONTESTS: dict[str, Callable[[Path, int], Contest]] = {
@@ -342,11 +355,16 @@ CONTESTS: dict[str, Callable[[Path, int], Contest]] = {
 }
 
 
-def measure(report: Report, scratch: Path, runs: Path, name: str, size: int, rounds: int) -> None:
-    """Runs a contest once at a small size, then in alternated rounds, and judges it."""
-    small = CONTESTS[name](scratch, max(1, int(size * WARM_UP)))
-    alternate(contenders(small), runs / f"{name}-warm-up", 1, small.check)
+def contest_of(scratch: Path, name: str, size: int, backend: str) -> Contest:
     contest = CONTESTS[name](scratch, size)
+    return contest.on_local() if backend == "local" else contest
+
+
+def measure(report: Report, scratch: Path, runs: Path, name: str, size: int, rounds: int, backend: str) -> None:
+    """Runs a contest once at a small size, then in alternated rounds, and judges it."""
+    small = contest_of(scratch, name, max(1, int(size * WARM_UP)), backend)
+    alternate(contenders(small), runs / f"{name}-warm-up", 1, small.check)
+    contest = contest_of(scratch, name, size, backend)
     click.echo(f"\n{contest.name}; {rounds} alternated rounds")
     results = alternate(contenders(contest), runs / name, rounds, contest.check)
     for one in results:
@@ -359,11 +377,12 @@ def measure(report: Report, scratch: Path, runs: Path, name: str, size: int, rou
             contest.floor()
             floor.seconds.append(time.perf_counter() - started)
         click.echo(show(floor))
-    judge(report, "curate, to Ray Data", results[0], results[1], contest.target)
+    judge(report, ", to ".join(contest.names), results[0], results[1], contest.target)
 
 
 def contenders(contest: Contest) -> dict[str, Run]:
-    return {"curate": contest.ours, "Ray Data": contest.rival, **dict([contest.also] if contest.also else [])}
+    both = dict(zip(contest.names, (contest.ours, contest.rival), strict=True))
+    return both | dict([contest.also] if contest.also else [])
 
 
 def show(runs: Runs) -> str:
@@ -381,21 +400,24 @@ def judge(report: Report, what: str, ours: Runs, rival: Runs, target: float) -> 
 # The first batch
 
 
-def measure_first(report: Report, scratch: Path, megabytes: int, rounds: int) -> None:
+def measure_first(report: Report, scratch: Path, megabytes: int, rounds: int, backend: str) -> None:
     """The time from the call of `iter_batches` to its first batch; what follows is not read."""
     import ray.data
 
     source = large_files(scratch / f"rows-{megabytes}", megabytes)
 
-    def ours() -> Any:
-        return curate.read_parquet(source).map_batches(measured).using(backend="ray")
+    def ours(where: str) -> Any:
+        return curate.read_parquet(source).map_batches(measured).using(backend=where)
 
     def rival() -> Any:
         return ray.data.read_parquet(str(source)).map_batches(measured, batch_format="pyarrow")
 
-    results = [Runs("curate"), Runs("Ray Data")]
+    made: dict[str, Callable[[], Any]] = {"curate": partial(ours, "ray"), "Ray Data": rival}
+    if backend == "local":
+        made = {ON_LOCAL: partial(ours, "local"), ON_RAY: partial(ours, "ray")}
+    results = list(map(Runs, made))
     for number in range(rounds + 1):
-        for result, make in zip(results, (ours, rival), strict=True):
+        for result, make in zip(results, made.values(), strict=True):
             seconds = first_batch_s(make())
             wait_for_idle()
             if number:  # the first round is the warm-up
@@ -403,7 +425,7 @@ def measure_first(report: Report, scratch: Path, megabytes: int, rounds: int) ->
     click.echo(f"\nfirst batch of {BATCH_ROWS} rows: read, map, iter_batches; {rounds} alternated rounds")
     for result in results:
         click.echo(show(result))
-    judge(report, "curate, to Ray Data", results[0], results[1], 1.0)
+    judge(report, ", to ".join(made), results[0], results[1], 1.0)
 
 
 def first_batch_s(dataset: Any) -> float:
@@ -432,7 +454,7 @@ def wait_for_idle() -> None:
 # A pool of actors
 
 
-def measure_pool(report: Report, scratch: Path, megabytes: int, batches: int) -> None:
+def measure_pool(report: Report, scratch: Path, megabytes: int, batches: int, backend: str) -> None:
     """How busy a read keeps one actor that takes 50 ms a batch."""
     import ray.data
 
@@ -441,8 +463,8 @@ def measure_pool(report: Report, scratch: Path, megabytes: int, batches: int) ->
     batch_rows = -(-rows // max(1, batches // FILES))
     total = rows * FILES
 
-    def ours() -> pa.Table:
-        read = curate.read_parquet(source).using(backend="ray")
+    def ours(where: str) -> pa.Table:
+        read = curate.read_parquet(source).using(backend=where)
         return read.map_batches(Sleeper, batch_size=batch_rows, compute=curate.ActorPool(size=1)).to_arrow()
 
     def rival() -> pa.Table:
@@ -456,7 +478,10 @@ def measure_pool(report: Report, scratch: Path, megabytes: int, batches: int) ->
         f"\nread, one actor that takes {BUSY_S * 1000:.0f} ms a batch: {batches:,} batches of {batch_rows:,} rows"
     )
     shares = []
-    for name, run in (("curate", ours), ("Ray Data", rival)):
+    runs: dict[str, Callable[[], pa.Table]] = {"curate": partial(ours, "ray"), "Ray Data": rival}
+    if backend == "local":
+        runs = {ON_LOCAL: partial(ours, "local"), ON_RAY: partial(ours, "ray")}
+    for name, run in runs.items():
         started = time.perf_counter()
         calls = run()
         seconds = time.perf_counter() - started
@@ -568,8 +593,10 @@ def quiet_ray_data() -> None:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
-def measure_map(report: Report, scratch: Path, parts: Sequence[str], sizes: Sizes, rounds: int) -> None:
-    """Measures these parts, all on one Ray."""
+def measure_map(
+    report: Report, scratch: Path, parts: Sequence[str], sizes: Sizes, rounds: int, backend: str = "ray"
+) -> None:
+    """Measures these parts, all beside one Ray."""
     import ray
 
     many = bool({"small", "lines", "many"}.intersection(parts))
@@ -594,11 +621,11 @@ def measure_map(report: Report, scratch: Path, parts: Sequence[str], sizes: Size
     try:
         for part in parts:
             if part == "first":
-                measure_first(report, scratch, sizes.megabytes, rounds)
+                measure_first(report, scratch, sizes.megabytes, rounds, backend)
             elif part == "pool":
-                measure_pool(report, scratch, sizes.megabytes, sizes.batches)
+                measure_pool(report, scratch, sizes.megabytes, sizes.batches, backend)
             elif part in CONTESTS:
-                measure(report, scratch, runs, part, amounts[part], rounds)
+                measure(report, scratch, runs, part, amounts[part], rounds, backend)
         ray.shutdown()
         if "many" in parts:
             measure_many(report, scratch, runs, sizes.files, rounds)

@@ -1,4 +1,4 @@
-"""Small shards beside a bare loop of Ray tasks, and the rerun of a finished job beside the bare listings."""
+"""Small shards, on Ray and in worker processes, beside a bare loop of Ray tasks; reruns beside the bare listings."""
 
 from __future__ import annotations
 
@@ -92,9 +92,11 @@ def bare_loop(source: Path, output: Path, bundle: int) -> int:
         rows += sum(ray.get(ready))
 
 
-def curate_run(source: Path, output: Path, target_task_seconds: float) -> int:
+def curate_run(source: Path, output: Path, target_task_seconds: float, backend: str = "ray") -> int:
     """Copies every file under `source` by curate; returns the number of rows."""
-    summary = CopyRows().run(input=str(source), output=str(output), target_task_seconds=target_task_seconds)
+    summary = CopyRows().run(
+        input=str(source), output=str(output), target_task_seconds=target_task_seconds, backend=backend
+    )
     if summary.state.exit_code or summary.skipped:
         raise click.ClickException(f"the run was meant to do every shard, and ended so: {summary}")
     if target_task_seconds == ONE_SHARD_A_TASK and summary.dispatched != summary.total:
@@ -142,6 +144,8 @@ def measure_dispatch(report: Report, scratch: Path, shards: int, rounds: int) ->
                 "curate, 1 shard a task": lambda output: curate_run(folder, output, ONE_SHARD_A_TASK),
                 f"bare loop, {BARE_BUNDLE} shards a task": lambda output: bare_loop(folder, output, BARE_BUNDLE),
                 "curate, bundled": lambda output: curate_run(folder, output, 120.0),
+                "local, 1 shard a task": lambda output: curate_run(folder, output, ONE_SHARD_A_TASK, "local"),
+                "local, bundled": lambda output: curate_run(folder, output, 120.0, "local"),
             }
 
         alternate(contenders(small), runs / "warm-up", 1, copied(WARM_UP_SHARDS))
@@ -158,11 +162,17 @@ def measure_dispatch(report: Report, scratch: Path, shards: int, rounds: int) ->
         forget(scratch, runs)
     for result in results:
         click.echo(show(result, shards))
-    bare, single, _, bundled = results
+    bare, single, bare_bundled, bundled, local_single, local_bundled = results
     ratio = rate(single, shards) / rate(bare, shards)
     report.target("one shard a task, to the bare loop", f"{ratio:.2f} x", ">= 0.8 x", ratio >= 0.8)
     ratio = rate(bundled, shards) / rate(bare, shards)
     report.target("bundled, to the bare loop at one shard a task", f"{ratio:.2f} x", ">= 2 x", ratio >= 2)
+    for what, ours, theirs in (("one shard a task", local_single, single), ("bundled", local_bundled, bundled)):
+        ratio = rate(ours, shards) / rate(theirs, shards)
+        report.target(f"--backend local to curate on this Ray, {what}", f"{ratio:.2f} x", ">= 1.2 x", ratio >= 1.2)
+    ratio = rate(local_bundled, shards) / rate(bare_bundled, shards)
+    says = f"--backend local, bundled, to the bare loop of {BARE_BUNDLE} shards a task"
+    report.target(says, f"{ratio:.2f} x", ">= 0.8 x", ratio >= 0.8)
     cpu_ms = statistics.median(single.cpu_s) / shards * 1000
     report.target("driver CPU a task", f"{cpu_ms:.3f} ms", "<= 1 ms", cpu_ms <= 1)
     few_s = statistics.median(trivial.seconds)

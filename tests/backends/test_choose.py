@@ -211,6 +211,23 @@ class TestWithoutRay:
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.ray_lane
+def test_a_cluster_is_joined_unasked(on_ray: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says so; the bytes are those that worker processes make."""
+    monkeypatch.delenv("CURATE_BACKEND")
+    made = curate.range(10).map(lambda row: {"n": row["id"] + 1})
+    with capture_logs() as logs:
+        assert made.write_json(tmp_path / "out").state == "complete"
+    (said,) = (one for one in logs if one["event"] == "tasks run on Ray")
+    assert said["reason"] in (f"RAY_ADDRESS is {on_ray}", "this runs under ray job submit")
+    (run,) = (tmp_path / "out" / "_curate" / "runs").iterdir()
+    assert orjson.loads((run / "run.json").read_bytes())["backend"] == "ray"
+    assert made.write_json(tmp_path / "local", backend="local").state == "complete"
+    name = "part-00000-of-00001.jsonl.zst"
+    assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+
+
 WITHOUT_RAY = """
 import sys
 class Refuse:
@@ -218,6 +235,13 @@ class Refuse:
         if name.partition(".")[0] == "ray":
             raise ModuleNotFoundError(f"No module named {name!r}", name="ray")
 sys.meta_path.insert(0, Refuse())
+from importlib import metadata
+found = metadata.Distribution.from_name
+def without(name):
+    if name == "ray":
+        raise metadata.PackageNotFoundError(name)
+    return found(name)
+metadata.Distribution.from_name = without
 """
 JOB = """
 import curate

@@ -17,7 +17,7 @@ from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
 from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
-from tests.support.workbench import Bench, NoBackend, complete, probed
+from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 NAMES = [name.split(".")[0] + ".parquet" for name in sorted(FILES)]
@@ -149,7 +149,7 @@ def test_a_summary_that_a_zombie_left_is_replaced(bench: Bench, foreign: bytes) 
     assert foreign
     summary = bench.objects("other")["_curate/summary.json"]
     ended = complete(bench.run(backend=AtTheEnd(lambda: bench.place.write("out", {"_curate/summary.json": summary}))))
-    assert ended.calls.delete == probed(bench.place).delete + 1
+    assert ended.calls.delete == 1
     check_same_as_fresh(bench)
 
 
@@ -196,11 +196,12 @@ def test_a_job_without_quarantine_sweeps_all_of_it(bench: Bench) -> None:
 
 def test_the_sweep_is_free_where_there_is_nothing_to_sweep(bench: Bench) -> None:
     """It reads records only if there are more files than outputs that name one."""
-    probe = probed(bench.place)
+    # S3 shows once in a process what it keeps.
+    complete(bench.run(output="first"))
     plain = complete(bench.run(output="plain")).calls
     bench.place.write("out", {LEFT: b"of an attempt that was killed"})
     swept = complete(bench.run()).calls
-    assert (plain.delete, swept.delete) == (probe.delete, probe.delete + 1)
+    assert (plain.delete, swept.delete) == (0, 1)
     named = sum(name.startswith("_curate/quarantine/") for name in bench.objects())
     assert named >= 1
     assert swept.get - plain.get == named

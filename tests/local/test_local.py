@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
 import signal
 import subprocess
@@ -17,9 +19,11 @@ import pytest
 from curate.errors import ConfigError
 from curate.local import machine, spawner
 from curate.local.backend import LocalBackend
-from curate.runtime.protocol import BlockReady, Message, Resources, Started, TaskEnd, TaskFinished
+from curate.local.restraint import LEAST_MODULES, Restraint
+from curate.runtime.protocol import BlockReady, Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
 from tests.backends.polling import begun, ends, polled, the_end
+from tests.backends.pooling import Conducting, Serving
 from tests.streaming.streaming import Blocks
 from tests.support.fakes import NEVER_S
 from tests.support.harness import ROOT, wait_until
@@ -91,6 +95,50 @@ def test_workers_end_with_their_driver(how: str, tmp_path: Path) -> None:
                 os.killpg(driver.pid, signal.SIGKILL)
 
 
+SLOW = """
+import os, time
+from dataclasses import dataclass
+if str(os.getpid()) != os.environ["DRIVER"]:
+    with open("importing", "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(1000)
+@dataclass
+class Program:
+    key: str = "slow"
+    def run(self, payload):
+        yield payload
+"""
+IMPORTING = """
+import os
+os.environ["DRIVER"] = str(os.getpid())
+import slow
+from curate.local.backend import LocalBackend
+from curate.runtime.protocol import Resources
+
+backend = LocalBackend()
+backend.start(Resources())
+backend.load(slow.Program())
+backend.launch(1, 1, 1)
+while True:
+    backend.poll(1.0)
+"""
+
+
+def test_the_driver_is_killed_while_modules_are_imported(tmp_path: Path) -> None:
+    """The fork server, which does nothing else then, ends in the middle of it, and its files go."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    environ = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "TMPDIR": str(folder)}
+    with subprocess.Popen([sys.executable, "-c", IMPORTING], env=environ, cwd=tmp_path) as driver:
+        pid = int(
+            wait_until(lambda: (tmp_path / "importing").exists() and (tmp_path / "importing").read_text(), "it does")
+        )
+        driver.kill()
+    wait_until(lambda: not alive(pid), "the server ends")
+    wait_until(lambda: not list(folder.iterdir()), "its files are gone")
+
+
 def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> None:
     """What ran is lost, which is no fault of its shards; what is launched then runs."""
     hold = tmp_path / "hold"
@@ -104,6 +152,27 @@ def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> Non
     wait_until(lambda: not alive(pid), "its worker ends with it")
     backend.launch(2, [(abs, -2)], 1)
     assert polled(backend, ends(1))[0] == Message(2, [2])
+
+
+def test_the_fork_server_is_killed_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the very moment in which it is told what to import: another one is started, and nobody is told."""
+    monkeypatch.setattr(machine, "cpus", lambda: 1.0)
+    monkeypatch.setattr(
+        spawner.ForkServer, "alive", lambda one: one.owner == os.getpid() and one._process.returncode is None
+    )
+    monkeypatch.setenv("ANOTHER_SETTING", "1")
+    spawner.start()
+    os.kill(server(), signal.SIGKILL)
+    os.waitid(os.P_PID, server(), os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(spawner.ForkServer, "outdated", lambda _: False)
+    assert spawner._server is not None
+    spawner._server.imported.clear()
+    made = LocalBackend()
+    made.start(Resources())
+    made.load(Calling())
+    made.launch(1, [(abs, -3)], 1)
+    assert polled(made, ends(1))[0] == Message(1, [3])
+    made.close()
 
 
 def test_what_a_worker_has_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:
@@ -170,6 +239,63 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
         news = polled(made, ends(slots))
         assert sorted(one.items[0] for one in news if isinstance(one, Message) and one.items[0]) == seen
     made.close()
+
+
+@pytest.fixture
+def with_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
+    """One with eight CPUs and two GPUs."""
+    monkeypatch.setattr(machine, "cpus", lambda: 8.0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    made = LocalBackend()
+    yield made
+    made.close()
+
+
+def test_each_actor_has_a_gpu_of_its_own(with_gpus: LocalBackend, tmp_path: Path) -> None:
+    """The task that calls it has none. One that dies gives its own to the one that takes its place."""
+    spec = PoolSpec("serving", Serving(tmp_path), Resources(num_cpus=1, num_gpus=1), min_size=2, max_size=2)
+    with_gpus.start(Resources(), [spec])
+    with_gpus.load(Conducting(), [spec])
+    numbers, until_s = itertools.count(), time.monotonic() + NEVER_S
+
+    def seen() -> dict[int, str]:
+        """Returns what actors see, by their processes, once both have answered."""
+        found: dict[int, str] = {}
+        while len(found) < 2:
+            assert time.monotonic() < until_s
+            with_gpus.launch(next(numbers), [(os.getenv, "CUDA_VISIBLE_DEVICES")] * 8, 1)
+            told = [one for news in polled(with_gpus, ends(1)) if isinstance(news, Message) for one in news.items]
+            found = {pid: value for value, pid in told if value != "room"}
+        return found
+
+    first = seen()
+    assert sorted(first.values()) == ["3", "GPU-5"]
+    killed, kept = first
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not alive(killed), "it is gone")
+    while with_gpus.pools()[0].ready == 2:
+        with_gpus.poll(0.05)
+    second = seen()
+    assert sorted(second.values()) == ["3", "GPU-5"]
+    assert second[kept] == first[kept]
+
+
+def test_the_gpu_of_a_task_that_was_cancelled_is_free(with_gpus: LocalBackend, tmp_path: Path) -> None:
+    """Once its worker has ended. A task that asked for none sees none."""
+    with_gpus.start(Resources(num_gpus=2))
+    with_gpus.load(Calling())
+    hold = tmp_path / "hold"
+    hold.touch()
+    with_gpus.launch(1, [(process_while, str(hold))], 1)
+    begun(hold)
+    with_gpus.launch(2, [(os.getenv, "CUDA_VISIBLE_DEVICES")], 1)
+    assert with_gpus.poll(0.0) == []
+    with_gpus.cancel(1)
+    assert [one for one in polled(with_gpus, ends(2)) if isinstance(one, Message)] == [Message(2, ["3,GPU-5"])]
+    with_gpus.start(Resources())
+    with_gpus.load(Calling())
+    with_gpus.launch(3, [(os.getenv, "CUDA_VISIBLE_DEVICES")], 1)
+    assert polled(with_gpus, ends(1))[0] == Message(3, [""])
 
 
 def files() -> set[Path]:
@@ -275,6 +401,62 @@ def test_a_program_that_workers_cannot_load(backend: LocalBackend) -> None:
     end = the_end(polled(backend, ends(1)))
     assert end.end is TaskEnd.RAISED
     assert end.detail.splitlines()[-1] == "ValueError: not here"
+
+
+@pytest.fixture
+def many_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of modules that only a task imports, as many as workers are held back for."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    names = [f"one_of_many_{number}" for number in range(LEAST_MODULES)]
+    for name in names:
+        (folder / f"{name}.py").write_text("")
+    return names
+
+
+def import_all(names: list[str], variable: str = "") -> int:
+    if variable:
+        os.environ[variable] = "1"
+    for name in names:
+        importlib.import_module(name)
+    return os.getpid()
+
+
+def has_imported(name: str) -> bool:
+    return name in sys.modules
+
+
+@pytest.mark.parametrize("variable", ["", "SET_BY_A_TASK"])
+def test_a_second_worker_imports_what_the_first_one_had_to(
+    many_modules: list[str], backend: LocalBackend, tmp_path: Path, variable: str
+) -> None:
+    """Before it has a task; unless the first one had set a variable, which the modules may have read."""
+    backend.start(Resources())
+    backend.load(Calling())
+    backend.launch(1, [(import_all, many_modules, variable)], 1)
+    polled(backend, ends(1))
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(2, [(process_while, str(hold))], 1)
+    backend.launch(3, [(has_imported, many_modules[-1])], 1)
+    assert polled(backend, ends(1))[0] == Message(3, [not variable])
+    hold.unlink()
+    polled(backend, ends(1))
+
+
+def test_a_second_worker_is_not_forked_for_little_work(
+    many_modules: list[str], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it would import for longer than the first one takes for all."""
+    monkeypatch.setattr(Restraint, "left_s", lambda self, *_: NEVER_S if self._due_s else 0.0)
+    backend.start(Resources())
+    backend.load(Calling())
+    backend.launch(1, [(import_all, many_modules)], 1)
+    (first,) = (one.items for one in polled(backend, ends(1)) if isinstance(one, Message))
+    for task in range(2, 8):
+        backend.launch(task, [(os.getpid,)], 1)
+    assert [one.items for one in polled(backend, ends(6)) if isinstance(one, Message)] == [first] * 6
 
 
 class Unloadable:

@@ -390,6 +390,8 @@ class TestBadInput:
         assert s3.publish(longest, b"x").object == s3.stat(longest) == next(s3.list(longest))
         with pytest.raises(StorageError, match="the key has 1,025 bytes, and S3 takes 1,024; choose shorter names"):
             s3.publish(f"{longest}b", b"x")
+        with pytest.raises(StorageError, match=r"stat s3.*the key has 1,025 bytes"):
+            s3.stat(f"{longest}b")
 
     def test_a_bucket_in_another_region_is_found(self, emulator: S3Emulator, s3: S3Store) -> None:
         """The refusal says where, and costs one request in all."""

@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -135,16 +135,22 @@ class Zygote:
 
     def run(self, *argv: str, **request: Any) -> Ended:
         """Runs one job file with arguments, to its end or to its kill."""
+        (ended,) = self.together([{"argv": argv, **request}])
+        return ended
+
+    def together(self, requests: Sequence[Mapping[str, Any]]) -> list[Ended]:
+        """Runs job files with arguments (`argv`) at once, each to its end or to its kill."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        out, err = self._folder / "out", self._folder / "err"
-        environ = os.environ | self._env
-        asked = {"argv": list(argv), "env": environ, "out": str(out), "err": str(err), **request}
+        texts = [(self._folder / f"out-{number}", self._folder / f"err-{number}") for number in range(len(requests))]
+        streams = [{"out": str(out), "err": str(err), "env": os.environ | self._env} for out, err in texts]
+        asked = [{**own, **one} for own, one in zip(streams, requests, strict=True)]
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the zygote died"
-        return Ended(json.loads(answer), out.read_text(), err.read_text())
+        codes = json.loads(answer)
+        return [Ended(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, texts, strict=True)]
 
     def operations(self, *argv: str) -> list[str]:
         """Runs one job file and returns the kinds of the storage operations that it took, in order."""

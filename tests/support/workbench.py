@@ -13,9 +13,6 @@ from curate.ledger.summary import RunState, Summary
 from curate.observe.job import read_status
 from curate.observe.status import JobStatus
 from curate.runtime.protocol import PoolSpec, Resources
-from curate.storage.open import open_store
-from curate.storage.protocol import Calls
-from curate.storage.s3.probe import CREATORS
 from tests.e2e.jobs.curation import Curation
 from tests.support.harness import Place, balanced, executions
 
@@ -67,15 +64,6 @@ class Bench:
     def status(self) -> JobStatus:
         """Returns what `curate status` shows."""
         return read_status(f"{self.place.root}/out", SystemClock().now())
-
-
-def probed(place: Place) -> Calls:
-    """Returns what the first write to an output costs to see what the store keeps: nothing but in S3."""
-    if not place.root.startswith("s3://"):
-        return Calls()
-    # Asked once in a process: how the service deletes.
-    open_store(place.root).delete(f"{place.root}/nothing")
-    return Calls(get=CREATORS - 1, put=CREATORS + 2, delete=1)
 
 
 def complete(summary: Summary) -> Summary:

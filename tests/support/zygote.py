@@ -1,9 +1,9 @@
 """Runs job files in forked children, so that a hundred runs take a hundred forks rather than a hundred imports.
 
-Reads one JSON request a line from standard input: `argv` (a job file and its arguments), `env` (all of it), `out` and
-`err` (paths), and when to kill: `kill_operation` (a number) with `kill_when` (before or after it), or `kill_after_s`.
-Answers with one line, the exit code as `subprocess` gives it. The kinds of its operations go to the file that `trace`
-names.
+Reads a JSON list of requests a line from standard input, which run at once. Each has `argv` (a job file and its
+arguments), `env` (all of it), `out` and `err` (paths), and when to kill: `kill_operation` (a number) with `kill_when`
+(before or after it), or `kill_after_s`. Answers with one line, the exit codes as `subprocess` gives them. The kinds of
+its operations go to the file that `trace` names.
 
 An operation is a call of a store, and for the local store each call of the system that changes something as well.
 """
@@ -129,15 +129,18 @@ def main() -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        request = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            child(request)
-        if request.get("kill_after_s") is not None:
-            time.sleep(request["kill_after_s"])
+        pids, kills, began_s = [], [], time.monotonic()
+        for request in json.loads(line):
+            pids.append(os.fork())
+            if not pids[-1]:
+                child(request)
+            if request.get("kill_after_s") is not None:
+                kills.append((request["kill_after_s"], pids[-1]))
+        for after_s, pid in sorted(kills):
+            time.sleep(max(0.0, began_s + after_s - time.monotonic()))
             os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        sys.stdout.write(f"{json.dumps(codes)}\n")
         sys.stdout.flush()
 
 

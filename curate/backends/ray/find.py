@@ -11,6 +11,8 @@ from pathlib import Path
 
 CONNECT_TIMEOUT_S = 10.0
 """How long to wait for a cluster's head to take a connection. Ray itself would wait for minutes."""
+LOOK_TIMEOUT_S = 2.0
+"""The same for a cluster that nobody asked for: its note may be of another day, and another network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ def find(environ: Mapping[str, str] = os.environ) -> Found:
         return Found(f"RAY_ADDRESS is auto, and a cluster was started here at {address or 'an unknown address'}")
     if not address:
         return Found()
-    return Found(f"ray start runs on this machine, at {address}") if answers(address) is None else Found(gone=address)
+    if answers(address, LOOK_TIMEOUT_S) is not None:
+        return Found(gone=address)
+    return Found(f"ray start runs on this machine, at {address}")
 
 
 def _started_here(environ: Mapping[str, str]) -> str:
@@ -55,11 +59,11 @@ def _started_here(environ: Mapping[str, str]) -> str:
         return ""
 
 
-def answers(address: str) -> Exception | None:
+def answers(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Exception | None:
     """Returns None if the head of a cluster takes a connection, else why not."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
     except (OSError, ValueError) as error:
         return error
     return None

@@ -108,11 +108,10 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
             f"{asked.what}: the object is archived (Glacier) and cannot be read; restore it (aws s3api "
             f"restore-object), or leave it out of the input, then run again; {said}"
         )
-    if code == "KeyTooLongError":
-        key = asked.uri.split("/", 3)[-1]
-        return StorageError(
-            f"{asked.what}: the key has {len(key.encode()):,} bytes, and S3 takes 1,024; choose shorter names"
-        )
+    key_bytes = len(asked.uri.split("/", 3)[-1].encode())
+    # The answer to HEAD has no body, and so no code.
+    if code == "KeyTooLongError" or (status == 400 and not code and key_bytes > 1024):
+        return StorageError(f"{asked.what}: the key has {key_bytes:,} bytes, and S3 takes 1,024; choose shorter names")
     if code == "NoSuchBucket":
         return ObjectNotFound(
             f"{asked.what}: the bucket does not exist at {asked.endpoint}; check its name and AWS_ENDPOINT_URL, or "
