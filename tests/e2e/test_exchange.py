@@ -255,8 +255,8 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
 # Interrupted
 
 
-def on_each_backend(ray: str) -> list[Any]:
-    """Returns backends, each with maps and with reduces; on Ray, with one of them but for the night."""
+def on_each_backend(ray: str = "") -> list[Any]:
+    """Returns backends, each with maps and with reduces; on Ray, with one of them, if any, but for the night."""
     pairs = [(backend, what) for backend in ("inline", "local", "ray") for what in ("map", "reduce")]
     marks = [
         [pytest.mark.ray_lane] * (backend == "ray") + [pytest.mark.nightly] * (backend == "ray" and what != ray)
@@ -267,9 +267,10 @@ def on_each_backend(ray: str) -> list[Any]:
 
 @pytest.mark.slow
 class TestSignals:
-    """SIGINT and SIGTERM in a stage before the last one, and between two stages."""
+    """SIGINT and SIGTERM in a stage before the last one, and between two stages. What else they do on Ray, but for the
+    night: test_signals.py."""
 
-    @pytest.fixture(params=["inline", "local", pytest.param("ray", marks=pytest.mark.ray_lane)])
+    @pytest.fixture(params=["inline", "local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])])
     def backend(self, request: pytest.FixtureRequest) -> str:
         found: str = request.param
         return found
@@ -315,7 +316,7 @@ class TestSignals:
 
         wait_until(found, f"a {what} begins")
 
-    @pytest.mark.parametrize(("backend", "what"), on_each_backend(ray="map"))
+    @pytest.mark.parametrize(("backend", "what"), on_each_backend())
     def test_twice(self, bench: Bench, backend: str, what: str) -> None:
         """What runs is cancelled."""
         with self.start(bench, backend, what) as driver:
