@@ -77,7 +77,8 @@ def notes(page: Page) -> Html | None:
     if not page.notes:
         return None
     title = tag("h2", "What this page cannot show", id="notes")
-    return tag("section", title, tag("ul", [tag("li", one) for one in page.notes]), class_="note")
+    listed = tag("ul", [tag("li", one) for one in page.notes])
+    return tag("section", title, listed, class_="note", aria_labelledby="notes")
 
 
 def rows(page: Page) -> Html | None:
