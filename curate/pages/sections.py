@@ -43,7 +43,7 @@ def head(page: Page) -> Html:
             [
                 ("At", one.stage),
                 ("Shards", ", ".join([f"{shards['done']:,} of {total:,} done", *others]) if total else ""),
-                ("Rows", one.rows and rows_text(one.rows)),
+                ("Rows", rows_text(one.rows) if one.rows else None),
                 ("Input", f"{format_bytes(one.bytes_in)}{of_input}" if total else ""),
                 ("Output", format_bytes(one.bytes_out)),
                 ("Rate", rate or None),
