@@ -77,8 +77,11 @@ def parse_prices(told: Mapping[str, Any]) -> Prices:
     return Prices(currency, told.get("slot_hour"), dict(requests))
 
 
-def costs(slot_s: float, calls: Iterable[Mapping[str, int]], prices: Prices | None, remarks: Iterable[str]) -> Costs:
-    """Returns what a job has cost, from the seconds that its shards held slots and the storage calls of its runs.
+def costs(
+    slot_s: float | None, calls: Iterable[Mapping[str, int]], prices: Prices | None, remarks: Iterable[str]
+) -> Costs:
+    """Returns what a job has cost, from the seconds that its shards held slots, None if these are not known, and the
+    storage calls of its runs.
 
     >>> costs(7200.0, [{"put": 500}, {"put": 1500}], Prices("EUR", 0.5, {"put": 0.01}), ()).money
     1.02
@@ -88,9 +91,10 @@ def costs(slot_s: float, calls: Iterable[Mapping[str, int]], prices: Prices | No
     for of_run in calls:
         for kind in KINDS:
             requests[kind] += of_run.get(kind, 0)
-    hours = slot_s / 3600
+    hours = (slot_s or 0.0) / 3600
+    held = "slot-hours not known" if slot_s is None else slots(hours)
     priced: list[tuple[str, str, float | None]] = [
-        ("slots", slots(hours), None if known.slot_hour is None else hours * known.slot_hour)
+        ("slots", held, None if known.slot_hour is None or slot_s is None else hours * known.slot_hour)
     ]
     for kind, number in requests.items():
         price = known.per_1000.get(kind)
@@ -98,7 +102,7 @@ def costs(slot_s: float, calls: Iterable[Mapping[str, int]], prices: Prices | No
     paid = [money for *_, money in priced if money is not None]
     return Costs(
         round(hours, 6),
-        slots(hours),
+        held,
         requests,
         round(sum(paid), 6) if paid else None,
         known.currency,

@@ -144,7 +144,7 @@ def _damaged(output: str, now: float, notes: list[str]) -> Page:
         Head(job, _line(ledger.root), DAMAGED, says, bytes_out=listing.bytes),
         notes=tuple(ellipsize(one, SHOWN_CHARS) for one in notes),
         runs=_runs(ledger, runs),
-        costs=costs(0.0, [run.calls for run in runs], _prices(notes), ["Slot-hours are not known."]),
+        costs=costs(None, [run.calls for run in runs], _prices(notes), ()),
     )
 
 

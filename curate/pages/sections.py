@@ -43,7 +43,7 @@ def head(page: Page) -> Html:
             [
                 ("At", one.stage),
                 ("Shards", ", ".join([f"{shards['done']:,} of {total:,} done", *others]) if total else ""),
-                ("Rows", one.rows and rows_text(one.rows)),
+                ("Rows", rows_text(one.rows) if one.rows else None),
                 ("Input", f"{format_bytes(one.bytes_in)}{of_input}" if total else ""),
                 ("Output", format_bytes(one.bytes_out)),
                 ("Rate", rate or None),
@@ -77,7 +77,8 @@ def notes(page: Page) -> Html | None:
     if not page.notes:
         return None
     title = tag("h2", "What this page cannot show", id="notes")
-    return tag("section", title, tag("ul", [tag("li", one) for one in page.notes]), class_="note")
+    listed = tag("ul", [tag("li", one) for one in page.notes])
+    return tag("section", title, listed, class_="note", aria_labelledby="notes")
 
 
 def rows(page: Page) -> Html | None:

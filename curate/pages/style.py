@@ -31,6 +31,7 @@ progress { width: 100%; height: 1rem; accent-color: var(--good); }
 dl.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem 1.5rem;
   margin: .75rem 0; }
 dl.facts div { min-width: 0; } dt { font-size: .875rem; } dd { margin: 0; }
+.note h2 { border: 0; margin: 0; padding: 0; }
 .note { border-left: 4px solid var(--warn); background: var(--panel); padding: .5rem 1rem; margin: 1rem 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .925rem; margin: .5rem 0; }

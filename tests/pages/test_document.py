@@ -89,6 +89,12 @@ class TestHarmless:
         page = Page(NOW, Head(HOSTILE, HOSTILE, HOSTILE, HOSTILE), notes=(HOSTILE,))
         assert {name for name, _ in Read(document(page)).elements} <= ALLOWED
 
+    def test_each_section_has_a_name(self, read: Read) -> None:
+        """Also the notes of a damaged job: what reads the page aloud lists them."""
+        noted = Read(document(Page(NOW, Head("a", "b", "c", "d"), notes=("no plan",))))
+        for one in [*read.named("section"), *noted.named("section")]:
+            assert one.get("aria-labelledby")
+
 
 OF_HTML = (
     "html head meta title style body header main nav footer section article h1 h2 h3 p ul li dl div dt dd a span "

@@ -199,6 +199,8 @@ class TestDamaged:
         assert page.head.state == DAMAGED
         assert says in page.notes[-1]
         assert [one.state for one in page.runs] == ["failed"]
+        assert page.costs is not None
+        assert page.costs.slots == "slot-hours not known"
 
     def test_a_summary_that_is_none(self, jobs: Jobs, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(jobs["finished"], tmp_path / "copy"))
