@@ -11,7 +11,7 @@ from typing import Any
 
 from curate.report.column import Column
 from curate.report.corpus import Corpus, Source
-from curate.report.numbers import UNIT, edges
+from curate.report.numbers import UNIT, Numbers, edges
 
 VERSION = 1
 """Of `report.json`."""
@@ -105,8 +105,14 @@ def _of_numbers(column: Column) -> dict[str, Any]:
         "mean": numbers.mean,
         "greatest": numbers.greatest,
         "quantiles": {str(share): numbers.quantile(share) for share in QUANTILES},
-        "histogram": _unit_bars(numbers.unit) if _is_score(column) else bars_of(numbers.bins),
+        "histogram": _unit_bars(numbers.unit) if _is_score(column) else _within(numbers),
     }
+
+
+def _within(numbers: Numbers) -> list[list[float]]:
+    """Returns the bars of a histogram, cut to what there is."""
+    least, greatest = numbers.least or 0, numbers.greatest or 0
+    return [[max(low, least), min(high, greatest), count] for low, high, count in bars_of(numbers.bins)]
 
 
 def _of_days(column: Column) -> dict[str, Any]:

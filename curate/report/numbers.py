@@ -103,7 +103,7 @@ class Numbers:
         assert self.least is not None
         assert self.greatest is not None
         middle: float | int = (low + high) / 2
-        if isinstance(self.least, int):
+        if isinstance(self.least, int) and math.isfinite(middle):
             middle = math.floor(middle) if low >= 0 else math.ceil(middle)
         return min(max(middle, self.least), self.greatest)
 
@@ -159,8 +159,16 @@ def edges(bin: int) -> tuple[float, float]:
     if bin == 0:
         return 0.0, 0.0
     exponent, within = divmod(abs(bin), BINS)
-    low, high = (math.ldexp(0.5 + (within + more) / (2 * BINS), exponent - OFFSET) for more in (0, 1))
+    low, high = (_scaled(0.5 + (within + more) / (2 * BINS), exponent - OFFSET) for more in (0, 1))
     return (low, high) if bin > 0 else (-high, -low)
+
+
+def _scaled(mantissa: float, exponent: int) -> float:
+    """Returns a double; infinity beyond the greatest."""
+    try:
+        return math.ldexp(mantissa, exponent)
+    except OverflowError:
+        return math.inf
 
 
 def _exact_sum(values: Doubles) -> Fraction:

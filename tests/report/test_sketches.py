@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -12,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError
@@ -68,6 +69,8 @@ def test_whole_numbers(values: list[int]) -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.floats(0, 1))
+@example([sys.float_info.max] * 2, 0.5)
+@example([-sys.float_info.max, 5e-324], 0.1)
 def test_quantiles(values: list[float], share: float) -> None:
     """Within 1/128 of the true one."""
     one = Numbers()
@@ -77,6 +80,9 @@ def test_quantiles(values: list[float], share: float) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
+@example(sys.float_info.max)
+@example(-sys.float_info.max)
+@example(5e-324)
 def test_bins(value: float) -> None:
     """A number lies between the edges of its bin; bins are in the order of their numbers."""
     (bin,) = bins_of(np.array([value])).tolist()
