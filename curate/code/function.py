@@ -26,7 +26,8 @@ def callable_text(name: str, function: Any) -> str:
     trees: list[str] = []
     queue: list[Found] = []
     for one in _functions(function, set()):
-        module = sources.module(one.__module__)
+        # What `exec` made in a namespace without a name is of no module.
+        module = sources.module(one.__module__) if one.__module__ else None
         if module is not None:
             queue += sources.used_by(module, _names_used(one))
     for module, statement in queue:
