@@ -7,10 +7,11 @@
 #SBATCH --array=0-31
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --cpus-per-task=1
-#SBATCH --mem=4G
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=32G
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-# `auto`: the number of this task in the array, of so many. The output is where all machines can read and write it.
+# `local`: a worker process for each CPU of the task. `auto`: the number of this task in the array, of so many. The output
+# is where all machines can read and write it.
 exec .venv/bin/python jobs/toxicity.py --input 'gs://B/reddit/*.jsonl.gz' --text-column body --output gs://B/toxicity \
-    --backend inline --part auto
+    --backend local --part auto

@@ -118,10 +118,12 @@ def _ray_head() -> Iterator[str]:
 
 @pytest.fixture
 def on_ray(_ray_head: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a Ray that is there for all tests: what runs on Ray in this process, or in one that is started
-    here, joins it. Its workers have the environment that this process has now. For tests that do nothing to Ray itself.
+    """The address of a Ray that is there for all tests: runs that name no backend run there, in this process and in
+    those that are started here. Its workers have the environment that this process has now. For tests that do nothing
+    to Ray itself.
     """
     monkeypatch.setenv("RAY_ADDRESS", _ray_head)
+    monkeypatch.setenv("CURATE_BACKEND", "ray")
     for name, value in for_workers(os.environ).items():
         monkeypatch.setenv(name, value)
     return _ray_head

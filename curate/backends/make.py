@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, requires
+
 from curate.errors import ConfigError, did_you_mean
 from curate.runtime.protocol import Backend
 
-BACKENDS = ("ray", "local", "inline")
+AUTO = "auto"
+"""Stands for `ray` or `local`: see `curate.backends.choose`."""
+BACKENDS = (AUTO, "local", "ray", "inline")
+"""What can be asked for."""
+
+
+def check_backend(name: str) -> str:
+    """Returns the name. Raises ConfigError if no backend has it."""
+    if name not in BACKENDS:
+        raise ConfigError(f"no backend {name!r}{did_you_mean(name, BACKENDS)}; there are: {', '.join(BACKENDS)}")
+    return name
 
 
 def make_backend(name: str) -> Backend:
-    """Returns a backend by name; importing Ray is left until it is asked for. Raises ConfigError."""
+    """Returns a backend by name, not `auto`; importing Ray is left until it is asked for. Raises ConfigError."""
     if name == "inline":
         from curate.backends.inline import InlineBackend
 
@@ -21,9 +33,24 @@ def make_backend(name: str) -> Backend:
     if name == "ray":
         from curate.runtime.interrupts import uninterrupted
 
-        # Half imported, it could not be imported again.
-        with uninterrupted():
-            from curate.backends.ray.backend import RayBackend
+        try:
+            # Half imported, it could not be imported again.
+            with uninterrupted():
+                from curate.backends.ray.backend import RayBackend
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            raise ConfigError(
+                f"Ray is not installed here: pip install '{_ray_required()}', or run without it (backend \"local\")"
+            ) from error
 
         return RayBackend()
-    raise ConfigError(f"no backend {name!r}{did_you_mean(name, BACKENDS)}; there are: {', '.join(BACKENDS)}")
+    raise AssertionError(check_backend(name))
+
+
+def _ray_required() -> str:
+    """Returns the Ray that this version of curate works with, as pip takes it."""
+    try:
+        return next(one for one in requires("curate") or () if one.startswith("ray["))
+    except (PackageNotFoundError, StopIteration):
+        return "ray[default]"

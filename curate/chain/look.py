@@ -8,23 +8,20 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from curate.chain.plan import StepState
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger.side_outputs import side_name, sides_of_job
-from curate.observe.job import FoundJob, NoJobError, find_job, status_of
+from curate.observe.job import INPUTS, FoundJob, NoJobError, find_job, inputs_of_job, status_of
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
 
-NONE = pa.table(
-    {"uri": pa.array([], pa.string()), "size": pa.array([], pa.int64()), "generation": pa.array([], pa.string())}
-)
+NONE = INPUTS.empty_table()
 
 
 @dataclass
@@ -129,23 +126,7 @@ def _known(found: FoundJob, looks: Looks) -> Any:
         # It reads a checkpoint, which has read its inputs.
         folder = str(found.plan.table["uri"][0]).rpartition("/")[0]
         found = find_job(ledger_above(folder, looks.store_of(folder)) or folder)
-    if name := found.job.get("inputs"):
-        data = found.ledger.store.read(found.ledger.uri(name))
-        # By this thread: one of Arrow's may hold the bytes when Python is gone already.
-        table = (
-            pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(NONE.schema.names).cast(NONE.schema)
-        )
-    else:
-        plan = found.plan.table
-        columns = [plan["uri"], plan["object_bytes"], plan["generation"]]
-        table = pa.table(columns, names=NONE.schema.names).cast(NONE.schema)
-    if len(pc.unique(table["uri"])) == len(table):
-        return table
-    return (
-        table.group_by("uri", use_threads=False)
-        .aggregate([("size", "first"), ("generation", "first")])
-        .rename_columns(NONE.schema.names)
-    )
+    return inputs_of_job(found)
 
 
 def _expected(step: Step, looks: Looks) -> Any:

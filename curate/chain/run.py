@@ -148,11 +148,23 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
         _identified(one, looks.found.get(name), stages[name], options[name]) for name, one in looks.states.items()
     )
     found = verdicts(states, asked)
+    _raise([text for state in states for text in _not_in_parts(state, asked, options[state.name])])
     scope = {request.only} if request.only else {one.name for one in found}
     _raise([_refusal(one) for one in found if one.action is Action.REFUSED and one.name in scope])
     planned = Planned(tuple(steps), stages, options, states, found, asked)
     _raise([text for one in steps if one.name in scope for text in _refused_by_job(planned, one)])
     return planned
+
+
+def _not_in_parts(state: StepState, asked: Asked, options: RunOptions) -> Iterator[str]:
+    """Yields why a step cannot be run by several drivers together: one of them would remove what others read."""
+    replaced = state.changed if takes_changed(state, asked) else 0
+    removed = state.removed if takes_removed(state, asked) else 0
+    if options.part is not None and (replaced or removed or state.name in asked.overwrite):
+        yield (
+            f"step {state.name!r}: {option('part', str(options.part))} makes outputs beside other drivers, and some of "
+            "this step are to be replaced or removed: run the chain once without it, then start the parts"
+        )
 
 
 def _refused_by_job(planned: Planned, step: Step) -> Iterator[str]:
@@ -201,11 +213,13 @@ def _run_options(planned: Planned, step: Step, state: StepState) -> RunOptions:
     options, asked = planned.options[step.name], planned.asked
     # What is missing by permission was not removed.
     removed = takes_removed(state, asked) and not options.allow_incomplete_input
+    # With other drivers there is nothing to replace, or it was refused.
+    alone = options.part is None
     return replace(
         options,
         overwrite=step.name in asked.overwrite,
-        redo_stale=options.redo_stale or takes_changed(state, asked),
-        drop_removed=options.drop_removed or removed,
+        redo_stale=options.redo_stale or (alone and takes_changed(state, asked)),
+        drop_removed=options.drop_removed or (alone and removed),
     )
 
 

@@ -31,6 +31,11 @@ def chain_command(path: str) -> click.Command:
     @click.option("--step", metavar="NAME", default="", help="Run this step alone.")
     @click.option("--dry-run", "dry", is_flag=True, help="Say what would run; run and write nothing.")
     @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks of all steps run.")
+    @click.option(
+        "--part",
+        metavar="K/N",
+        help="Be driver K (from 0) of N that run this chain together, without Ray between them.",
+    )
     @click.option("--redo-stale", is_flag=True, help="Do shards again whose input changed since, in all steps.")
     @click.option("--drop-removed", is_flag=True, help="Remove shards whose input was removed, in all steps.")
     @click.option(
@@ -58,6 +63,7 @@ def _run(
     step: str,
     dry: bool,
     backend: str | None,
+    part: str | None,
     redo_stale: bool,
     drop_removed: bool,
     overwrite: tuple[str, ...],
@@ -77,7 +83,7 @@ def _run(
     log.configure()
     options: dict[str, Any] = {"confirm": ask, "yes": yes, "accept_code_change": accept_code_change}
     options |= {"display": display(as_json), "handle_signals": True}
-    options |= {"backend": backend} if backend else {}
+    options |= {name: value for name, value in (("backend", backend), ("part", part)) if value}
     request = Request(Asked(redo_stale, drop_removed, frozenset(overwrite)), step, options, _tell)
     try:
         with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():

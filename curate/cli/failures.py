@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,15 @@ from rich.text import Text
 from curate.cli.terminal import line, moment
 from curate.clock import SystemClock
 from curate.ledger.failures import Group
-from curate.observe.failures import JobFailures, StageFailures, read_all_failures, read_shard
+from curate.observe.failures import (
+    JobFailures,
+    StageFailures,
+    read_all_failures,
+    read_shard,
+    replay_command,
+    retry_command,
+    shell_word,
+)
 from curate.observe.job import read_status
 from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
@@ -52,7 +59,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more reasons; --json shows all"))
     if failed:
         line(console, Text())
-        _fact(console, "retry", f"curate retry {_shell_word(root)}")
+        _fact(console, "retry", retry_command(root))
     return 0
 
 
@@ -63,7 +70,7 @@ def _groups(found: JobFailures, *, everything: bool) -> list[Group]:
 def _group_as_dict(output: str, stage: StageFailures, group: Group) -> dict[str, Any]:
     shard = stage.addressed(group.example["shard"])
     told = {"stage": stage.key, "address": shard} if stage.text else {}
-    return group.as_dict() | told | {"replay": _replay(output, shard)}
+    return group.as_dict() | told | {"replay": replay_command(output, shard)}
 
 
 def _heading(
@@ -104,8 +111,8 @@ def _group(console: Console, output: str, stage: StageFailures, group: Group) ->
         _fact(console, "at", plain_line(stage.text))
     _fact(console, "shard", plain_line(shard))
     _fact(console, "input", plain_line(example.get("input", "")))
-    _fact(console, "whole", f"curate failures {_shell_word(output)} --shard {_shell_word(shard)}")
-    _fact(console, "replay", _replay(output, shard))
+    _fact(console, "whole", f"curate failures {shell_word(output)} --shard {shell_word(shard)}")
+    _fact(console, "replay", replay_command(output, shard))
 
 
 # One shard
@@ -122,7 +129,7 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     if as_json:
         value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
         value |= {"stage": stage.key} if stage.text else {}
-        commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_shell_word(root)}"}
+        commands = {"replay": replay_command(root, shard_id), "retry": retry_command(root)}
         click.echo(json_line({**value, "tries": tries, **commands}, default=str))
         return 0
     console = Console(highlight=False)
@@ -145,9 +152,9 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
 
 
 def _commands(console: Console, root: str, shard_id: str) -> None:
-    _fact(console, "replay", f"{_replay(root, shard_id)} --pdb")
-    _fact(console, "logs", f"curate logs {_shell_word(root)} --shard {_shell_word(shard_id)}")
-    _fact(console, "retry", f"curate retry {_shell_word(root)}")
+    _fact(console, "replay", f"{replay_command(root, shard_id)} --pdb")
+    _fact(console, "logs", f"curate logs {shell_word(root)} --shard {shell_word(shard_id)}")
+    _fact(console, "retry", retry_command(root))
 
 
 def _equal_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -230,15 +237,6 @@ def _slice_text(shard: Shard) -> str:
 
 
 # Lines
-
-
-def _replay(output: str, shard_id: str) -> str:
-    return f"curate replay {_shell_word(output)} --shard {_shell_word(shard_id)}"
-
-
-def _shell_word(text: str) -> str:
-    """Returns a word as a shell takes it."""
-    return shlex.quote(plain_line(text))
 
 
 def visible(text: str) -> str:

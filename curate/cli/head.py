@@ -10,8 +10,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.table import print_table
-from curate.cli.terminal import fact, line
+from curate.cli.terminal import fact, line, print_table
 from curate.observe.browse import rows
 from curate.observe.job import find_job, find_shard
 from curate.units import ellipsize, escape_controls_json, plain_line

@@ -16,7 +16,7 @@ from curate.cli.run import RunGroup, show_jobs
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 WATCH_S = 2.0
-RUN_JOBS = ("run", "retry", "replay")
+RUN_JOBS = ("run", "retry", "replay", "report")
 """Commands that import jobs, and what those import."""
 
 
@@ -132,6 +132,7 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
 @click.argument("output")
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run; by default as in the last run.")
+@click.option("--part", metavar="K/N", help="Be driver K (from 0) of N that retry together, without Ray between them.")
 @click.option("--accept-code-change", is_flag=True, help="Go on although the code changed under the same version.")
 @click.option("--allow-concurrent", is_flag=True, help="Run alongside another process that is already writing OUTPUT.")
 @click.option("--max-failed-shards", metavar="N|P%", help="Stop, with exit code 3, when more shards have failed.")
@@ -146,6 +147,61 @@ def retry(output: str, **options: Any) -> None:
     from curate.cli.retry import retry
 
     sys.exit(retry(output, **options))
+
+
+@cli.command(short_help="A page of the job: one HTML file.")
+@click.argument("output")
+@click.option("--output", "file", metavar="FILE", help="The file to write, - for standard output; else OUTPUT's name.")
+@click.option("--open", "show", is_flag=True, help="Open it in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the page's numbers as one JSON object; write nothing.")
+def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
+    """Writes one HTML file about the job that writes to OUTPUT: its rows, time, shards, plan, failures, runs and costs.
+
+    Everything comes from what lies beside the output. The file needs no network and no other file; it replaces an
+    earlier page of that name, and no other file.
+    """
+    from curate import log
+    from curate.cli.page import Asked, make_page
+    from curate.clock import SystemClock
+
+    log.configure()
+    sys.exit(make_page(output, SystemClock(), Asked(file, show, as_json)))
+
+
+@cli.command(short_help="What two outputs do not have in common.")
+@click.argument("left")
+@click.argument("right")
+@click.option("--id-column", metavar="NAME", help="Compare the rows too, by the values of this column.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def diff(left: str, right: str, id_column: str | None, as_json: bool) -> None:
+    """Compares the outputs LEFT and RIGHT of two jobs, or of two runs of one; exit code 0 if they are equal, else 1.
+
+    Identity with parameters and code, shards, books and schema; with --id-column, all rows are read and compared.
+    """
+    from curate import log
+    from curate.cli.diff import show_difference
+    from curate.clock import SystemClock
+
+    log.configure()
+    sys.exit(show_difference(left, right, SystemClock(), id_column=id_column, as_json=as_json))
+
+
+@cli.command(short_help="Pages of jobs, live, for a browser here.")
+@click.argument("outputs", nargs=-1, metavar="[OUTPUT]...")
+@click.option("--port", type=click.IntRange(0, 65535), default=8723, show_default=True, help="The port; 0: a free one.")
+@click.option("--open", "show", is_flag=True, help="Open it in a browser.")
+def serve(outputs: tuple[str, ...], port: int, show: bool) -> None:
+    """Serves the page of the job that writes to OUTPUT, or of several; without OUTPUT, of all known jobs, with a list.
+
+    Only programs on this machine can reach it. It reads the ledger for each request, needs no cluster and changes
+    nothing. /metrics has the jobs in the OpenMetrics format, /healthz says that the server runs. Ctrl-C ends it.
+    """
+    from curate import log
+    from curate.cli.page import serve_pages
+    from curate.clock import SystemClock
+
+    log.configure()
+    sys.exit(serve_pages(outputs, SystemClock(), port=port, show=show))
 
 
 @cli.command(short_help="Read every output and check it.")
@@ -234,6 +290,31 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 
     log.configure()
     sys.exit(show_replay(output, shard_id, **options))
+
+
+@cli.command(short_help="What is in a corpus: a page of its columns and sources.")
+@click.argument("corpus")
+@click.option("--by", metavar="COLUMN", default="", help="The column that names the source of a row.")
+@click.option("-o", "--output", "file", metavar="FILE", help="Where the page goes; - is standard output.")
+@click.option("--work", metavar="PATH", help="Where the report's own files go; by default beside CORPUS.")
+@click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run.")
+@click.option("--open", "show", is_flag=True, help="Open it in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as one JSON object; write no page.")
+def report(
+    corpus: str, by: str, file: str | None, work: str | None, backend: str | None, show: bool, as_json: bool
+) -> None:
+    """Reports what is in CORPUS: the output of a job, a folder, or a quoted glob. Of each column nulls, different
+    values, lengths or numbers as a histogram, and the most frequent values; of each source what is there, and what
+    share of it the job kept.
+
+    Rows are read by a job of its own, which only reads what is new when it runs again.
+    """
+    from curate import log
+    from curate.cli.page import Asked, make_corpus_page
+    from curate.report.make import wanted
+
+    log.configure()
+    sys.exit(make_corpus_page(wanted(corpus, by, work, backend), Asked(file, show, as_json)))
 
 
 def main() -> Any:

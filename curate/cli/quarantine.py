@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.table import print_table
-from curate.cli.terminal import fact, line
+from curate.cli.terminal import fact, line, print_table
 from curate.errors import ConfigError
-from curate.formats.encoding import Format, detect
+from curate.formats.encoding import detect
 from curate.objects.quarantine import Quarantined
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages
@@ -49,8 +48,7 @@ def show_quarantine(
         shards, last = shards + (shard_id != last), shard_id
         reasons[row.reason if row.reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
         if most is None or len(first) < most:
-            shard_of = _shard(found, shard_id)
-            first.append(_as_dict(found, shard_id, row) | {"at": input_position(shard_of, row.line)})
+            first.append(_as_dict(found, shard_id, row))
     console = Console(highlight=False)
     line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     total = reasons.total()
@@ -91,7 +89,8 @@ def _as_dict(found: FoundJob, shard_id: str, row: Quarantined) -> dict[str, Any]
     where: dict[str, Any] = {} if shard is None else {"input": shard.uri}
     if shard is not None and shard.kind is not SliceKind.WHOLE:
         where["slice"] = {"kind": shard.kind.value, "start": shard.start, "stop": shard.stop}
-    return {"shard": shard_id, **where, "line": row.line or None, "reason": row.reason, name: row.row}
+    at = row.at or input_position(shard, row.line)
+    return {"shard": shard_id, **where, "line": row.line or None, "at": at, "reason": row.reason, name: row.row}
 
 
 def _shard(found: FoundJob, shard_id: str) -> Shard | None:
@@ -101,7 +100,7 @@ def _shard(found: FoundJob, shard_id: str) -> Shard | None:
 
 
 def input_position(shard: Shard | None, line: int) -> str:
-    """Returns where a row was in its input; empty where that is unknown: after a step that adds or drops rows.
+    """Returns where a row was in its input, by its line; empty where that is unknown.
 
     A slice of a file is counted from its own beginning.
 
@@ -122,7 +121,6 @@ def input_position(shard: Shard | None, line: int) -> str:
 def _counted(shard: Shard | None) -> str:
     """Returns what positions in an input count: lines, or rows where a row is not always a line."""
     try:
-        by_row = shard is not None and detect(shard.uri).format not in (Format.JSONL, Format.TEXT)
+        return "line" if shard is None else detect(shard.uri).unit
     except ConfigError:
         return "line"
-    return "row" if by_row else "line"

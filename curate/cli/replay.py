@@ -14,8 +14,7 @@ from rich.text import Text
 
 from curate.cli.failures import visible
 from curate.cli.retry import given_script, working_folder
-from curate.cli.table import print_table
-from curate.cli.terminal import fact, line
+from curate.cli.terminal import fact, line, print_table
 from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.graph.dry import as_run

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import UTC, datetime
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
 import click
@@ -18,17 +14,17 @@ from rich.text import Text
 
 from curate.cli.terminal import LABEL_COLUMNS, fact, line
 from curate.clock import Clock
-from curate.errors import CurateError, TransientStorageError
+from curate.errors import CurateError
 from curate.ledger.heartbeat import RUNNING
 from curate.ledger.stages import WAITING, StageReport, exchanges, stage_title
 from curate.ledger.summary import incomplete_text, missing_text
 from curate.observe import registry
 from curate.observe.eta import format_range
-from curate.observe.job import NoJobError, quick_status, read_status
+from curate.observe.job import NoJobError, read_status
 from curate.observe.retries import shards_text
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus
 from curate.observe.summary_text import dropped_text, rows_text
-from curate.storage.uris import is_local
+from curate.pages.known import look_at
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 
 COLOURS = {
@@ -56,10 +52,6 @@ SHOWN_NAME = 40
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
 BAR_COLUMNS = 40
-LOOKERS = 16
-"""Jobs that are looked at at once."""
-ANSWER_S = 10.0
-"""Jobs that are left when no other one has answered for so long are unreachable."""
 EXIT_INTERRUPTED = 130
 
 
@@ -92,7 +84,7 @@ def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
     console = Console(highlight=False)
     try:
         while True:
-            found = _glances(clock.now())
+            found = look_at(registry.list_jobs(), clock.now())
             if as_json:
                 click.echo(json_line({"jobs": [_as_dict(*one) for one in found]}))
             else:
@@ -249,47 +241,12 @@ def _next(status: JobStatus) -> str:
 # All jobs
 
 
-def _glances(now: float) -> list[tuple[dict[str, Any], JobStatus | CurateError]]:
-    """Returns the known jobs, those whose store does not answer soon as unreachable: they hide no other one."""
-    known = registry.list_jobs()
-    answers: list[Future[JobStatus | CurateError]] = [Future() for _ in known]
-    waiting: SimpleQueue[int] = SimpleQueue()
-    # Those on disk first: they answer, whatever the others wait for.
-    for number in sorted(range(len(known)), key=lambda number: not is_local(known[number]["output"])):
-        waiting.put(number)
-
-    def peek() -> None:
-        with contextlib.suppress(Empty):
-            while True:
-                number = waiting.get_nowait()
-                try:
-                    answers[number].set_result(quick_status(known[number]["output"], now))
-                except CurateError as error:
-                    answers[number].set_result(error)
-                except BaseException as error:  # noqa: BLE001 - raised where the answers are read
-                    answers[number].set_exception(error)
-
-    for _ in range(min(LOOKERS, len(known))):
-        # Daemons, which an interrupt need not wait for.
-        Thread(target=peek, daemon=True).start()
-    came, pending = set(answers), set(answers)
-    while came and pending:
-        came, pending = wait(pending, ANSWER_S, FIRST_COMPLETED)
-    return [(entry, one.result() if one.done() else _late(entry)) for entry, one in zip(known, answers, strict=True)]
-
-
 def forget_removed(clock: Clock) -> int:
     """Takes the jobs off the list whose output was removed; returns how many. One that cannot be reached stays."""
-    gone = [entry["output"] for entry, job in _glances(clock.now()) if isinstance(job, NoJobError)]
+    gone = [entry["output"] for entry, job in look_at(registry.list_jobs(), clock.now()) if isinstance(job, NoJobError)]
     for output in gone:
         registry.forget(output)
     return len(gone)
-
-
-def _late(entry: dict[str, Any]) -> CurateError:
-    return TransientStorageError(
-        f"{entry['output']}: no answer within {ANSWER_S:.0f} s; wait longer with: curate status {entry['output']}"
-    )
 
 
 def _as_dict(entry: dict[str, Any], job: JobStatus | CurateError) -> dict[str, Any]:

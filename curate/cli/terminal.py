@@ -1,13 +1,25 @@
-"""Prints lines of untrusted data without control characters that would act on the terminal."""
+"""Prints lines and tables of untrusted data without control characters that would act on the terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+import orjson
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
+from curate.units import ellipsize, plain_line
+
 LABEL_COLUMNS = 10
+MOST_CHARS = 80
+"""Characters of a value that are shown."""
+READABLE_CHARS = 12
+"""Characters down to which a column is shortened before others are left out."""
+_GAP = 2
 
 
 def moment(seconds: float) -> str:
@@ -38,3 +50,58 @@ def fact(console: Console, label: str, value: Text, style: str = "") -> None:
         wrapped.rstrip()
         head = label if not number else ""
         line(console, Text.assemble((f"{head:<{LABEL_COLUMNS}}", style), wrapped))
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Prints rows as a table, one line a row, values shortened as it takes. Returns the columns that had no room.
+
+    Not on a terminal there is room for all.
+    """
+    cells = {name: [_cell(row.get(name)) for row in rows] for name in columns}
+    # In columns of the terminal, of which some characters take two.
+    widths = {name: max([cell_len(plain_line(name)), *(cell.cell_len for cell in cells[name])]) for name in columns}
+    if not console.is_terminal:
+        # As wide as it is: what is cut could not be searched.
+        console.width = sum(widths.values()) + _GAP * len(widths)
+    shown = _fitting(widths, console.width, READABLE_CHARS)
+    most_columns = max(widths.values(), default=1)
+    widest = next(most for most in range(most_columns, 0, -1) if most == 1 or _fits(shown, console.width, most))
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name, width in shown.items():
+        number = all(isinstance(row.get(name), int | float | None) for row in rows)
+        table.add_column(
+            Text(plain_line(name)),
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if number else "left",
+            width=min(width, widest),
+        )
+    for at in range(len(rows)):
+        table.add_row(*(cells[name][at] for name in shown))
+    with console.capture() as capture:
+        console.print(table)
+    for text in capture.get().splitlines():
+        line(console, Text.from_ansi(text.rstrip()))
+    return [name for name in columns if name not in shown]
+
+
+def _fitting(widths: Mapping[str, int], room: int, most: int) -> dict[str, int]:
+    """Returns the first columns that fit if none is wider than `most`; one at least."""
+    shown: dict[str, int] = {}
+    for name, width in widths.items():
+        if shown and not _fits({**shown, name: width}, room, most):
+            break
+        shown[name] = width
+    return shown
+
+
+def _fits(widths: Mapping[str, int], room: int, most: int) -> bool:
+    return sum(min(width, most) + _GAP for width in widths.values()) - _GAP <= room
+
+
+def _cell(value: Any) -> Text:
+    if value is None:
+        return Text("null", "dim")
+    if isinstance(value, str):
+        return Text(ellipsize(value, MOST_CHARS))
+    return Text(ellipsize(orjson.dumps(value).decode(), MOST_CHARS))

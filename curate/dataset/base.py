@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,11 +14,12 @@ import pyarrow as pa
 
 from curate.arrow.schema import format_schema
 from curate.arrow.unknown import is_known
-from curate.dataset.execute import Options, blocks
+from curate.dataset.execute import Options, blocks, settled
 from curate.dataset.schemas import blank_of, unions_settled
 from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
+from curate.notebook import html_table
 from curate.operators.arguments import answer_methods
 from curate.operators.protocol import Operator
 from curate.operators.ray_data import METHODS, USING
@@ -25,12 +27,15 @@ from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
 from curate.plan.rewrites import seeded
+from curate.sources.memory import Tables
 from curate.sources.protocol import FileListing
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.units import format_count
 
 SHOWN_COLUMNS = 10
 """Columns that `repr` shows."""
+SHOWN_ROWS = 5
+"""Rows in memory that a notebook shows."""
 
 
 @answer_methods
@@ -54,6 +59,20 @@ class Base:
                 columns = format_schema(pa.schema(list(found)[:SHOWN_COLUMNS]))
                 columns += f", and {format_count(more, 'column')} more" if more > 0 else ""
         return f"Dataset({chain_text(self._plan)}; {columns})"
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: the plan, the columns as far as they are known, and first rows of a dataset in
+        memory; runs and reads nothing."""
+        plan = escape("\n".join(explain_logical(self._plan)))
+        told = f"<b>Dataset</b><pre>{plan}</pre>"
+        with suppress(ConfigError):
+            if (found := schema_of(self._plan)) is not None:
+                told += html_table([(one.name, one.type) for one in found], ("column", "type"))
+        source = self._plan.source if isinstance(self._plan, Scan) else None
+        if isinstance(source, Tables) and source.tables:
+            first = source.tables[0].slice(0, SHOWN_ROWS)
+            told += html_table(([*row.values()] for row in first.to_pylist()), first.column_names)
+        return told
 
     if not TYPE_CHECKING:  # where a name that there is not is to be seen
 
@@ -240,7 +259,9 @@ class Base:
             plan = unions_settled(self._plan, lambda part: self._with(part).schema())
             # One seed for all that lack one, as where they are written.
             physical = lowered(seeded(plan, secrets.randbits(63)))
-            yield from blocks(physical, self._how, stopped, run=run)
+            how, chosen = settled(plan, self._how)
+            chosen.tell()
+            yield from blocks(physical, how, stopped, run=run)
 
         return with_progress(made(), run)
 

@@ -15,7 +15,7 @@ from curate.arrow.batches import joined
 from curate.arrow.hashing import check_seed
 from curate.dataset.base import Base
 from curate.dataset.batches import Batches, check_rows, fraction_of
-from curate.dataset.execute import connection
+from curate.dataset.execute import connection, settled
 from curate.dataset.split import DataIterator, Epochs
 from curate.dataset.stats import LastRun
 from curate.errors import ConfigError
@@ -35,7 +35,7 @@ class Consuming(Base, Batches):
     __slots__ = ()
 
     def _around(self) -> AbstractContextManager[Any]:
-        return connection(self._how, self._ran)
+        return connection(settled(self._plan, self._how)[0], self._ran)
 
     def count(self) -> int:
         """Returns the number of rows; from the footers of Parquet files where every row is known to be kept.

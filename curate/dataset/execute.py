@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from curate.arrow.batches import first_rows
 from curate.arrow.unknown import fill_schema
-from curate.backends.make import BACKENDS, make_backend
+from curate.backends.choose import Ask, Chosen, default_backend
+from curate.backends.make import check_backend, make_backend
 from curate.clock import SystemClock
 from curate.dataset.stats import LastRun, RunStats
 from curate.driver.options import parse_run_options
@@ -29,7 +30,8 @@ from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
-from curate.plan.nodes import Checkpoint, known_row_count, may_be_incomplete
+from curate.pipeline.step import task_cpus
+from curate.plan.nodes import Apply, Checkpoint, Plan, known_row_count, may_be_incomplete, walk
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import DatasetStages, reader_of
@@ -57,8 +59,10 @@ class Options:
     """
 
     backend: str | None = None
-    """Where rows are made: `inline`, in this process, or as tasks on `local`, in other processes of this machine, or on
-    `ray`. None: those that are consumed in this process, those that are written on Ray."""
+    """Where rows are made: in this process (`inline`), or as tasks in worker processes of this machine (`local`) or on
+    `ray`; `auto`: on `ray` if there is a cluster to join, or the rows need what only Ray can place, else on `local`.
+    None: what is written on `$CURATE_BACKEND`, else `auto`, and so what is consumed if a pool asks for several actors;
+    anything else that is consumed in this process."""
     block_bytes: int = 128 << 20
     """Bytes at which rows on their way to the consumer become a block; the first ones are smaller."""
     memory_budget: int | None = None
@@ -76,8 +80,8 @@ class Options:
     """Whether a write or a checkpoint runs beside another process that writes the same output."""
 
     def __post_init__(self) -> None:
-        if self.backend is not None and self.backend not in BACKENDS:
-            raise ConfigError(f"no backend {self.backend!r}; there are: {', '.join(BACKENDS)}")
+        if self.backend is not None:
+            check_backend(self.backend)
         for name in ("block_bytes", "memory_budget"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -101,10 +105,20 @@ def run_options_of(how: Options) -> dict[str, Any]:
     return {name: getattr(how, name) for name in BY_USING}
 
 
+def settled(plan: Plan, how: Options) -> tuple[Options, Chosen]:
+    """Returns how the rows of a plan are consumed, with the backend that they are made on, and why on that one."""
+    steps = [node.operator for node in walk(plan) if isinstance(node, Apply)]
+    asks = [Ask(Resources(task_cpus([one])), Pipeline((one,)).pools) for one in steps]
+    many = any(pool.min_size > 1 or (pool.max_size or 1) > 1 for ask in asks for pool in ask.pools)
+    chosen = Chosen.of(how.backend or (default_backend() if many else "inline"), asks)
+    return replace(how, backend=chosen.name), chosen
+
+
 def blocks(
     physical: Physical, how: Options, stopped: Stopped = never_stopped, share: int = 1, run: RunStats | None = None
 ) -> Iterator[pa.Table]:
     """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for. `run` is told how it goes.
+    `how` is `settled`.
 
     Closing it ends all; so does `stopped`, which is asked while it waits. It is one of `share` streams that are
     consumed at once, and takes no more than its share of CPUs and memory.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import pyarrow as pa
 
@@ -13,8 +13,8 @@ from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
 from curate.keywords import shows_keywords
-from curate.operators import columns, convert, rows
-from curate.operators.udf import UdfOptions, udf_of
+from curate.operators import columns, rows
+from curate.operators.udf import UdfOptions, format_of, udf_of
 
 
 class Functions(Base):
@@ -27,15 +27,16 @@ class Functions(Base):
         self,
         fn: Callable[..., Any],
         *,
-        batch_size: int | None = None,
-        batch_format: str = "pyarrow",
+        batch_size: int | Literal["auto"] | None = None,
+        batch_format: str | None = None,
         output_schema: pa.Schema | None = None,
         **options: Unpack[UdfOptions],
     ) -> Self:
         """Replaces batches of rows by the result of `fn(batch, *fn_args, **fn_kwargs)`.
 
-        A batch has at most `batch_size` rows (None: about 16,384) and never crosses shards; it is a pyarrow.Table, or
-        by `batch_format` a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these, or an
+        A batch has at most `batch_size` rows (None, "auto": about 16,384) and never crosses shards. `batch_format` is
+        "pyarrow" (a Table), "numpy" (a dictionary of arrays) or "pandas" (a data frame). None: what `fn` declares its
+        argument to be, `dict[str, np.ndarray]` or `pd.DataFrame`, and else pyarrow. `fn` returns any of these, or an
         iterator of them, with any number of rows, and always the same columns.
 
         A column that `fn` returns with the type it received keeps its Arrow type. Null numbers are NaN in numpy, and
@@ -72,12 +73,13 @@ class Functions(Base):
         [{'id': 0}, {'id': 2}, {'id': 4}]
         """
         udf, where = udf_of("map_batches", fn, options)
-        convert.check_format(batch_format)
+        form = format_of(fn, batch_format)
+        if batch_size == "auto":
+            batch_size = None
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
-        return self._apply(
-            rows.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
-        )
+        declared = check_declared("map_batches", output_schema)
+        return self._apply(rows.MapBatches(udf, batch_size, form, where, declared))
 
     @shows_keywords(UdfOptions)
     def map(
@@ -157,7 +159,7 @@ class Functions(Base):
         col: str,
         fn: Callable[..., Any],
         *,
-        batch_format: str = "pyarrow",
+        batch_format: str | None = None,
         **options: Unpack[UdfOptions],
     ) -> Self:
         """Adds the result of `fn(batch)` as the last column; one of that name is replaced in place.
@@ -170,12 +172,12 @@ class Functions(Base):
         """
         return self._column("add_column", col, fn, batch_format, options)
 
-    def _column(self, method: str, column: str, fn: Any, batch_format: str, options: UdfOptions) -> Self:
+    def _column(self, method: str, column: str, fn: Any, batch_format: str | None, options: UdfOptions) -> Self:
         udf, where = udf_of(method, fn, options)
-        convert.check_format(batch_format)
+        form = format_of(fn, batch_format)
         if not isinstance(column, str) or not column:
             raise ConfigError(f"{method}({column!r}): a column name must be non-empty text")
-        return self._apply(rows.AddColumn(udf, column, batch_format, where))
+        return self._apply(rows.AddColumn(udf, column, form, where))
 
     @shows_keywords(UdfOptions)
     def filter(

@@ -16,8 +16,7 @@ from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.keywords import shows_keywords
 from curate.operators.arguments import answer_methods
-from curate.operators.convert import check_format
-from curate.operators.udf import UdfOptions, udf_of
+from curate.operators.udf import UdfOptions, format_of, udf_of
 from curate.plan.explain import chain_text
 from curate.plan.nodes import Apply, Exchanged
 
@@ -151,7 +150,7 @@ class GroupedData(Generic[D]):
         self,
         fn: Callable[..., Any],
         *,
-        batch_format: str = "pyarrow",
+        batch_format: str | None = None,
         output_schema: pa.Schema | None = None,
         **options: Unpack[UdfOptions],
     ) -> D:
@@ -165,8 +164,8 @@ class GroupedData(Generic[D]):
         [{'n': [1]}, {'n': [5, 2]}]
         """
         udf, where = udf_of("map_groups", fn, options)
-        check_format(batch_format)
-        function = MapGroups(udf, batch_format, where, check_declared("map_groups", output_schema))
+        declared = check_declared("map_groups", output_schema)
+        function = MapGroups(udf, format_of(fn, batch_format), where, declared)
         grouped = Exchanged((self._dataset._plan,), GroupRows(self._name, self._keys))
         return self._dataset._then(Apply(grouped, function))
 

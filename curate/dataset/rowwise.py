@@ -55,14 +55,23 @@ class Rowwise(Base):
         """
         return self._apply(ops.Drop(column_names("drop_columns", cols)))
 
-    def rename_columns(self, names: Mapping[str, str]) -> Self:
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:
         """Renames columns, from old names to new ones; they keep their places.
 
-        Raises ConfigError for an unknown column, or two of one name.
+        A list has the new names of all columns, in order; after a function, the first rows run to find the old ones.
+        Raises ConfigError for an unknown column, two of one name, or a list of another length.
 
-        >>> curate.range(1).rename_columns({"id": "n"}).take_all()
-        [{'n': 0}]
+        >>> curate.range(1).rename_columns({"id": "n"}).rename_columns(["m"]).take_all()
+        [{'m': 0}]
         """
+        if not isinstance(names, Mapping):
+            found = self.schema().names
+            if isinstance(names, str) or len(names) != len(found):
+                raise ConfigError(
+                    f"rename_columns({names!r}): expected the new names of all {len(found)} columns "
+                    f"({', '.join(found)}), or a dictionary from old names to new ones"
+                )
+            names = dict(zip(found, names, strict=True))
         return self._apply(ops.Rename(dict(names)))
 
     def limit(self, limit: int) -> Self:

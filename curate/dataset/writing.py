@@ -85,7 +85,7 @@ class Writing(Base):
 
         Idempotent: finished shards are skipped, so calling it again completes the rest. Its identity is that of its
         operators: their code, defaults and closures. `codec` is zstd (default), snappy or none. `backend` is that of
-        `using`, else ray.
+        `using`, else `$CURATE_BACKEND`, else auto.
 
         An exchange writes one file per output of its own. Intermediate files are removed after success; with
         `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, until a run without it. An exchange needs the

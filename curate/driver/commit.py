@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from curate.driver.identity import refuse_other_job
 from curate.driver.options import RunOptions
 from curate.driver.removal import remove_job
-from curate.driver.state import Prepared
+from curate.driver.state import Prepared, Stores
 from curate.errors import GenerationMismatch, ObjectNotFound
 from curate.keywords import option
 from curate.ledger import layout
@@ -29,6 +29,17 @@ class LostRaceError(Exception):
     """Another driver wrote to the ledger first. Prepare again: what it wrote holds."""
 
 
+def refuse_lax_store(output: str, stores: Stores) -> None:
+    """Sees to it, before the first write to an output, that its store creates an object only if its name is free.
+
+    Raises ConfigError if it does not. Asks S3 alone, and a bucket once in a process.
+    """
+    if output.startswith("s3://"):
+        from curate.storage.s3.probe import refuse_lax_bucket
+
+        refuse_lax_bucket(stores.of(output), stores.scratch)
+
+
 def commit(prepared: Prepared, options: RunOptions) -> None:
     """Publishes what `prepare` decided. Everything is create-only, or removed against the generation that was seen.
 
@@ -40,10 +51,8 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         from curate.storage.local import probe_linking
 
         probe_linking(prepared.stores.scratch)
-    elif prepared.output.startswith("s3://") and todo.job is not None:
-        from curate.storage.s3.probe import refuse_lax
-
-        refuse_lax(prepared.stores.of(prepared.output), prepared.stores.scratch)
+    elif todo.job is not None:
+        refuse_lax_store(prepared.output, prepared.stores)
     if todo.remove is not None:
         remove_job(ledger, prepared.record.name, prepared.run_ids, todo.remove, options)
         prepared.owned.claim(None, prepared.owned.moment())

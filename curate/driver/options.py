@@ -9,8 +9,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
-from curate.backends.make import BACKENDS
-from curate.errors import ConfigError, did_you_mean
+from curate.backends.choose import VARIABLE
+from curate.backends.make import AUTO, BACKENDS, check_backend
+from curate.errors import ConfigError
 from curate.keywords import option, shows_keywords
 from curate.observe.progress import Display, NoDisplay
 from curate.storage.uris import normalise
@@ -83,12 +84,6 @@ def _path(given: PathText) -> str:
         raise ConfigError(f"{text!r} names the home of a user that does not exist ({error})") from error
 
 
-def _backend(name: str) -> str:
-    if name not in BACKENDS:
-        raise ConfigError(f"no backend {name!r}{did_you_mean(name, BACKENDS)}; there are: {', '.join(BACKENDS)}")
-    return name
-
-
 def _fraction(text: str | None) -> float | None:
     if text is not None and not isinstance(text, str):
         raise ConfigError(f"sample is {text!r}, expected a percentage as text, such as '1%'")
@@ -135,12 +130,13 @@ class RunOptions:
     )
     output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
     backend: str = _option(
-        "where tasks run",
-        default="ray",
+        "where tasks run: on Ray, in worker processes of this machine (local), or in the driver itself (inline); auto: "
+        "on Ray if there is a cluster to join, or if the job asks for what only Ray can place; else local",
+        default=AUTO,
         choices=BACKENDS,
-        check=_backend,
-        variable="CURATE_BACKEND",
-        default_text="$CURATE_BACKEND, else ray",
+        check=check_backend,
+        variable=VARIABLE,
+        default_text=f"${VARIABLE}, else {AUTO}",
     )
     limit: int | None = _option(
         "this run only: the first N shards; a run without it does the rest",

@@ -29,7 +29,7 @@ from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
-from curate.observe.failures import failed_now
+from curate.observe.failures import failed_now, read_outcomes
 from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed
@@ -229,7 +229,7 @@ def _failed(prepared: Prepared) -> Any:
             f"{option('retry_failed')}: {prepared.output} has no curate job, so nothing has failed there; run the job "
             "without it first"
         )
-    return failed_now(prepared.ledger, prepared.listing, prepared.plan, prepared.matched)
+    return failed_now(read_outcomes(prepared.ledger, prepared.listing, prepared.plan), prepared.matched)
 
 
 def _scope(plan: ShardPlan, options: RunOptions, among: Any) -> Any:

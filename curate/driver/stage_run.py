@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from curate.backends.make import make_backend
+from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.commit import LostRaceError, commit, renew
 from curate.driver.finish import final_check, late_outputs, publish_summary, standing, sweep_quarantine
@@ -19,7 +19,7 @@ from curate.driver.options import RunOptions
 from curate.driver.prepare import prepare
 from curate.driver.rivals import refuse_rivals
 from curate.driver.run_recorder import RunRecorder
-from curate.driver.schemas import output_schemas
+from curate.driver.schemas import Schemas, output_schemas
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
@@ -69,7 +69,7 @@ def run_stage(
     stage: Stage,
     options: RunOptions,
     clock: Clock,
-    backend: Backend | None,
+    chosen: Chosen,
     signals: Signals,
     *,
     seen: OutputSnapshot | None = None,
@@ -103,7 +103,7 @@ def run_stage(
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
         last = len(rounds) == MOST_ROUNDS
         try:
-            ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
+            ended = _Run(prepared, options, account, clock, signals, last).execute(chosen)
             return together([*rounds, ended])
         except LostRaceError:
             log.info("another driver wrote to the ledger first; planning again")
@@ -145,11 +145,11 @@ class _Run:
         self.signals = signals
         self.last = last
 
-    def execute(self, backend: Backend | None) -> Summary:
+    def execute(self, chosen: Chosen) -> Summary:
         """Runs what is left to do and returns the summary."""
         if not self.account.scheduler.unfinished:
             return self._settle()
-        backend = backend or make_backend(self.options.backend)
+        backend = chosen.backend()
         try:
             self._start(backend)
             # What the cluster refuses is refused before the ledger is written.
@@ -220,66 +220,23 @@ class _Run:
             remove_scratch(self.prepared.stores.scratch)
 
     def _dispatch(self, backend: Backend) -> RunState:
-        prepared, account, interrupts = self.prepared, self.account, self.signals.interrupts
-        stage, job, tasks, plan = prepared.stage, prepared.record, prepared.stage.tasks, prepared.plan
-        inline = backend.name == "inline"
-        if inline and tasks.task_timeout_s is not None:
-            account.log.warning(
-                "task_timeout_s has no effect: the inline backend runs in this process and cannot cancel itself",
-                next="to see the progress of a long shard: curate logs",
-            )
-        # Elsewhere the clock is that of the worker.
-        clock = self.clock if inline else SystemClock()
-        budget_bytes = (tasks.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
-        program = StageProgram(stage, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock)
-
-        def stopped() -> bool:
-            account.wait(backend)
-            return bool(interrupts.interrupts or interrupts.terminated)
-
-        backend.load(program, program.pools, stopped=stopped)
-        setup = SetupWatch(self.clock, tasks.task_timeout_s)
-        schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
-        if (runs := stage.runs) is not None and schemas.main is not None and len(schemas.main):
-            # What user functions give is known only now; not if they gave no row.
-            runs.order.check(job.name, schemas.main)
-        for schema in (schemas.main, *schemas.sides.values()):
-            if schema is not None and stage.runs is None:
-                job.make_writer(io.BytesIO(), schema)
-
-        over, part = prepared.over, self.options.part
-        helping = part and Helping(part, prepared, account.scheduler, account, self.clock)
-
-        def payload(launch: Launch) -> TaskInput:
-            shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
-            given = tuple(stage.rows.given(shard.uri) for _, shard in shards)
-            own = self._replaced_by(shards, schemas.sides) if over else {}
-            return TaskInput(
-                shards,
-                launch.attempt,
-                schemas.main,
-                launch.last,
-                schemas.sides,
-                given,
-                asks=launch.asks,
-                over=own,
-                says_ready=not setup.done,
-                shared=part is not None,
-            )
-
-        def size_of(rank: int) -> int:
-            return int(plan.sizes[rank])
-
-        def has_output(rank: int) -> bool:
-            uri = prepared.ledger.uri(plan.shard_id(rank) + job.suffix)
-            try:
-                return prepared.ledger.store.stat(uri).generation != over.get(uri)
-            except ObjectNotFound:
-                return False
-
+        """Runs the shards that are left, and looks at what stands at the end. Returns how the run ended."""
+        prepared, account, part = self.prepared, self.account, self.options.part
+        self._load(backend)
+        setup = SetupWatch(self.clock, prepared.stage.tasks.task_timeout_s)
+        schemas = self._schemas(backend, setup)
         dispatcher = Dispatcher(
-            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts, setup
+            account.scheduler,
+            backend,
+            lambda launch: self._payload(launch, schemas, says_ready=not setup.done),
+            lambda rank: int(prepared.plan.sizes[rank]),
+            self._has_output,
+            account,
+            self.clock,
+            self.signals.interrupts,
+            setup,
         )
+        helping = part and Helping(part, prepared, account.scheduler, account, self.clock)
         if helping:
             dispatcher.others = helping.look
         account.begin(backend)
@@ -289,6 +246,72 @@ class _Run:
         self._look_for_late_outputs()
         renew(prepared, lambda rank: bool(account.generations[rank]))
         self._look_at_what_stands()
+        return self._state(ended=ended)
+
+    def _load(self, backend: Backend) -> None:
+        """Sends the program of the stage to the workers, and starts its pools."""
+        prepared, account, interrupts = self.prepared, self.account, self.signals.interrupts
+        tasks, inline = prepared.stage.tasks, backend.name == "inline"
+        if inline and tasks.task_timeout_s is not None:
+            account.log.warning(
+                "task_timeout_s has no effect: the inline backend runs in this process and cannot cancel itself",
+                next="to see the progress of a long shard: curate logs",
+            )
+        # Elsewhere the clock is that of the worker.
+        clock = self.clock if inline else SystemClock()
+        budget_bytes = (tasks.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
+        program = StageProgram(
+            prepared.stage, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock
+        )
+
+        def stopped() -> bool:
+            account.wait(backend)
+            return bool(interrupts.interrupts or interrupts.terminated)
+
+        backend.load(program, program.pools, stopped=stopped)
+
+    def _schemas(self, backend: Backend, setup: SetupWatch) -> Schemas:
+        """Returns the schemas of the outputs. Raises ConfigError if rows of these cannot be sorted or written."""
+        prepared, account, interrupts = self.prepared, self.account, self.signals.interrupts
+        schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
+        if (runs := prepared.stage.runs) is None:
+            for schema in (schemas.main, *schemas.sides.values()):
+                if schema is not None:
+                    prepared.record.make_writer(io.BytesIO(), schema)
+        elif schemas.main is not None and len(schemas.main):
+            # What user functions give is known only now; not if they gave no row.
+            runs.order.check(prepared.record.name, schemas.main)
+        return schemas
+
+    def _payload(self, launch: Launch, schemas: Schemas, *, says_ready: bool) -> TaskInput:
+        """Returns what the program gets for a launch."""
+        prepared = self.prepared
+        shards = tuple(zip(launch.shards, prepared.plan.shards(launch.shards), strict=True))
+        return TaskInput(
+            shards,
+            launch.attempt,
+            schemas.main,
+            launch.last,
+            schemas.sides,
+            tuple(prepared.stage.rows.given(shard.uri) for _, shard in shards),
+            asks=launch.asks,
+            over=self._replaced_by(shards, schemas.sides) if prepared.over else {},
+            says_ready=says_ready,
+            shared=self.options.part is not None,
+        )
+
+    def _has_output(self, rank: int) -> bool:
+        """Returns whether a shard's output exists now; not one whose place it is to take."""
+        prepared = self.prepared
+        uri = prepared.ledger.uri(prepared.plan.shard_id(rank) + prepared.record.suffix)
+        try:
+            return prepared.ledger.store.stat(uri).generation != prepared.over.get(uri)
+        except ObjectNotFound:
+            return False
+
+    def _state(self, *, ended: bool) -> RunState:
+        """Returns how the run ended; `ended` is whether nothing was left to run."""
+        account, interrupts = self.account, self.signals.interrupts
         if ended:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         if interrupts.interrupts or interrupts.terminated:

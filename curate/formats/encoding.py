@@ -120,6 +120,11 @@ class Encoding:
         return self.codec is None and self.format in (Format.PARQUET, Format.JSONL, Format.TEXT)
 
     @property
+    def unit(self) -> str:
+        """What positions in a file count: lines, or rows where a row is not always a line."""
+        return "line" if self.format in (Format.JSONL, Format.TEXT) else "row"
+
+    @property
     def divisible(self) -> bool:
         """Whether the rows of slices are those of the whole. Text whose lines are numbered is numbered by the slice."""
         return self.splittable and (self.format is not Format.TEXT or self.how is not None)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+from curate.backends.choose import Ask, Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.options import RunOptions
 from curate.driver.signals import Signals
@@ -19,7 +23,9 @@ def dry_run(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
 
     Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
     """
-    return dry.dry_run(stage if stage.from_inputs is None else stage.from_inputs(options), options)
+    if stage.from_inputs is not None:
+        stage = stage.from_inputs(options)
+    return dry.dry_run(stage, replace(options, backend=Chosen.of(options.backend, asks_of(stage)).name))
 
 
 def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None) -> Summary:
@@ -31,5 +37,14 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     """
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
+    chosen = Chosen.of(options.backend, asks_of(stage), backend)
+    options = replace(options, backend=chosen.name)
     with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
-        return JobRun(clock or SystemClock(), backend, signals).run(stage, options)
+        return JobRun(clock or SystemClock(), chosen, signals).run(stage, options)
+
+
+def asks_of(stage: Stage) -> Iterator[Ask]:
+    """Yields what a stage, and each of those that are run before it, asks of where it runs."""
+    yield Ask(stage.tasks.resources, tuple(stage.operator.pools))
+    for before in stage.before:
+        yield from asks_of(before.stage)

@@ -21,7 +21,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from curate.backends.make import make_backend
+from curate.backends.choose import Chosen
 from curate.clock import Clock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import refuse_links
@@ -58,7 +58,7 @@ from curate.ledger.stages import (
 )
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
-from curate.runtime.protocol import Backend, Resources
+from curate.runtime.protocol import Resources
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.stage.stage import Stage, Upstream
@@ -73,11 +73,11 @@ MOST_MENDED = 3
 class JobRun:
     """Runs jobs: one, and the checkpoints that it reads, each of which is a job."""
 
-    def __init__(self, clock: Clock, backend: Backend | None, signals: Signals) -> None:
+    def __init__(self, clock: Clock, chosen: Chosen, signals: Signals) -> None:
         self._clock = clock
-        self._backend = backend
+        self._chosen = chosen
         self._signals = signals
-        self._run_stage = partial(run_stage, clock=clock, backend=backend, signals=signals)
+        self._run_stage = partial(run_stage, clock=clock, chosen=chosen, signals=signals)
 
     def run(self, last: Stage, options: RunOptions) -> Summary:
         """Runs a job until every shard is done or has failed, and returns the summary of the last stage, or of the
@@ -129,7 +129,7 @@ class JobRun:
         if is_local(output):
             refuse_links(output)
         try:
-            with _connected(options.backend, self._backend, self._signals) as (alone, start_s):
+            with _connected(self._chosen, self._signals) as (alone, start_s):
                 # The drivers of other parts read what this one writes.
                 alone = alone and options.part is None
                 if alone:
@@ -329,9 +329,9 @@ def _existing(path: str) -> str:
 
 
 @contextmanager
-def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[tuple[bool, float]]:
+def _connected(chosen: Chosen, signals: Signals) -> Iterator[tuple[bool, float]]:
     """Stays connected to where tasks run; tells whether that is this machine alone, and the seconds that it took."""
-    held = given or make_backend(name)
+    held = chosen.backend()
     try:
         with signals.starting(held):
             start_s = held.start(Resources(num_cpus=0.0))

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from curate.clock import Clock
+from curate.driver.commit import refuse_lax_store
 from curate.driver.identity import job_of, refuse_other_job
 from curate.driver.options import RunOptions
 from curate.driver.removal import overwritten, remove_job
@@ -197,6 +198,8 @@ def begin(job: StagedJob, options: RunOptions, clock: Clock, run_id: str) -> tup
     In an order in which a kill between any two calls leaves what the next run can go on from. Raises ConfigError.
     """
     last = job.last
+    if job.job is None:
+        refuse_lax_store(job.ledger.root, job.stores)
     if options.overwrite:
         if job.listing.has_job or job.listing.plan_parts:
             _overwrite(job, options, clock)

@@ -233,13 +233,16 @@ class Job:
         call = f"drop({n!r}, {reason!r})"
         self._booking("drop").drop(check_count(n, call), self._named(reason, call))
 
-    def quarantine(self, row: Mapping[str, Any], reason: str) -> None:
+    def quarantine(self, row: Mapping[str, Any], reason: str, position: int | None = None) -> None:
         """Sets a row aside, with its reason, in the output's quarantine file; it counts against `max_bad_rows`.
 
-        Its line in the input is not recorded; it is with `raise curate.BadRow(reason, row=position in the batch)`.
+        `position` is that of the row in the batch, or in the file in `process_file`, from 0: its line in the input is
+        recorded. Without it, the first and last line of the batch are. After an exchange, or a step that adds or drops
+        rows, row numbers among those that `process` was given of the shard are recorded instead of lines.
         """
         reason = self._named(reason, f"quarantine(row, {reason!r})")
-        self._booking("quarantine").set_aside(RejectedRow(0, reason, self._hidden.hide(row_json(row))))
+        bad = RejectedRow(0, reason, self._hidden.hide(row_json(row)))
+        self._booking("quarantine").set_aside(bad, position)
 
     def count(self, name: str, n: int | float = 1) -> None:
         """Adds `n` to a counter that is stored in the output.

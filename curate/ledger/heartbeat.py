@@ -94,6 +94,10 @@ class Heartbeat:
     """Which of several drivers of one output it is, such as 0/4; empty if it is the only one."""
     at_hand: tuple[int, ...] = ()
     """Numbers of the shards that run, of such a driver."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Storage calls of the run, its workers' included, by kind."""
+    tries: int = 0
+    """Attempts at shards that ended in it."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -128,6 +132,8 @@ class Heartbeat:
             value.get("rows_running", 0),
             _part(value.get("part")),
             tuple(one for one in at_hand if isinstance(one, int)) if isinstance(at_hand, list) else (),
+            value.get("storage_calls", {}),
+            value.get("tasks", {}).get("attempts", 0),
         )
 
     @property

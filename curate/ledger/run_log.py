@@ -9,6 +9,7 @@ stops a run or its end.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import platform
@@ -18,7 +19,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import orjson
@@ -41,10 +42,6 @@ FIRST_SEGMENT_S = 2.0
 LAST_SEGMENT_S = 60.0
 CLOSE_S = 150.0
 """How long the end of a run waits for the ledger: longer than a store goes on trying one call, then the run ends."""
-
-
-# Of what is installed: as it does not change, and reading it takes milliseconds, it is asked once.
-_version = cache(version)
 
 
 def new_run_id(now: float) -> str:
@@ -133,7 +130,7 @@ class RunLog:
             "versions": {
                 "curate": __version__,
                 "python": platform.python_version(),
-                **{name: _version(name) for name in ("ray", "pyarrow")},
+                **_versions(),
             },
             **about,
         }
@@ -244,3 +241,16 @@ class RunLog:
         }
         uri = self._ledger.uri(layout.run_file(self.run_id, "heartbeat.json"))
         self._ledger.store.replace(uri, orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str))
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Returns the versions of what decides how a run goes, as far as it is installed: `local` does without Ray.
+
+    Asked once, because reading it takes milliseconds.
+    """
+    found = {}
+    for name in ("ray", "pyarrow"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -10,6 +10,7 @@ from typing import Any
 
 from curate.keywords import option
 from curate.ledger.stages import StageReport, exchanges
+from curate.notebook import html_facts
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 from curate.units import format_count, plain_line
@@ -120,6 +121,22 @@ class Summary:
             f"done{failed}, {self.books.rows_in:,} rows in, {self.books.rows_out:,} out, "
             f"output {plain_line(self.output)!r})"
         )
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: how the run ended, its books and its failures."""
+        rows = self.books.rows()
+        facts = {
+            "state": self.state.value,
+            "shards": f"{self.done:,} of {self.total:,} done",
+            "failed": self.failed,
+            "rows": f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out",
+            "quarantined": rows["quarantined"],
+            **{f"dropped: {reason}": count for reason, count in rows["dropped"].items()},
+            **{f"{one.count:,} x failed": one.error for one in self.failures},
+            "seconds": round(self.seconds, 1),
+            "output": self.output,
+        }
+        return html_facts(self.job, facts)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""

@@ -87,7 +87,11 @@ def having(**checks: Check) -> Check:
 
 def wrong(value: Mapping[str, Any], checks: Mapping[str, Check]) -> str:
     """Returns the first field that is there and is not valid; empty if all do."""
-    return next((name for name, check in checks.items() if name in value and not check(value[name])), "")
+    # A loop, no generator: a page of a large job checks a hundred thousand lines.
+    for name, check in checks.items():
+        if name in value and not check(value[name]):
+            return name
+    return ""
 
 
 _IN_QUARANTINE = re.compile(rf"{re.escape(layout.QUARANTINE)}[\w-]+\.jsonl\.zst")
@@ -191,6 +195,8 @@ BEAT: Mapping[str, Check] = {
     "counters": counters,
     "metrics": counters,
     "bytes": each(whole),
+    "storage_calls": each(count),
+    "tasks": each(count),
     "rate": having(shards_per_s=number, rows_per_s=number, bytes_per_s=number),
     "eta_seconds": maybe(number),
     "eta_range_seconds": maybe(lambda value: many(number)(value) and len(value) == 2),
@@ -205,6 +211,8 @@ RUN: Mapping[str, Check] = {
     **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},
     "command": many(text),
     "cwd": text,
+    "user": text,
+    "versions": each(text),
     "inputs": many(text),
     "backend": text,
     "origin": maybe(

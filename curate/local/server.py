@@ -30,10 +30,10 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from curate.local import machine, wire
 
@@ -79,18 +79,23 @@ class _Worker:
 
 def serve(number: int, driver: int, folders: list[str]) -> NoReturn:
     """Does what it is told through the socket of that number; removes `folders` in the end."""
-    try:
-        _Server(socket.socket(fileno=number), driver).run()
-    finally:
+
+    def end() -> NoReturn:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
+
+    try:
+        _Server(socket.socket(fileno=number), driver, end).run()
+    finally:
+        end()
 
 
 @dataclass(slots=True)
 class _Server:
     control: socket.socket
     driver: int
+    end: Callable[[], NoReturn]
     workers: dict[int, _Worker] = field(default_factory=dict)
     """By their processes."""
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -117,6 +122,9 @@ class _Server:
                     self._let_go(key.fileobj)  # type: ignore[arg-type]
             self._reap()
             self._look()
+        self._kill_all()
+
+    def _kill_all(self) -> None:
         for pid in self.workers:
             kill_group(pid)
 
@@ -133,7 +141,9 @@ class _Server:
             self.selector.register(socket.socket(fileno=sockets[0]), selectors.EVENT_READ)
         elif what == IMPORT:
             names = json.loads(_received(link, number))
-            wire.send(link, import_modules(names))
+            with self._ends_with_driver():
+                found = import_modules(names)
+            wire.send(link, found)
         elif what == FORK:
             self._fork(link, number, sockets[0])
         else:
@@ -141,6 +151,23 @@ class _Server:
                 if worker.number == number and worker.channel is link:
                     kill_group(pid)
         return True
+
+    @contextlib.contextmanager
+    def _ends_with_driver(self) -> Iterator[None]:
+        """Is around what takes seconds, in which the driver may be killed: nobody looks at sockets meanwhile."""
+
+        def look(*_: Any) -> None:
+            if os.getppid() != self.driver:
+                self._kill_all()
+                self.end()
+
+        signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def _let_go(self, link: socket.socket) -> None:
         """Forgets a channel, and kills its workers."""

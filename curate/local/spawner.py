@@ -34,6 +34,8 @@ NOT = "curate.backends.ray"
 """Of these, what no worker needs, and takes time to import."""
 IMPORT_S = 60.0
 """How long imports may take before workers are started without them."""
+STARTS = 4
+"""Servers that are started one after the other, where each is killed, before a run gives up."""
 MOST_BYTES = 16 << 20
 """Of a program that are searched for names of modules."""
 SHARED_MEMORY = "/dev/shm"
@@ -155,11 +157,11 @@ def attach(programs: Sequence[bytes]) -> tuple[ForkServer, socket.socket]:
     Raises ConfigError if it does not start.
     """
     with _lock:
-        try:
-            return _attached(programs)
-        except _ServerGone:
-            # It was killed just now.
-            return _attached(programs)
+        for _ in range(STARTS - 1):
+            # One that was killed just now is replaced.
+            with contextlib.suppress(_ServerGone):
+                return _attached(programs)
+        return _attached(programs)
 
 
 def _attached(programs: Sequence[bytes]) -> tuple[ForkServer, socket.socket]:
@@ -181,7 +183,9 @@ def start() -> None:
     with _lock:
         found = _current()
         if not _bare:
-            found.load(modules_of(()))
+            # Of one that was killed just now, who attaches makes another.
+            with contextlib.suppress(_ServerGone):
+                found.load(modules_of(()))
 
 
 def _current() -> ForkServer:

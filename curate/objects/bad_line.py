@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Some of the rows that a step is given of a shard, by their numbers (0-based) among all of these."""
+
+    numbers: Sequence[int]
+    step: str
+    """The step's name; empty: it is given the rows that were read, one for one."""
+
+    def chosen(self, position: int | None) -> GivenRows:
+        """Returns the one at a position; without, the first and the last one. Raises ValueError if there is none."""
+        if position is None:
+            return GivenRows((int(self.numbers[0]), int(self.numbers[-1])), self.step)
+        if not 0 <= index(position) < len(self.numbers):
+            raise ValueError(
+                f"position={position!r}: expected the position of a row in the batch, 0 to {len(self.numbers) - 1}"
+            )
+        return GivenRows((int(self.numbers[position]),), self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +38,10 @@ class RejectedRow:
     """Names the rule that was broken and the column, never the row's data."""
     raw: bytes | str
     """The line as it stands without its end; for CSV, the row's text or its columns that were read."""
-    index: int | None = None
-    """Of a row that was read: its number, 0-based, among those that were, where its line is not known yet."""
+    given: GivenRows | None = None
+    """Of a row that a step was given: which one, where its line is not known yet."""
+    at: str = ""
+    """Where it was, in words, if `line` alone does not say that."""
 
 
 NO_COLUMNS = "no column is known: no row at the beginning of the files; declare schema="
@@ -44,7 +66,9 @@ class RowNumbers:
     [1, 4, 5]
     """
 
-    def __init__(self, others: Iterable[int] = ()) -> None:
+    def __init__(self, others: Iterable[int] = (), unit: str = "row") -> None:
+        """`unit` is what is counted: "line", or "row" where a row is not always a line."""
+        self.unit = unit
         self._others = array("q", others)
 
     def add(self, number: int) -> None:

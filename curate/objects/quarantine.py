@@ -31,11 +31,13 @@ class Quarantined:
     """One row that was set aside."""
 
     line: int
-    """Where it was in its shard, from 1."""
+    """Where it was in its input, from 1; 0 if that is not known."""
     reason: str
     row: str
     """The row as it was read; in base64 if it is no UTF-8."""
     is_base64: bool = False
+    at: str = ""
+    """Where it was, in words, if `line` alone does not say that."""
 
 
 def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
@@ -45,7 +47,8 @@ def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
             try:
                 value = orjson.loads(line)
                 coded = "row" not in value
-                yield Quarantined(value["line"], value["reason"], value["row_base64" if coded else "row"], coded)
+                row = value["row_base64" if coded else "row"]
+                yield Quarantined(value["line"], value["reason"], row, coded, value.get("at", ""))
             except (ValueError, TypeError, KeyError) as error:
                 raise CorruptInput(f"{object.uri}: not a file of quarantined rows: {error!r}") from error
 
@@ -68,7 +71,7 @@ class QuarantineWriter:
         if self._compressor is None:
             self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - handed out by finish
             self._compressor = Compressor(self, "zstd")
-        line: dict[str, Any] = {"line": row.line, "reason": row.reason}
+        line: dict[str, Any] = {"line": row.line, **({"at": row.at} if row.at else {}), "reason": row.reason}
         if isinstance(row.raw, str):
             line["row"] = row.raw
         else:

@@ -6,7 +6,8 @@ details of each try. If they lack one (an older curate, or a kill between the tw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,15 +23,22 @@ from curate.ledger.stages import LAST, stage_title
 from curate.observe.job import FoundJob, StageView, find_job, find_shard, find_stages
 from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard
+from curate.units import plain_line
 
 
-def failed_now(ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> Any:
+def read_outcomes(ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> Iterator[dict[str, Any]]:
+    """Yields how each attempt at a shard ended, with the shard's rank; a failed one twice, where failures tell of it
+    too."""
+    yield from plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures])))
+
+
+def failed_now(outcomes: Iterable[Mapping[str, Any]], matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it was given up when it was last run, and has no output."""
-    never = np.full(len(plan), -np.inf)
+    never = np.full(len(matched.done), -np.inf)
     failed_s, done_s = never.copy(), never.copy()
-    for event in plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures]))):
+    for event in outcomes:
         rank, outcome = event["index"], event["outcome"]
-        if rank < len(plan) and outcome in (Outcome.DONE, Outcome.FAILED):
+        if rank < len(never) and outcome in (Outcome.DONE, Outcome.FAILED):
             last = failed_s if outcome == Outcome.FAILED else done_s
             last[rank] = max(last[rank], event["time"])
     return (failed_s > done_s) & ~matched.done
@@ -42,7 +50,11 @@ class JobFailures(FoundJob):
     @cached_property
     def failed(self) -> Any:
         """One boolean a shard: it has failed, and nothing was done about it yet."""
-        return failed_now(self.ledger, self.listing, self.plan, self.matched)
+        return failed_now(self.outcomes(), self.matched)
+
+    def outcomes(self) -> Iterator[dict[str, Any]]:
+        """Yields how each attempt at a shard ended, as `read_outcomes` does."""
+        return read_outcomes(self.ledger, self.listing, self.plan)
 
     def groups(self) -> list[Group]:
         """Returns the shards that are failed now, grouped by what they failed of; most shards first."""
@@ -112,6 +124,25 @@ def read_failures(output: str) -> JobFailures:
     """Returns what failed under an output prefix: of a job with exchanges, of its last stage. Raises NoJobError;
     ConfigError for a damaged ledger."""
     return JobFailures(**vars(find_job(output)))
+
+
+def replay_command(output: str, shard: str) -> str:
+    """Returns the command that runs a shard again, here, to be pasted into a shell."""
+    return f"curate replay {shell_word(output)} --shard {shell_word(shard)}"
+
+
+def retry_command(output: str) -> str:
+    """Returns the command that runs the failed shards of a job again."""
+    return f"curate retry {shell_word(output)}"
+
+
+def shell_word(text: str) -> str:
+    """Returns a word as a shell takes it.
+
+    >>> shell_word("gs://bucket/my output")
+    "'gs://bucket/my output'"
+    """
+    return shlex.quote(plain_line(text))
 
 
 @dataclass(frozen=True, slots=True)

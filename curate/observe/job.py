@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from curate.errors import ConfigError, ObjectNotFound, did_you_mean
+from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
@@ -19,14 +21,16 @@ from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_hear
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
+from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
-from curate.objects.record import OutputFormat
-from curate.observe.recount import recount
+from curate.objects.record import OutputFormat, read_record
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
+from curate.prefetch import ahead
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.storage.uris import normalise
+from curate.tasks.books import Books
 
 RUN_CODEC = "none"
 """Run files, which no reader of datasets reads, are not compressed."""
@@ -35,6 +39,11 @@ COUNTED_SHARDS = 10_000
 """Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
 CLOSE_IDS = 2000
 """Ids up to which a mistyped one is compared with all of them."""
+MOST_SHARDS = 100_000
+"""Shards of a job up to which its outputs are counted anew: a second or so of events."""
+MOST_RECORDS = 2_000
+"""Outputs of which no event tells, up to which each one's record is read."""
+READERS = 16
 
 
 class NoJobError(ConfigError):
@@ -119,6 +128,30 @@ class FoundJob:
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
 
+INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+"""Files that a job reads, as a table."""
+
+
+def inputs_of_job(found: FoundJob) -> Any:
+    """Returns the files that a job has planned, each once, as a table of `INPUTS`: those of its plan, or those that a
+    job with an exchange began with. Raises ObjectNotFound if the list of these is missing."""
+    if name := found.job.get("inputs"):
+        data = found.ledger.store.read(found.ledger.uri(name))
+        # By this thread: one of Arrow's may hold the bytes when Python is gone already.
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(INPUTS.names).cast(INPUTS)
+    else:
+        plan = found.plan.table
+        columns = [plan["uri"], plan["object_bytes"], plan["generation"]]
+        table = pa.table(columns, names=INPUTS.names).cast(INPUTS)
+    if len(pc.unique(table["uri"])) == len(table):
+        return table
+    return (
+        table.group_by("uri", use_threads=False)
+        .aggregate([("size", "first"), ("generation", "first")])
+        .rename_columns(INPUTS.names)
+    )
+
+
 def find_job(output: str) -> FoundJob:
     """Returns the job that writes to `output`: one listing, `job.json` and the plan.
 
@@ -174,11 +207,43 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         return status
     # Killed before it told of its last shards, or outputs were removed since, or each of several drivers tells of its
     # own: rows are those of what is there.
-    books = recount(found.ledger, found.listing, plan, found.matched, found.written_as)
+    books = _recount(found)
     if books is None:
         return status
     metrics = books.sorted_metrics().get("metrics", {})
     return replace(status, rows=books.rows(), counters=books.sorted_counters(), metrics=metrics)
+
+
+def _recount(found: FoundJob) -> Books | None:
+    """Returns the books of all outputs: from events, and from the records of outputs that no event tells of.
+
+    For a job that was killed, or outputs that were removed since. None if there are too many of either, or an output
+    cannot be read.
+    """
+    ledger, listing, plan, matched = found.ledger, found.listing, found.plan, found.matched
+    if len(plan) > MOST_SHARDS:
+        return None
+    books, counted = Books(), np.zeros(len(plan), dtype=bool)
+    for rank, event in done_events(ledger, listing, plan, matched):
+        if not counted[rank]:
+            counted[rank] = True
+            books.add(Books.parse(event["rows"], event["counters"], event.get("metrics")))
+    missing = np.flatnonzero(matched.done & ~counted).tolist()
+    if len(missing) > MOST_RECORDS:
+        return None
+
+    def read(rank: int) -> Books | None:
+        try:
+            record = read_record(ledger.store, found.output(rank), *found.written_as)
+        except CorruptInput:
+            return None
+        return None if record is None else Books.parse(record["rows"], record["counters"])
+
+    for _, own in ahead(read, missing, READERS):
+        if own is None:
+            return None
+        books.add(own)
+    return books
 
 
 @dataclass(frozen=True, slots=True)

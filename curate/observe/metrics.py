@@ -257,9 +257,9 @@ def _tasks(found: PipelineMetrics) -> tuple[float, str]:
     says += f"{_percent(busy)} of the time; "
     if on_cpu < MOSTLY_CPU:
         on = "something other than a CPU" if most.role is Role.STEP else "the store"
-        helps = "a smaller num_cpus" if not found.inline else 'backend="ray"'
+        helps = "a smaller num_cpus" if not found.inline else 'backend="auto"'
         return busy, f"{says}{_percent(1 - on_cpu)} of that it waited for {on}; {helps} would run more concurrent tasks"
-    return busy, says + ("more CPUs would help" if not found.inline else 'backend="ray" would use more CPUs')
+    return busy, says + ("more CPUs would help" if not found.inline else 'backend="auto" would use more CPUs')
 
 
 def _pool_sentence(one: OperatorMetrics) -> str:

@@ -86,9 +86,7 @@ def _decoded(store: Store, object: Object, encoding: Encoding, columns: Sequence
     schema = sample_schema(store, object, encoding)
     _check(object, columns, schema.names)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-    for table in read(
-        store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(_broken_row, object)
-    ):
+    for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(broken_row, object)):
         for line in json_lines(_with_texts(table)):
             yield line[:-1]
 
@@ -102,7 +100,8 @@ def _with_texts(table: pa.Table) -> pa.Table:
     return table
 
 
-def _broken_row(object: Object, row: RejectedRow) -> None:
+def broken_row(object: Object, row: RejectedRow) -> None:
+    """Raises CorruptInput for a row of an output that cannot be read."""
     raise CorruptInput(f"{object.uri}: row {row.line:,} cannot be read: {row.reason}")
 
 
@@ -126,7 +125,7 @@ def _csv(store: Store, object: Object, codec: Codec | None, columns: Sequence[st
     _check(object, columns, names)
     # CSV says no types: what its first values look like need not hold for those that follow.
     schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
-    for table in read_csv(store, object, codec, schema, partial(_broken_row, object)):
+    for table in read_csv(store, object, codec, schema, partial(broken_row, object)):
         for line in json_lines(table):
             yield line[:-1]
 

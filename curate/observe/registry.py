@@ -76,7 +76,8 @@ def list_jobs() -> list[dict[str, Any]]:
     def read(uri: str) -> dict[str, Any] | None:
         try:
             entry = orjson.loads(store.read(uri))
-            return {"output": str(entry["output"]), "job": str(entry["job"]), "started": float(entry["started"])}
+            texts = {name: str(entry[name]) for name in ("output", "job", "run_id")}
+            return {**texts, "started": float(entry["started"])}
         except ObjectNotFound:
             return None
         except (ValueError, TypeError, KeyError, CurateError) as error:

@@ -10,8 +10,11 @@ from curate.ledger.heartbeat import NO_RATE, RUNNING, Heartbeat, ProcessState
 from curate.ledger.run_log import STALLED_S
 from curate.ledger.stages import LAST, WAITING, StageReport
 from curate.ledger.summary import staged_as_dict
+from curate.notebook import html_facts
 from curate.observe.eta import middle
+from curate.observe.summary_text import rows_text
 from curate.tasks.books import Books, UpstreamBooks
+from curate.units import format_duration
 
 STALLED = "stalled"
 PENDING = "pending"
@@ -32,6 +35,14 @@ class RunStatus:
     """Whether its process has ended for certain: it ran on this host, and there is none of its id and start time."""
     part: str = ""
     """Which of several drivers of the output it is; empty if it is the only one."""
+    done: int = 0
+    """Shards of the job whose output existed when it last said so."""
+    tries: int = 0
+    """Attempts at shards that ended in it."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Its storage calls, by kind."""
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long it worked on each stage, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,8 @@ class JobStatus:
     earlier_runs: int = 0
     """Runs before those."""
     operators: list[Mapping[str, Any]] = field(default_factory=list)
-    """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
+    """What each operator did in that run, or in the newest one if none is at work, of a job of more than one step, or
+    with a pool."""
     waits: str = ""
     """What the run at work finds no place for in its cluster."""
     retrying: list[Mapping[str, Any]] = field(default_factory=list)
@@ -89,6 +101,19 @@ class JobStatus:
     def eta_seconds(self) -> float | None:
         """The middle of the range."""
         return middle(self.eta_range_s)
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: how far the job is, its books and its failures."""
+        facts = {
+            "state": self.state,
+            "shards": f"{self.done:,} of {self.total:,} done",
+            **{name: getattr(self, name) for name in ("running", "failed", "stale")},
+            "rows": rows_text(self.rows),
+            "time left": self.eta_range_s and " to ".join(map(format_duration, self.eta_range_s)),
+            "waits for": self.waits,
+            "output": self.output,
+        }
+        return html_facts(self.job, facts)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `curate status OUTPUT --json` prints."""
@@ -135,7 +160,10 @@ def run_status(beat: Heartbeat, now: float) -> RunStatus:
     gone = beat.running and process.state() is ProcessState.GONE
     if gone or (beat.running and now - beat.updated > STALLED_S):
         state = STALLED
-    return RunStatus(beat.run_id, state, beat.started, beat.updated, process.host, process.pid, gone, beat.part)
+    took = {one.key: one.seconds for one in beat.stages if one.seconds is not None}
+    where = process.host, process.pid, gone, beat.part
+    done = beat.shards["done"]
+    return RunStatus(beat.run_id, state, beat.started, beat.updated, *where, done, beat.tries, beat.calls, took)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +241,7 @@ def job_status(
         failures=list(newest.failures) if newest and not complete else [],
         runs=runs,
         earlier_runs=earlier_runs,
-        operators=list(at_work.operators) if at_work else [],
+        operators=list(newest.operators) if newest else [],
         waits=at_work.waits if at_work else "",
         rows_running=at_work.rows_running if at_work else 0,
         missing=newest.missing if newest else (0, 0),
@@ -278,7 +306,7 @@ def with_stages(
         running=there.running if live else 0,
         rate=there.rate if live else dict(NO_RATE),
         eta_range_s=there.eta_range_s if live else None,
-        operators=there.operators if live else [],
+        operators=there.operators,
         waits=job.waits,
         rows_running=job.rows_running,
         incomplete_input=job.incomplete_input,

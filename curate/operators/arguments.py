@@ -42,11 +42,13 @@ def answer_methods(cls: C) -> C:
 def _check(name: str, parameters: Mapping[str, Parameter], by_place: int, given: Mapping[str, Any]) -> None:
     kinds = {one.kind for one in parameters.values()}
     if Parameter.VAR_KEYWORD not in kinds:
-        for word in given:
-            if word not in parameters:
-                if instead := ARGUMENTS.get(f"{name}.{word}", ARGUMENTS.get(word)):
-                    raise ConfigError(f"{name}() has no {word} in curate: {instead}")
-                raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{did_you_mean(word, parameters)}")
+        unknown = [word for word in given if word not in parameters]
+        answers = {word: ARGUMENTS.get(f"{name}.{word}", ARGUMENTS.get(word)) for word in unknown}
+        for word in (word for word in unknown if answers[word] is None):
+            raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{did_you_mean(word, parameters)}")
+        if unknown:
+            told = [f"no {word} in curate: {instead}" for word, instead in answers.items()]
+            raise ConfigError(f"{name}() has {'; and '.join(told)}")
     placed = [one.name for one in parameters.values() if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
     if by_place > len(placed) and Parameter.VAR_POSITIONAL not in kinds:
         named = [f"{one.name}=..." for one in parameters.values() if one.kind is Parameter.KEYWORD_ONLY]

@@ -15,7 +15,7 @@ from curate.arrow.order import rows_where
 from curate.errors import BadRow, SchemaMismatch
 from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column
-from curate.operators.convert import formatted, is_data_frame, rows, rows_to_table, to_table
+from curate.operators.convert import is_data_frame, rows, rows_to_table, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
@@ -48,7 +48,7 @@ class MapBatches(UdfOperator):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally
-        result = self.fn(formatted(table.combine_chunks(), self.batch_format))
+        result = self.fn.of_batch(table.combine_chunks(), self.batch_format)
         for one in result if isinstance(result, Iterator) else [result]:
             yield self.declared(to_table(self.name, one, table), table, place)
 
@@ -73,7 +73,7 @@ class AddColumn(UdfOperator):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
-        values = self.fn(formatted(table.combine_chunks(), self.batch_format))
+        values = self.fn.of_batch(table.combine_chunks(), self.batch_format)
         if isinstance(values, pa.Table) or is_data_frame(values):
             raise TypeError(
                 f"{self.name} returned {type(values).__name__}, expected one column: an array, series or list"
@@ -181,8 +181,7 @@ class MapIsolated(UdfOperator):
             done += 1
             if isinstance(result, BadRow):
                 # Not raised: a search for it would run into it again.
-                index = place.row + done - 1 if place.as_read else None
-                tally.set_aside(RejectedRow(0, result.reason, row_text(row), index))
+                tally.set_aside(RejectedRow(0, result.reason, row_text(row)), done - 1)
             elif isinstance(result, Mapping):
                 made.append(result)
             else:

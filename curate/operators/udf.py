@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypedDict
@@ -13,10 +14,20 @@ from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable, value_text
 from curate.code.function import callable_text
 from curate.errors import ConfigError
+from curate.operators.convert import check_format, formatted
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.ray_data import instead_of_compute
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
+
+_ANNOTATIONS = {
+    "numpy": re.compile(r"(<class )?['\"]?(\w+\.)*([Dd]ict|Mapping)\b"),
+    "pandas": re.compile(r"(<class )?['\"]?(pd|pandas)\.(\w+\.)*DataFrame\b"),
+}
+"""How a parameter is annotated that takes batches of a format: as a text, or as Python shows it."""
+_PYARROW = (
+    "the batch is a pyarrow.Table; write batch_format='numpy' for a dictionary of arrays, or 'pandas' for a data frame"
+)
 
 
 def label(function: Any) -> str:
@@ -61,6 +72,16 @@ class Udf:
     def __call__(self, value: Any) -> Any:
         return (self.instance or self.target)(value, *self.args, **self.kwargs)
 
+    def of_batch(self, table: pa.Table, batch_format: str) -> Any:
+        """Returns what it makes of a table in a format of batches."""
+        batch = formatted(table, batch_format)
+        try:
+            return self(batch)
+        except (AttributeError, TypeError) as error:
+            if batch_format == "pyarrow":
+                error.add_note(_PYARROW)
+            raise
+
     def identity(self, owner: str) -> Any:
         """Returns what decides its results, as JSON values. Raises ConfigError naming a variable."""
         given = {
@@ -74,6 +95,33 @@ class Udf:
         except Unhashable as error:
             raise ConfigError(f"{owner}: cannot compare this value between runs: {error}; pass plain values") from error
         return [function_identity(owner, self.target), *texts]
+
+
+def format_of(fn: Callable[..., Any], batch_format: str | None) -> str:
+    """Returns the format of batches for a function, or for instances of a class: the one that was given, else what its
+    first parameter is annotated as, else pyarrow. Raises ConfigError as `check_format` does.
+
+    >>> def scale(batch: dict[str, "np.ndarray"]): ...
+    >>> format_of(scale, None), format_of(scale, "pandas"), format_of(len, None)
+    ('numpy', 'pandas', 'pyarrow')
+    """
+    if batch_format is None:
+        annotation = _first_annotation(fn)
+        batch_format = next((form for form, said in _ANNOTATIONS.items() if said.match(annotation)), "pyarrow")
+    check_format(batch_format)
+    return batch_format
+
+
+def _first_annotation(fn: Callable[..., Any]) -> str:
+    is_class = isinstance(fn, type)
+    called: Any = fn
+    if is_class:
+        called = called.__call__
+    try:
+        parameters = list(inspect.signature(called).parameters.values())[is_class:]
+    except (TypeError, ValueError):  # it does not tell what it takes
+        return ""
+    return str(parameters[0].annotation) if parameters else ""
 
 
 def _check_function(method: str, udf: Udf) -> None:

@@ -18,7 +18,7 @@ batches; one that keeps state between calls must allow for that.
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from curate.arrow.order import rows_where
 from curate.errors import BadRow
-from curate.objects.bad_line import RejectedRow
+from curate.objects.bad_line import GivenRows, RejectedRow
 from curate.pipeline.classify import PASSING, kind_of, summary_of
 from curate.pipeline.retry_later import Busy, busy, is_busy
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
@@ -62,22 +62,25 @@ def applied(
     errors: bool = False,
     hold: bool = True,
     tries: int = 0,
-    first: int | None = None,
+    first: int = 0,
+    step: str = "",
 ) -> Iterator[Any]:
     """Yields the tables that `batch` becomes without its bad rows, which are quarantined.
 
     Where what the operator needs is not there now (RetryLater), yields `Busy`, and calls it again for the same rows:
     what it booked and gave of them is taken back. `tries`: how often it was called for them in vain before.
-    `first`: the number of its first row among those that were read of the shard, if it has these rows.
+    `first`: the number of its first row among those that `step` is given of the shard; without a name, among those that
+    were read.
 
     `hold`: whether a table goes on only when the whole batch did well; without, for who only looks, at once, and again.
     `errors`: whether a row that raises something else than `BadRow`, alone and twice, is bad too. Raises what the
     operator raised if no single row explains it, and at once what has nothing to do with rows: errors of a store,
     MemoryError. Raises TooManyBadRows over the budget.
     """
-    rows, places = batch, np.arange(batch.num_rows) + (first or 0)
+    places: Sequence[int]
+    rows, places = batch, range(first, first + batch.num_rows)
     while True:
-        error = yield from _whole(operator, rows, tally, hold)
+        error = yield from _whole(operator, rows, tally, hold, GivenRows(places, step))
         if error is None:
             return
         if is_busy(error):
@@ -93,9 +96,8 @@ def applied(
                 yield found
                 continue
             position, reason = found
-            number = None if first is None else int(places[position])
             text = operator.hide(row_text(_row(rows, position)))
-            tally.single_out(RejectedRow(0, operator.hide(reason), text, number))
+            tally.single_out(RejectedRow(0, operator.hide(reason), text, GivenRows(places, step).chosen(position)))
             bad.append(position)
         if not bad:
             if isinstance(error, BadRow):
@@ -103,7 +105,7 @@ def applied(
             raise error
         good = np.ones(rows.num_rows, dtype=bool)
         good[bad] = False
-        rows, places = rows_where(rows, good), places[good]
+        rows, places = rows_where(rows, good), [places[one] for one in np.flatnonzero(good)]
         if not rows.num_rows:
             return
 
@@ -118,13 +120,15 @@ def row_text(row: Mapping[str, Any]) -> str:
         return orjson.dumps({str(key): repr(value) for key, value in row.items()}).decode()
 
 
-def _whole(operator: Applies, rows: pa.Table, tally: ShardBooks, hold: bool) -> Generator[Any, None, Exception | None]:
+def _whole(
+    operator: Applies, rows: pa.Table, tally: ShardBooks, hold: bool, given: GivenRows
+) -> Generator[Any, None, Exception | None]:
     """Yields the tables of all rows, or nothing; returns what was raised, with all that was booked taken back."""
     held: list[Any] = []
     held_bytes = 0
     tally.begin()
     try:
-        for table in operator.apply(rows, tally):
+        for table in _made(operator.apply(rows, tally), tally, given):
             if isinstance(table, Busy):
                 # A call within the batch: those before it are done, and what they gave stays held.
                 yield table
@@ -151,6 +155,18 @@ def _whole(operator: Applies, rows: pa.Table, tally: ShardBooks, hold: bool) -> 
     tally.calls += 1
     yield from held
     return None
+
+
+def _made(tables: Iterable[Any], tally: ShardBooks, given: GivenRows) -> Iterator[Any]:
+    """Yields tables; while one is made, the books know which rows it is made of: between two, other steps work."""
+    made = iter(tables)
+    while True:
+        tally.given = given
+        try:
+            table = next(made)
+        except StopIteration:
+            return
+        yield table
 
 
 class _Search:

@@ -111,7 +111,7 @@ class _Aside(DetachedBooks):
         super().__init__()
         self._side = side
 
-    def set_aside(self, row: RejectedRow) -> NoReturn:
+    def _set_aside(self, row: RejectedRow) -> NoReturn:
         """Raises ConfigError: the row is in the main output."""
         raise ConfigError(
             f"a step of the extra output {self._side!r} reported a bad row ({row.reason}), but the main output "

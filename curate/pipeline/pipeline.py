@@ -29,6 +29,7 @@ from curate.pipeline.remote_error import CapturedError, RemoteError
 from curate.pipeline.retry_later import Busy, RetryBatch, wait_in_place
 from curate.pipeline.shard_books import DetachedBooks, RowsBooked, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable, Step
+from curate.requests.reached import REACHED, ReachedPlaces
 from curate.runtime.process_guard import ProcessGuard, SavedProcess, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec
 
@@ -280,6 +281,8 @@ class _Actor:
 
     step: Step
     clock: Clock = field(default_factory=SystemClock)
+    reached: ReachedPlaces = REACHED
+    """Stores that the driver has reached: workers wait out their outages."""
     _opened: Step | None = None
     _kept: SavedProcess | None = None
     """The process as it was when the step was set up."""
@@ -327,11 +330,13 @@ class _Placed:
 
 def _applied(step: Step, batch: pa.Table, tally: ShardBooks, how: ShardContext, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
-    placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries, how.as_read))
-    first = row if how.as_read else None
+    placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries))
+    step_of_rows = "" if how.as_read else step.name
     where = f"in {step.name}, in rows {row} to {row + batch.num_rows - 1} of its input"
     try:
-        for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries, first=first):
+        for item in applied(
+            placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries, first=row, step=step_of_rows
+        ):
             if isinstance(item, Busy):
                 item.error.add_note(where)
             yield item

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.objects.bad_line import RejectedRow, RowNumbers
+from curate.objects.bad_line import GivenRows, RejectedRow, RowNumbers
 from curate.objects.quarantine import QuarantineWriter
 from curate.tasks.books import Books
 from curate.units import parse_percent
@@ -74,11 +74,15 @@ class ShardBooks:
         self._budget = budget
         self.numbers: RowNumbers | None = None
         """Those of the rows that are read, where they are read from a file."""
+        self.piece = ""
+        """What is read now, where a shard has several: a file, or a slice of one."""
         self.calls = 0
         """Batches that were done: what is lost if the shard is begun again."""
         self._searched = 0
         self._before: tuple[dict[str, int], dict[str, Any], int] | None = None
         """What was dropped, counted and quarantined before the batch at hand."""
+        self.given: GivenRows | None = None
+        """The rows of the batch that a step is at work on."""
         self._held: list[RejectedRow] = []
         """Rows set aside from the batch at hand: what is written to the quarantine cannot be taken back."""
 
@@ -120,11 +124,19 @@ class ShardBooks:
         self.books.metrics[name] = self.books.metrics.get(name, 0) + value
         self._bound(self.books.metrics, "metrics")
 
-    def set_aside(self, row: RejectedRow) -> None:
-        """Quarantines a row, by its line if it was read from a file. Raises TooManyBadRows when the budget cannot hold
-        any more."""
-        if row.index is not None and self.numbers is not None:
-            row = replace(row, line=self.numbers.number(row.index), index=None)
+    def set_aside(self, row: RejectedRow, position: int | None = None) -> None:
+        """Quarantines a row: the one at a position of the batch at hand, or of the file if there is no batch.
+
+        Raises TooManyBadRows when the budget cannot hold any more, ValueError for a position that there is not.
+        """
+        if row.given is None and self.given is not None:
+            row = replace(row, given=self.given.chosen(position))
+        elif position is not None:
+            row = replace(row, line=position + 1)
+        self._set_aside(row)
+
+    def _set_aside(self, row: RejectedRow) -> None:
+        row = self._placed(row)
         if self._before is not None:
             self._held.append(row)
         else:
@@ -132,6 +144,26 @@ class ShardBooks:
         self.books.quarantined += 1
         if self._budget.hopeless(self.books.quarantined):
             raise self._too_many("before its end")
+
+    def _placed(self, row: RejectedRow) -> RejectedRow:
+        """Returns a row with its line if it is known, and else with what is known of where it was.
+
+        It is known as long as each step before keeps all rows. After an exchange, or a step that adds or drops rows, a
+        row has its number among those that the step was given of the shard: the same in each run.
+        """
+        of = self.piece or "the shard"
+        if row.given is None:
+            unit = "row" if self.numbers is None else self.numbers.unit
+            return replace(row, at=f"{unit} {row.line:,} of {of}") if row.line and self.piece else row
+        step = row.given.step
+        numbers = None if step else self.numbers
+        unit = "row" if numbers is None else numbers.unit
+        found = sorted({one + 1 if numbers is None else numbers.number(one) for one in row.given.numbers})
+        line = found[0] if numbers is not None and len(found) == 1 else 0
+        if line and not self.piece:
+            return replace(row, line=line, given=None)
+        at = f"{unit}{'s' * (len(found) > 1)} {' to '.join(f'{one:,}' for one in found)} of {of}"
+        return replace(row, line=line, given=None, at=at + f", as given to {step}" * bool(step))
 
     def single_out(self, row: RejectedRow) -> None:
         """Quarantines a row that was found by processing parts of its batch.
@@ -153,7 +185,7 @@ class ShardBooks:
             self.metric(name, value)
         self._searched += booked.searched
         for row in booked.rows:
-            self.set_aside(row)
+            self._set_aside(row)
         if booked.searched:
             self._bound_searched()
 
@@ -171,7 +203,7 @@ class ShardBooks:
         self.books.rows_in += 1
         if self.numbers is not None:
             self.numbers.add(row.line)
-        self.set_aside(row)
+        self._set_aside(row)
 
     def blank_line(self, number: int) -> None:
         """Takes the number of a line that is no row."""
@@ -235,6 +267,9 @@ class DetachedBooks(ShardBooks):
     def __init__(self) -> None:
         super().__init__(BadRowBudget("100%"))
         self._rows: list[RejectedRow] = []
+
+    def _placed(self, row: RejectedRow) -> RejectedRow:
+        return row  # what is read, the books of the shard know
 
     def _write(self, row: RejectedRow) -> None:
         self._rows.append(row)

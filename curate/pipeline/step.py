@@ -52,8 +52,6 @@ class BatchPosition:
     """Number of the shard among those that are read; the same as long as there are the same inputs."""
     tries: int = 0
     """How often the first call about the batch was made before, where what it needs was not there."""
-    as_read: bool = False
-    """Whether its rows are those that were read of the shard, one for one."""
 
 
 @dataclass(frozen=True, slots=True)

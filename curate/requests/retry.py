@@ -1,7 +1,8 @@
 """Retrying one storage call: full jitter between attempts, a deadline over all of them.
 
-Only TransientStorageError is retried; everything else passes through at once. The clock is handed in, so that tests
-of a two-minute deadline take no time.
+Only TransientStorageError is retried; everything else passes through at once. A service that has answered once may be
+away for two minutes. One that has never answered is probably a wrong address, which is said after some seconds. The
+clock is handed in, so that tests of both take no time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_ran
 
 from curate.clock import Clock, SystemClock
 from curate.errors import TransientStorageError
+from curate.requests.reached import REACHED, Place
 
 T = TypeVar("T")
 
@@ -24,6 +26,8 @@ class Retry:
 
     deadline_s: float = 120.0
     """No attempt starts later than this many seconds after the first one did. The last may take `attempt_s` more."""
+    first_look_s: float = 5.0
+    """The same for a place that has never answered."""
     first_wait_s: float = 0.5
     """Upper bound of the first random wait; it doubles with every attempt (full jitter)."""
     longest_wait_s: float = 32.0
@@ -45,30 +49,43 @@ class Retry:
         """
         return self.stall_s + moved_bytes / self.slow_bytes_per_s
 
-    def call(self, what: str, attempt: Callable[[], T]) -> T:
+    def call(self, what: str, attempt: Callable[[], T], place: Place | None = None) -> T:
         """Returns the first result of `attempt`, which is called again whenever it raises TransientStorageError.
 
-        Raises TransientStorageError, naming `what`, when the next attempt would start after the deadline.
+        Raises TransientStorageError, naming `what`, when the next attempt would start after the deadline. Without a
+        `place` that is `deadline_s`, whether or not anything has answered.
         """
         clock = self.clock
         started = clock.monotonic()
 
+        def unknown() -> bool:
+            return place is not None and place not in REACHED
+
         def stop(state: RetryCallState) -> bool:
-            return clock.monotonic() - started + state.upcoming_sleep > self.deadline_s
+            limit_s = min(self.first_look_s, self.deadline_s) if unknown() else self.deadline_s
+            return clock.monotonic() - started + state.upcoming_sleep > limit_s
 
         def give_up(state: RetryCallState) -> T:
             assert state.outcome is not None
             last = state.outcome.exception()
+            tried = f"{state.attempt_number} attempts in {clock.monotonic() - started:.0f} s"
+            if place is not None and unknown():
+                raise TransientStorageError(
+                    f"{what}: {place.name} cannot be reached: {last} ({tried}); check {place.check} and the network, "
+                    "then run again"
+                ) from last
             raise TransientStorageError(
-                f"{what}: {state.attempt_number} attempts in {clock.monotonic() - started:.0f} s failed, the last "
-                f"with: {last}; expected an answer within {self.deadline_s:.0f} s; the store is unreachable or "
-                "throttled: check the network and quota, then run again"
+                f"{what}: {tried} failed, the last with: {last}; expected an answer within {self.deadline_s:.0f} s; "
+                "the store is unreachable or throttled: check the network and quota, then run again"
             ) from last
 
-        return Retrying(
+        found: T = Retrying(
             sleep=clock.sleep,
             stop=stop,
             wait=wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s),
             retry=retry_if_exception_type(TransientStorageError),
             retry_error_callback=give_up,
         )(attempt)
+        if place is not None:
+            REACHED.add(place)
+        return found

@@ -92,8 +92,6 @@ _streams: dict[int, tuple[int, tuple[int, int]]] = {}
 """A copy of each standard stream, and which file it is."""
 _spoilt: list[str] = []
 """What could not be given back."""
-_environ: dict[str, str] = {}
-"""The environment as it was when user code first ran."""
 
 
 class SavedProcess:
@@ -112,8 +110,7 @@ class SavedProcess:
         }
         for number in STREAMS:
             _keep(number)
-        if not _environ:
-            _environ.update(os.environ)
+        self._environ = dict(os.environ)
 
     def give_back(self) -> list[str]:
         """Makes the process what it was; returns what was not."""
@@ -152,8 +149,8 @@ class SavedProcess:
         if locale.setlocale(locale.LC_ALL) != self._locale:
             locale.setlocale(locale.LC_ALL, self._locale)
             changed.append("locale")
-        if len(os.environ) < len(_environ):
-            os.environ.update({name: value for name, value in _environ.items() if name not in os.environ})
+        if len(os.environ) < len(self._environ):
+            os.environ.update({name: value for name, value in self._environ.items() if name not in os.environ})
             changed.append("environment variables")
         return changed
 

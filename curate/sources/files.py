@@ -142,7 +142,7 @@ class Files(FileShards):
 
     def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         # Of row groups that are left out, nobody counts the rows.
-        tally.numbers = RowNumbers() if not view.filters else None
+        tally.numbers = RowNumbers(unit=self.encoding(data.uri).unit) if not view.filters else None
         return counted(self._read(data, view, batch_rows, tally), tally)
 
     def _read(self, shard: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:

@@ -140,7 +140,7 @@ class FileRows(InputFiles):
             object = Object(shard.uri, shard.object_bytes, shard.generation)
             place = (shard.kind, shard.start, shard.stop)
             tables = read(store, object, encoding, *place, schema, batch_rows, tally.bad_row, tally.blank_line)
-            tally.numbers = RowNumbers()
+            tally.numbers = RowNumbers(unit=encoding.unit)
         yield shard.id, rank, counted(tables, tally)
 
 

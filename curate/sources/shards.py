@@ -130,6 +130,7 @@ class SourceRows(RowSource):
     ) -> Iterator[tuple[str, int, Iterator[pa.Table]]]:
         del shard, rank, store_of
         for one in given:
+            tally.piece = one.piece.label.rstrip(",") if self.bundle_bytes is not None else ""
             yield one.name, one.rank, self._rows(one, batch_rows, tally)
 
     def _rows(self, one: NumberedPiece, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:

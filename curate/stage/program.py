@@ -32,6 +32,7 @@ from curate.pipeline.remote_error import CapturedError
 from curate.pipeline.retry_later import WORD_S, wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable
+from curate.requests.reached import REACHED, ReachedPlaces
 from curate.runtime.process_guard import ProcessGuard, ProcessSpoiltError, SavedProcess, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.stage.existing import ExistingOutputs
@@ -67,6 +68,8 @@ class StageProgram:
     """Bytes of batches that a task may have sent to a pool and not heard of."""
     clock: Clock = field(default_factory=SystemClock)
     """What a shard waits by."""
+    reached: ReachedPlaces = REACHED
+    """Stores that the driver has reached: workers wait out their outages."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None

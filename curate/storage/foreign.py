@@ -1,6 +1,7 @@
 """Inputs from any file system that fsspec knows: `hf://`, `https://`, `sftp://`, `az://` and others. Read only.
 
-None of them is known to create an object only if its name is free, so none can keep an output. What they list is
+None of them is known to create an object only if its name is free, so none can keep an output (why Azure is among them:
+see `open`). What they list is
 sorted here, and held in memory. The generation is what the service says of the content, its ETag or another checksum,
 else time and size: it is looked at again after each range that is read.
 """
@@ -23,6 +24,7 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
+from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.storage.protocol import Calls, Object, Published, Writer, clip, mismatch
 from curate.storage.ranges import range_stream
@@ -111,7 +113,9 @@ class ForeignStore:
             # Names are those of the service, which may leave out what comes before the folder, a host for example.
             root = f"{path.rstrip('/')}/"
             found = system.find(path, detail=True).items()
-            return {f"{folder}/{name.rpartition(root)[2]}": info for name, info in found}
+            # A web page without links lists itself.
+            below = ((name, info) for name, info in found if name.rstrip("/") != path.rstrip("/"))
+            return {f"{folder}/{name.rpartition(root)[2]}": info for name, info in below}
 
         try:
             found = self._call(f"list {folder}/", "list", folder, find)
@@ -148,6 +152,9 @@ class ForeignStore:
     def _call(self, what: str, kind: str, uri: str, do: Callable[[Any, str], T]) -> T:
         """Returns what `do` makes of the file system and the path in it; tries again what may pass."""
 
+        # A host, or what else follows the scheme.
+        place = Place("/".join(uri.split("/")[:3]), "the address")
+
         def attempt() -> T:
             with self._counting:
                 setattr(self._calls, kind, getattr(self._calls, kind) + 1)
@@ -162,9 +169,13 @@ class ForeignStore:
                 scheme = uri.partition("://")[0]
                 raise ConfigError(f"{scheme}:// needs a package that is not installed: {error}") from error
             except Exception as error:
-                raise _translated(what, error) from error
+                cause, status = _cause(error)
+                if status is not None:
+                    # Whatever it says, it is there.
+                    REACHED.add(place)
+                raise _translated(what, cause, status) from error
 
-        return self._retry.call(what, attempt)
+        return self._retry.call(what, attempt, place)
 
     def _system(self, uri: str) -> tuple[Any, str]:
         """Returns the file system that holds a URI, and the path in it; one for each place, and for each process."""
@@ -191,18 +202,23 @@ def _object(uri: str, info: Mapping[str, Any]) -> Object:
     return Object(uri, int(size), checksum or f"{time or 'no time'}, {int(size)} bytes")
 
 
-def _translated(what: str, error: Exception) -> StorageError:
-    """Returns the error of ours that one of a file system's stands for."""
+def _cause(error: Exception) -> tuple[BaseException, int | None]:
+    """Returns what is behind an error of a file system, and the status of the answer, if there was one."""
     # Over HTTP all is "not found", and the cause tells why.
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
     response = getattr(cause, "response", None)
     status = getattr(cause, "status", None) or getattr(response, "status_code", None)
+    return cause, status if isinstance(status, int) else None
+
+
+def _translated(what: str, cause: BaseException, status: int | None) -> StorageError:
+    """Returns the error of ours that one of a file system's stands for."""
     said = f"{type(cause).__name__}: {str(cause)[:300]}"
     if isinstance(cause, PermissionError) or status in (401, 403):
         return PermissionDenied(f"{what}: {said}; give it the credentials that fsspec finds for this file system")
     if isinstance(cause, FileNotFoundError | NotADirectoryError) or status in (404, 410):
         return ObjectNotFound(f"{what}: it does not exist; {said}")
-    passes = status in _LATER if isinstance(status, int) else isinstance(cause, OSError | EOFError)
+    passes = status in _LATER if status is not None else isinstance(cause, OSError | EOFError)
     if passes:
         return TransientStorageError(said)
     return StorageError(f"{what}: {said}, which a retry would not change; check the address")

@@ -41,10 +41,11 @@ from gcsfs.retry import HttpError, NonRetryableError
 from google.auth.exceptions import GoogleAuthError, TransportError
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
+from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
-from curate.storage.ranges import range_stream
+from curate.storage.ranges import part_of, range_header, range_stream
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import SIMPLE_BYTES, Content, SpooledWriter, upload_compared
 
@@ -56,7 +57,7 @@ CHUNK_BYTES = 32 << 20
 """One request of a resumable upload; a multiple of 256 KiB, as GCS asks."""
 _SESSIONS = 3
 """Resumable uploads started for one publish before giving up: GCS may forget a session."""
-_CONNECT_S = 20.0
+_CONNECT_S = 5.0
 _PIECE_BYTES = 256 << 10
 """What is sent between two looks at how fast it goes."""
 _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
@@ -136,6 +137,7 @@ class GCSStore:
         """`limiter` says how many requests are made at once; by default one for all stores of the process."""
         self._retry = retry or Retry()
         self._limiter = limiter
+        self._place = _place()
         self._calls = Calls()
         self._client: _Client | None = None
         self._transient_failures = 0
@@ -195,7 +197,6 @@ class GCSStore:
         if start >= 0 and stop is not None and stop <= start:
             self.stat(uri)
             return b""
-        ranges = f"bytes={start}" if start < 0 else f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
         request = _Request(
             f"read {uri}",
             "get",
@@ -203,7 +204,7 @@ class GCSStore:
             "b/{}/o/{}",
             bucket_and_key(uri, "gs"),
             {"alt": "media"},
-            {} if start == 0 and stop is None else {"Range": ranges},
+            range_header(start, stop),
             answers=frozenset({416}),
         )
 
@@ -211,13 +212,7 @@ class GCSStore:
             if response.status == 416:
                 return b""
             if response.status == 206:
-                first, size = _content_range(response)
-                begin, end = clip(start, stop, size)
-                if first > begin or first + len(response.body) < end:
-                    raise _cut(f"bytes {first} to {first + len(response.body)} arrived, expected {begin} to {end}")
-                return (
-                    response.body if end - begin == len(response.body) else response.body[begin - first : end - first]
-                )
+                return part_of(response.body, response.headers.get("Content-Range"), start, stop, _cut)
             body = _whole_body(response)
             begin, end = clip(start, stop, len(body))
             return body[begin:end]
@@ -258,7 +253,7 @@ class GCSStore:
             tries += 1
             return self._once(request).status
 
-        status = self._retry.call(request.what, attempt)
+        status = self._retry.call(request.what, attempt, self._place)
         if tries > 1 and status in (404, 412):
             # The answer of an earlier try was lost, and what was to go is gone, by it or by others.
             return True
@@ -411,7 +406,7 @@ class GCSStore:
             return response
 
         while True:
-            response = self._retry.call(f"upload {uri}", attempt)
+            response = self._retry.call(f"upload {uri}", attempt, self._place)
             if response.status != 308:
                 return response
 
@@ -425,7 +420,7 @@ class GCSStore:
             "b/{}/o/{}",
             bucket_and_key(uri, "gs"),
             {"alt": "media", "generation": object.generation},
-            {"Range": f"bytes={start}-{stop - 1}"},
+            range_header(start, stop),
             answers=frozenset({404}),
         )
 
@@ -433,9 +428,7 @@ class GCSStore:
             if response.status == 404:
                 return None
             if response.status == 206:
-                if _content_range(response)[0] != start:
-                    raise _cut(f"the range {response.headers['Content-Range']} arrived, expected {start} to {stop}")
-                body = response.body
+                body = part_of(response.body, response.headers.get("Content-Range"), start, stop, _cut)
             else:
                 body = _whole_body(response)[start:stop]
             if len(body) != stop - start:
@@ -460,7 +453,7 @@ class GCSStore:
     def _ask(self, request: _Request, parse: Callable[[_Response], T]) -> T:
         """Returns what `parse` makes of the answer. Makes the request until it is answered in whole: `parse` raises
         TransientStorageError for an answer that is cut, whatever its status."""
-        return self._retry.call(request.what, lambda: parse(self._once(request)))
+        return self._retry.call(request.what, lambda: parse(self._once(request)), self._place)
 
     def _once(self, request: _Request) -> _Response:
         """Makes the request, once."""
@@ -543,6 +536,9 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             )
             raise TransientStorageError(f"{type(error).__name__}: {error}") from error
         response = _Response(status, headers, body)
+        if _is_of_gcs(response):
+            # Also if it refuses: it is there.
+            REACHED.add(_place())
         if status >= 300 and status not in request.answers:
             raise _error(request, response)
         return response
@@ -602,6 +598,13 @@ def _is_emulated() -> bool:
     return os.environ.get("STORAGE_EMULATOR_HOST", "") not in ("", "default")
 
 
+def _place() -> Place:
+    """Returns the service, as a place that has answered or not."""
+    if _is_emulated():
+        return Place(f"GCS at {os.environ['STORAGE_EMULATOR_HOST']}", "STORAGE_EMULATOR_HOST")
+    return Place("GCS", "proxies")
+
+
 def _error(request: _Request, response: _Response) -> StorageError:
     """Returns the error that a refusing answer stands for."""
     status, (message, reason) = response.status, _reason(response)
@@ -613,6 +616,11 @@ def _error(request: _Request, response: _Response) -> StorageError:
     if status == 404:
         return ObjectNotFound(f"{request.what}: it does not exist, or its bucket does not; {said}")
     return StorageError(f"{request.what}: {said}, which a retry would not change; expected success")
+
+
+def _is_of_gcs(response: _Response) -> bool:
+    """Returns whether GCS, or what speaks its language, made an answer, and no proxy or web server."""
+    return "x-guploader-uploadid" in map(str.lower, response.headers) or b'"error"' in response.body[:1000]
 
 
 def _denied(what: str, why: str) -> PermissionDenied:
@@ -631,7 +639,7 @@ def _reason(response: _Response) -> tuple[str, str]:
     except (OSError, EOFError, zlib.error):
         return "", ""
     except (ValueError, LookupError, TypeError, AttributeError):
-        return text.strip()[:200], ""
+        return " ".join(text.split())[:200], ""
 
 
 def _plain(headers: Mapping[str, str], body: bytes) -> bytes:
@@ -721,20 +729,6 @@ def _compare_checksum(response: _Response, body: bytes) -> None:
         name, _, expected = part.strip().partition("=")
         if name == "crc32c" and (found := _crc32c(google_crc32c.value(body))) != expected:
             raise _cut(f"the bytes that arrived have the CRC-32C {found}, expected {expected}")
-
-
-def _content_range(response: _Response) -> tuple[int, int]:
-    """Returns the first byte's position and the object's size from `Content-Range: bytes 0-9/100`."""
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
-    if found is None:
-        raise _cut(
-            "a part of an object arrived without its position (Content-Range "
-            f"{response.headers.get('Content-Range')!r})"
-        )
-    first, last, size = map(int, found.groups())
-    if len(response.body) != last + 1 - first:
-        raise _cut(f"{len(response.body)} bytes arrived for the range {found.group()}")
-    return first, size
 
 
 def _received(response: _Response, size: int) -> int:

@@ -1,4 +1,5 @@
-"""A seekable stream over an object that is read by ranges: few large requests in sequence, small ones at random.
+"""Parts of objects: what to ask for and what arrived; and a seekable stream over an object that is read by ranges, with
+few large requests in sequence and small ones at random.
 
 It knows nothing of any store: a function that fetches `start` to `stop` is handed in.
 """
@@ -6,8 +7,12 @@ It knows nothing of any store: a function that fetches `start` to `stop` is hand
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
+
+from curate.errors import TransientStorageError
+from curate.storage.protocol import clip
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -24,6 +29,39 @@ TAIL_BYTES = 64 << 10
 WHOLE_BYTES = 64 << 20
 """The most that one request fetches when the caller wants all the rest."""
 _BUFFER_BYTES = 128 << 10
+
+
+def range_header(start: int, stop: int | None) -> dict[str, str]:
+    """Returns the headers that ask for what `Store.read` means by `start` and `stop`; none for the whole.
+
+    >>> range_header(2, 9), range_header(-4, None), range_header(0, None)
+    ({'Range': 'bytes=2-8'}, {'Range': 'bytes=-4'}, {})
+    """
+    if (start, stop) == (0, None):
+        return {}
+    return {"Range": f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"}
+
+
+def part_of(
+    body: bytes, told: str | None, start: int, stop: int | None, cut: Callable[[str], TransientStorageError]
+) -> bytes:
+    """Returns bytes `start` to `stop` of an object, as `Store.read` means them, of an answer that has a part of it.
+
+    `told` is its Content-Range. Raises what `cut` makes of the problem if the answer lacks some of them.
+
+    >>> part_of(b"2345", "bytes 2-5/10", 3, 6, TransientStorageError)
+    b'345'
+    """
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", told or "")
+    if found is None:
+        raise cut(f"a part of an object arrived without its position (Content-Range {told!r})")
+    first, last, size = map(int, found.groups())
+    if len(body) != last + 1 - first:
+        raise cut(f"{len(body)} bytes arrived for the range {found.group()}")
+    begin, end = clip(start, stop, size)
+    if first > begin or first + len(body) < end:
+        raise cut(f"bytes {first} to {first + len(body)} arrived, expected {begin} to {end}")
+    return body if len(body) == end - begin else body[begin - first : end - first]
 
 
 def range_stream(fetch: Callable[[int, int], bytes], size: int) -> BinaryIO:

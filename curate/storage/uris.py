@@ -1,7 +1,7 @@
 """URIs as curate writes them: `/absolute/path`, `gs://bucket/key`, `s3://bucket/key`. Pure; touches no storage.
 
-One object has one spelling, because names are compared, sorted and hashed as strings: `file://`, `gcs://` and `s3a://`
-are rewritten, local paths made absolute, and what could mean two things is refused.
+One object has one spelling, because names are compared, sorted and hashed as strings: `file://`, `local://`, `gcs://`
+and `s3a://` are rewritten, local paths made absolute, and what could mean two things is refused.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import os
 import re
 
 from curate.errors import ConfigError, did_you_mean
-from curate.log import redacted
+from curate.log import HIDDEN, redacted
 
 _SPELLED = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "memory": "memory"}
 """Schemes of stores, and how each is written."""
-SCHEMES = (*_SPELLED, "file")
+_FILES = ("file", "local")
+"""Schemes of files of this machine; that of ray.data says so, too."""
+SCHEMES = (*_SPELLED, *_FILES)
 _EXPECTED = "gs://bucket/key, s3://bucket/key, memory://bucket/key or a local path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _NOT_FILES = (
-    "local",
     "blockcache",
     "cached",
     "dask",
@@ -46,12 +47,7 @@ def normalise_input(uri: str) -> str:
     _refuse_unprintable(uri)
     if not _after_scheme(uri, uri.partition(":")[0]).strip("/"):
         raise ConfigError(f"{uri!r} names no file and no folder")
-    if _PASSWORD.search(uri):
-        raise ConfigError(
-            f"the URI of the input at {uri.rpartition('@')[2]!r} contains a password, which would be written to the "
-            "ledger; use keys, or the configuration of fsspec (~/.config/fsspec)"
-        )
-    if (shown := redacted(uri)) != uri:
+    if (shown := redacted(_PASSWORD.sub(f"://{HIDDEN}@", uri))) != uri:
         raise ConfigError(
             f"the URI of the input {shown!r} contains a secret, which would be written to the ledger; use keys, or the "
             "configuration of fsspec (~/.config/fsspec)"
@@ -84,7 +80,7 @@ def not_an_output(uri: str) -> str:
 
 
 def normalise(uri: str) -> str:
-    """Returns the one spelling of `uri`: absolute, without `file://`, without a `/` at the end.
+    """Returns the one spelling of `uri`: absolute, without `file://` or `local://`, without a `/` at the end.
 
     A local path is resolved against the working directory, `..` included; nothing is percent-decoded, links stay.
     Raises ConfigError for an unknown scheme, a missing bucket, a `.` or `..` in a key, or a control character.
@@ -99,14 +95,14 @@ def normalise(uri: str) -> str:
     _refuse_unprintable(uri)
     match = _SCHEME.match(uri)
     scheme = match.group(1) if match else ""
-    if scheme in ("", "file"):
+    if scheme in ("", *_FILES):
         path = uri
         if scheme:
             path = _after_scheme(uri, scheme)
             if not path.startswith("/"):
                 host, _, rest = path.partition("/")
                 if host != "localhost":
-                    raise ConfigError(f"{uri!r} names the host {host!r}; a local path is file:///absolute/path")
+                    raise ConfigError(f"{uri!r} names the host {host!r}; a local path is {scheme}:///absolute/path")
                 path = "/" + rest
         # abspath keeps two leading slashes, as POSIX allows it to.
         return "/" + os.path.abspath(path).lstrip("/")  # noqa: PTH100
@@ -156,7 +152,7 @@ def is_local(uri: str) -> bool:
     (True, False)
     """
     match = _SCHEME.match(uri)
-    return match is None or match.group(1) == "file"
+    return match is None or match.group(1) in _FILES
 
 
 def bucket_and_key(uri: str, scheme: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable, read_rows
+from curate.requests.reached import REACHED
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.shards import NumberedPiece, numbered
 from curate.stage.fusion import FusedScan
@@ -54,6 +55,8 @@ class StreamProgram:
         self._told_s = float("-inf")
         """When this process last said what it has measured."""
         self._ready: set[int] = set()
+        self._reached = REACHED
+        """Stores that the driver has reached: workers wait out their outages."""
 
     @property
     def pools(self) -> tuple[PoolSpec, ...]:

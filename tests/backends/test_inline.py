@@ -269,7 +269,7 @@ def test_closed_it_has_no_program(backend: InlineBackend) -> None:
 def test_a_backend_that_does_not_exist_is_refused() -> None:
     """With what there is, and what was probably meant."""
     with pytest.raises(
-        ConfigError, match=r"no backend 'inlin'; did you mean 'inline'.*; there are: ray, local, inline"
+        ConfigError, match=r"no backend 'inlin'; did you mean 'inline'.*; there are: auto, local, ray, inline"
     ):
         make_backend("inlin")
 

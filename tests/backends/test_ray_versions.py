@@ -92,8 +92,7 @@ def test_what_cannot_be_asked_need_not_be(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
-@pytest.mark.parametrize("what", ["1", "2", "pool"])
-def test_stale_workers_are_refused(tmp_path: Path, what: str) -> None:
+def test_stale_workers_are_refused(tmp_path: Path) -> None:
     """By the first task that gets there, alone or bundled, and by the first actor."""
     from ray.cluster_utils import Cluster
 
@@ -107,16 +106,17 @@ def test_stale_workers_are_refused(tmp_path: Path, what: str) -> None:
         try:
             elsewhere = tmp_path / "elsewhere"
             elsewhere.mkdir()
-            ended = subprocess.run(
-                [sys.executable, "-c", DRIVER, what],
-                env=os.environ | {"PYTHONPATH": str(HERE.parent), "RAY_ADDRESS": cluster.address},
-                cwd=elsewhere,
-                capture_output=True,
-                text=True,
-                timeout=NEVER_S,
-                check=True,
-            )
+            for what in ("1", "2", "pool"):
+                ended = subprocess.run(
+                    [sys.executable, "-c", DRIVER, what],
+                    env=os.environ | {"PYTHONPATH": str(HERE.parent), "RAY_ADDRESS": cluster.address},
+                    cwd=elsewhere,
+                    capture_output=True,
+                    text=True,
+                    timeout=NEVER_S,
+                    check=True,
+                )
+                assert f"from {stale}, and the driver runs" in ended.stdout, what + ended.stdout + ended.stderr
+                assert ended.stdout.startswith("refused: workers on "), what
         finally:
             cluster.shutdown()
-    assert f"from {stale}, and the driver runs" in ended.stdout, ended.stdout + ended.stderr
-    assert ended.stdout.startswith("refused: workers on ")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 from curate.chain.chain import Chain
@@ -15,6 +17,7 @@ from curate.errors import ConfigError
 from tests.chain.chains import FILES, STEPS, add_input, place, predicted, ran, seen
 from tests.cli.running import Curate, curate
 from tests.job.inline import everything, write_jsonl
+from tests.support.fakes import NEVER_S
 
 __all__ = ["curate", "place"]
 
@@ -37,6 +40,43 @@ def test_a_chain_that_is_up_to_date_does_nothing(chain: Chain, place: Path) -> N
     again = chain.run(backend="inline")
     assert (again.state, ran(again)) == ("complete", {})
     assert seen(place) == before
+
+
+def test_several_drivers_run_one_chain(place: Path) -> None:
+    """Each runs every step with its part of it; the bytes are those of one driver, and nothing is left to do."""
+    command = [sys.executable, "-m", "curate.cli.main", "run", "pipeline.toml", "--backend", "inline", "--json"]
+    started = [
+        subprocess.Popen([*command, "--part", f"{part}/2"], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for part in range(2)
+    ]
+    for driver in started:
+        out, err = driver.communicate(timeout=NEVER_S)
+        assert driver.returncode == 0, err.decode()
+        assert orjson.loads(out)["state"] == "complete"
+    chain = Chain.read(place / "pipeline.toml")
+    assert predicted(chain) == []
+    together = {name: data for name, data in everything(place / "out").items() if "_curate" not in name}
+    shutil.rmtree(place / "out")
+    assert ran(chain.run(backend="inline")) == ALL
+    assert together == {name: data for name, data in everything(place / "out").items() if "_curate" not in name}
+
+
+def test_several_drivers_replace_nothing(chain: Chain, place: Path, curate: Curate) -> None:
+    """What some of them would remove while others read it is for one driver alone."""
+    write_jsonl(place / "in" / "03.jsonl", [{"n": 6}, {"n": 8}])
+    for words in (("--overwrite", "kept", "--yes"), ("--redo-stale",), ()):
+        before = seen(place)
+        refused = curate("run", "pipeline.toml", "--backend", "inline", "--part", "0/2", *words)
+        if words:
+            assert (refused.code, seen(place)) == (2, before)
+            assert "then start the parts" in refused.err
+        else:
+            # Changed inputs that are no outputs of a step are kept, as by one driver.
+            assert refused.code == 0
+    assert ran(chain.run(backend="inline", redo_stale=True))["clean"] == 1
+    add_input(place, FILES)
+    assert curate("run", "pipeline.toml", "--backend", "inline", "--part", "0/2").code == 0
+    assert predicted(chain) == []
 
 
 def test_an_input_that_was_added_is_all_that_runs(chain: Chain, place: Path) -> None:

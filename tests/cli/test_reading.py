@@ -339,7 +339,7 @@ def test_rows_are_chosen_by_shard_and_reason(out: str, run: Run) -> None:
     assert [(row["shard"], orjson.loads(row["row"])["n"]) for row in rows] == [
         (f"s{n // 10}", n) for n in range(4, 30, 5)
     ]
-    assert all(row.keys() == {"shard", "input", "line", "reason", "row"} for row in rows)
+    assert all(row.keys() == {"shard", "input", "line", "at", "reason", "row"} for row in rows)
     assert all(row["line"] is None for row in rows), "the job's own code set them aside"
     chosen = run("quarantine", out, "--json", "--shard", "s1", "--reason", "OWNED")[1].splitlines()
     assert [orjson.loads(line)["shard"] for line in chosen] == ["s1", "s1"]

@@ -119,6 +119,14 @@ class TestCommand:
         assert done(places[1]) == "abcd"
         assert curate("retry", str(places[1])).code == 0
 
+    def test_several_drivers(self, places: tuple[Path, Path], curate: Curate) -> None:
+        """Each retries its part, and then helps: one whose others never begin does all."""
+        mend(places[0], *BAD)
+        assert curate("retry", str(places[1]), "--part", "1/2").code == 0
+        assert done(places[1]) == "abcd"
+        refused = curate("retry", str(places[1]), "--part", "2/2", "--json")
+        assert (refused.code, "is out of range" in refused.err) == (2, True)
+
     def test_nothing_failed(self, places: tuple[Path, Path], curate: Curate) -> None:
         """Then nothing runs, and it is not called complete: `e` is still to be run. For scripts it is a run of none."""
         mend(places[0], *BAD)

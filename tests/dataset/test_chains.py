@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pyarrow as pa
@@ -234,11 +234,20 @@ class TestRay:
         yield
         ray.shutdown()
 
+    ROWS: ClassVar[list[Row]] = [
+        {"n": n, "x": None, "text": "b", "tags": ["a"] * (n % 2), "who": None} for n in range(6)
+    ]
+
+    @pytest.mark.parametrize("first", range(0, len(OPS), 4))
+    def test_every_operator(self, first: int, tmp_path: Path) -> None:
+        """Four in a chain, each in one; alone, at night. One file is empty."""
+        check(tmp_path, [self.ROWS, [], self.ROWS * 3], "parquet", OPS[first : first + 4], "ray")
+
+    @pytest.mark.nightly
     @pytest.mark.parametrize("op", OPS, ids=repr)
     def test_every_operator_alone(self, op: Op, tmp_path: Path) -> None:
         """One file is empty."""
-        rows = [{"n": n, "x": None, "text": "b", "tags": ["a"] * (n % 2), "who": None} for n in range(6)]
-        check(tmp_path, [rows, [], rows * 3], "parquet", [op], "ray")
+        check(tmp_path, [self.ROWS, [], self.ROWS * 3], "parquet", [op], "ray")
 
     @settings(
         max_examples=examples(3),

@@ -79,11 +79,15 @@ CHAINS: dict[str, Make] = {
 }
 
 
+MARKS = ([], [pytest.mark.slow, pytest.mark.nightly], [pytest.mark.slow], [pytest.mark.slow, pytest.mark.nightly])
+"""Each chain is tried with two of the places but for the night, and each place with every other chain."""
+
+
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("chain", "where"),
     [
-        pytest.param(chain, where, marks=[] if at % 4 == number % 4 else [pytest.mark.slow])
+        pytest.param(chain, where, marks=MARKS[(at - number) % 4])
         for number, chain in enumerate(CHAINS)
         for at, where in enumerate([FIRST, LATE, LAST, NONE])
     ],

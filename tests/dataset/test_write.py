@@ -53,7 +53,7 @@ class TestWrite:
             asked.append(name)
             return InlineBackend()
 
-        monkeypatch.setattr("curate.driver.stage_run.make_backend", make)
+        monkeypatch.setattr("curate.backends.choose.make_backend", make)
         for number, (found, options) in enumerate(
             [
                 (pipeline(folder), {}),
@@ -62,7 +62,7 @@ class TestWrite:
             ]
         ):
             found.write_parquet(tmp_path / f"out{number}", **options)
-        assert asked == ["ray", "inline", "ray"]
+        assert asked == ["local", "inline", "ray"]
 
     def test_an_output_that_was_deleted_is_all_that_runs(self, folder: Path, tmp_path: Path) -> None:
         """One shard, to the same bytes; and then none."""

@@ -35,6 +35,8 @@ def local(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def s3_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Emulator]:
+    # Another may have had its port.
+    monkeypatch.setattr("curate.storage.s3.probe._kept", set())
     with S3Emulator() as running:
         for name, value in running.environ.items():
             monkeypatch.setenv(name, value)

@@ -41,7 +41,7 @@ def test_a_node_that_dies_loses_no_shard(cluster: Any, local: Place, tmp_path: P
     """Its tasks are requeued at once, on the node that is left: exit 0, same bytes, exact books."""
     nodes = [cluster.add_node(**ONE_CPU) for _ in range(2)]
     cluster.wait_for_nodes()
-    env = {"RAY_ADDRESS": cluster.address}
+    env = {"RAY_ADDRESS": cluster.address, "CURATE_BACKEND": "ray"}
     source = local.write("in", corpus(sizes=(60, 30, 60, 0, 70, 10, 40)))
     whole = run(CURATION, "--backend", "inline", "--json", "--input", source, "--output", f"{local.root}/whole")
     hold, trace = tmp_path / "hold", tmp_path / "trace"
@@ -68,7 +68,7 @@ def test_no_node_yet_is_waited_for(cluster: Any, local: Place) -> None:
     """Tasks are launched although no slot is there: they are the demand that an autoscaler sees."""
     source = local.write("in", corpus(sizes=(60, 30)))
     argv = [CURATION, "--json", "--input", source, "--output", f"{local.root}/out"]
-    with Driver(argv, {"RAY_ADDRESS": cluster.address}) as driver:
+    with Driver(argv, {"RAY_ADDRESS": cluster.address, "CURATE_BACKEND": "ray"}) as driver:
         wait_until(lambda: any(name.endswith("heartbeat.json") for name in local.objects("out")), "the run begins")
         assert driver.running()
         cluster.add_node(**ONE_CPU)

@@ -255,11 +255,22 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
 # Interrupted
 
 
+def on_each_backend(ray: str = "") -> list[Any]:
+    """Returns backends, each with maps and with reduces; on Ray, with one of them, if any, but for the night."""
+    pairs = [(backend, what) for backend in ("inline", "local", "ray") for what in ("map", "reduce")]
+    marks = [
+        [pytest.mark.ray_lane] * (backend == "ray") + [pytest.mark.nightly] * (backend == "ray" and what != ray)
+        for backend, what in pairs
+    ]
+    return [pytest.param(*pair, marks=some) for pair, some in zip(pairs, marks, strict=True)]
+
+
 @pytest.mark.slow
 class TestSignals:
-    """SIGINT and SIGTERM in a stage before the last one, and between two stages."""
+    """SIGINT and SIGTERM in a stage before the last one, and between two stages. What else they do on Ray, but for the
+    night: test_signals.py."""
 
-    @pytest.fixture(params=["inline", "local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])])
+    @pytest.fixture(params=["inline", "local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])])
     def backend(self, request: pytest.FixtureRequest) -> str:
         found: str = request.param
         return found
@@ -305,7 +316,7 @@ class TestSignals:
 
         wait_until(found, f"a {what} begins")
 
-    @pytest.mark.parametrize("what", ["map", "reduce"])
+    @pytest.mark.parametrize(("backend", "what"), on_each_backend())
     def test_twice(self, bench: Bench, backend: str, what: str) -> None:
         """What runs is cancelled."""
         with self.start(bench, backend, what) as driver:
@@ -328,7 +339,7 @@ class TestSignals:
         assert not looks(bench.trace("out"))["reduce"]
         self.check(bench, ended)
 
-    @pytest.mark.parametrize("what", ["map", "reduce"])
+    @pytest.mark.parametrize(("backend", "what"), on_each_backend(ray="reduce"))
     def test_terminated(self, bench: Bench, backend: str, what: str) -> None:
         """It is gone at once; `ray job stop` kills three seconds later."""
         with self.start(bench, backend, what) as driver:

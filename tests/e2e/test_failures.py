@@ -203,6 +203,9 @@ def test_on_workers(local: Place, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
+@pytest.mark.parametrize(
+    "on_workers", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])], indirect=True
+)
 def test_a_worker_that_is_killed_is_replaced(local: Place, tmp_path: Path) -> None:
     """SIGKILL of a worker in the middle of a shard: the run ends by itself, complete, one attempt later."""
     source = local.write("in", FILES)
@@ -222,6 +225,9 @@ def test_a_worker_that_is_killed_is_replaced(local: Place, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
+@pytest.mark.parametrize(
+    "on_workers", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])], indirect=True
+)
 def test_a_worker_that_always_dies_is_given_up(local: Place) -> None:
     """Three crashes; the run ends by itself with exit code 1 and all other shards done."""
     source = local.write("in", FILES)

@@ -39,7 +39,7 @@ ROWS = "tests/e2e/jobs/rows.py"
         ("local", LENGTHS),
         pytest.param("gcs", CURATION, marks=pytest.mark.slow),
         pytest.param("s3", CURATION, marks=pytest.mark.slow),
-        pytest.param("moto", CURATION, marks=pytest.mark.slow),
+        pytest.param("moto", CURATION, marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param("local", CURATION, marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param("gcs", LENGTHS, marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param("s3", LENGTHS, marks=[pytest.mark.slow, pytest.mark.nightly]),

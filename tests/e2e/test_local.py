@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import re
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,14 @@ import pytest
 from curate.local import machine
 from curate.observe.failures import read_failures
 from tests.support.harness import (
+    Driver,
     Ended,
     Place,
     balanced,
     corpus,
     executions,
     job_summary,
+    marked,
     outputs,
     run,
     totals,
@@ -29,10 +33,14 @@ from tests.support.harness import (
 
 pytestmark = pytest.mark.slow
 TROUBLE = "tests/e2e/jobs/trouble.py"
+POOLED = "tests/e2e/jobs/pooled.py"
 FILES = corpus(sizes=(60, 30, 60, 40, 70, 10, 45, 20))
 NAMES = sorted(FILES)
 TIMEOUT_S = 8.0
 MIB = 1 << 20
+KILLS = 50
+GONE_S = 2.0
+"""How long after its driver was killed a process of a run may be there, at most."""
 
 
 @dataclass
@@ -119,3 +127,22 @@ def test_no_file_is_left_behind(work: Work, tmp_path: Path) -> None:
     while list(folder.glob("curate-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [path for path in folder.iterdir() if path.name != f"curate-{os.geteuid()}"] == []
+
+
+@pytest.mark.nightly
+def test_nothing_is_there_two_seconds_after_a_kill(local: Place) -> None:
+    """Fifty drivers, each killed at a random moment of a run with a pool: while it starts, works or ends. It prints how
+    long the last of their processes lived: an ordinary test waits for the event (tests/local/test_local.py)."""
+    source, draw, took_s = local.write("in", corpus(seed=5, sizes=(200,) * 12)), random.Random(1), []
+    for number in range(KILLS):
+        argv = [POOLED, "--input", source, "--output", f"{local.root}/{number}", "--backend", "local"]
+        with Driver([*argv, "--pause-s", "0.05", "--actor-cpus", "0", "--actors", "2"]) as driver:
+            time.sleep(draw.uniform(0.0, 4.0))
+            driver.signal(signal.SIGKILL)
+            killed_s = time.monotonic()
+            while left := marked(driver.mark):
+                assert time.monotonic() < killed_s + 60, left
+            took_s.append(time.monotonic() - killed_s)
+    took_s.sort()
+    print(f"gone after {took_s[KILLS // 2]:.2f} s (median of {KILLS}), {took_s[-1]:.2f} s at most")  # noqa: T201
+    assert took_s[-1] < GONE_S, took_s

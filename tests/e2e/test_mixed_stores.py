@@ -11,8 +11,15 @@ from tests.support.harness import CURATION, Place, corpus, outputs, run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "target"), [("files", "bucket"), ("bucket", "files")])
-@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])])
+@pytest.mark.parametrize(
+    ("source", "target", "backend"),
+    [
+        ("files", "bucket", "inline"),
+        ("bucket", "files", "inline"),
+        pytest.param("files", "bucket", "ray", marks=pytest.mark.ray_lane),
+        pytest.param("bucket", "files", "ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly]),
+    ],
+)
 def test_the_bytes_do_not_depend_on_where_they_come_from_or_go(
     source: str, target: str, backend: str, emulator: GcsEmulator, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,6 @@ from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import ConfigError
 from curate.graph.entry import dry_run
 from curate.observe.job import read_status
-from tests.dedup.corpus import corpus as texts
 from tests.e2e.jobs.curation import Curation
 from tests.e2e.test_exchange import Bench as Sorting
 from tests.e2e.test_exchange import files
@@ -42,16 +42,18 @@ from tests.support.ledgers import heartbeat
 from tests.support.workbench import Bench, NoBackend, complete
 
 DRIVERS = 4
+BUCKETS_AT_NIGHT = pytest.mark.parametrize(
+    "place", ["local", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gcs", "s3"))], indirect=True
+)
+"""What drivers do for one another is the same in a bucket; `test_same_bytes` has four of them there."""
 
 
-def together(zygotes: list[Zygote], argv: tuple[str, ...], **request: Any) -> list[Ended]:
-    """Runs a job in as many parts as there are zygotes, all at once."""
-    with ThreadPoolExecutor(len(zygotes)) as pool:
-        asked = [
-            pool.submit(one.run, *argv, "--part", f"{number}/{len(zygotes)}", **request)
-            for number, one in enumerate(zygotes)
-        ]
-        return [future.result() for future in asked]
+def parts_of(argv: Sequence[str], **killed: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the requests of a job in as many parts as there are drivers; `part_2` says when that one is killed."""
+    return [
+        {"argv": (*argv, "--part", f"{number}/{DRIVERS}"), **killed.get(f"part_{number}", {})}
+        for number in range(DRIVERS)
+    ]
 
 
 @pytest.fixture
@@ -155,11 +157,15 @@ def test_a_driver_in_the_way_is_refused(bench: Bench, there: str, here: str | No
     assert clock.sleeps == [BETWEEN_LOOKS_S]
 
 
-def test_another_job_is_refused(bench: Bench) -> None:
-    """Drivers of other parameters do not mix, whatever their parts."""
+def test_another_job_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of other parameters or of other code do not mix, whatever their parts."""
     bench.run(limit=1, part="0/2")
     bench.parameters = {"short": 25}
     with pytest.raises(ConfigError, match="short"):
+        bench.run(part="1/2", backend=NoBackend())
+    bench.parameters = {}
+    monkeypatch.setattr(Curation, "version", "another")
+    with pytest.raises(ConfigError, match="version: made with '1', you asked for 'another'"):
         bench.run(part="1/2", backend=NoBackend())
 
 
@@ -208,17 +214,16 @@ def test_four_at_once(place: Place, tmp_path: Path) -> None:
     """Each shard is done once, but for the few that two begin within a heartbeat. The next run finds nothing to do."""
     source = place.write("in", corpus(sizes=(30, 3, 20, 1) * 10))
     common = (CURATION, "--backend", "inline", "--json", "--pause-s", "0.05", "--input", source)
-    with ExitStack() as stack:
-        zygotes = [stack.enter_context(Zygote(tmp_path / f"z{n}", place.env)) for n in range(DRIVERS)]
-        alone = zygotes[0].run(*common, "--output", f"{place.root}/alone")
+    with Zygote(tmp_path / "zygote", place.env) as zygote:
+        alone = zygote.run(*common, "--output", f"{place.root}/alone")
         assert alone.code == 0, alone.err
         argv = (*common, "--output", f"{place.root}/parts", "--trace", str(tmp_path / "trace"))
-        ended = together(zygotes, argv)
+        ended = zygote.together(parts_of(argv))
         check(place, ended, alone)
         # Each asks one shard for the schema, and may meet each other one once.
         assert executions(tmp_path / "trace").total() <= 40 + DRIVERS + DRIVERS * (DRIVERS - 1)
         assert len({one.json["part"] for one in ended}) == DRIVERS
-        calls = zygotes[0].run(*argv, "--part", "0/4").json["storage_calls"]
+        calls = zygote.run(*argv, "--part", "0/4").json["storage_calls"]
         assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0)
     shown = {run.part for run in read_status(f"{place.root}/parts", SystemClock().now()).runs}
     # One that came when all was done has left nothing.
@@ -227,6 +232,7 @@ def test_four_at_once(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@BUCKETS_AT_NIGHT
 def test_killed_at_random_moments(place: Place, tmp_path: Path) -> None:
     """Again and again, each of three at another moment, until all get through. Each kill costs what was running."""
     rng = random.Random(3)
@@ -256,46 +262,21 @@ def test_killed_at_random_moments(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@BUCKETS_AT_NIGHT
 def test_a_sort_with_exchanges(place: Place, tmp_path: Path) -> None:
     """They do each stage together, and begin the next when all of it is there; one that dies is not waited for."""
     bench = Sorting(place, tmp_path / "bench", ("--twice",), files(12))
-    env = bench.env | {"SORTING_BYTES": "2000"}
-    with ExitStack() as stack:
-        zygotes = [stack.enter_context(Zygote(tmp_path / f"z{n}", env)) for n in range(DRIVERS)]
-        alone = zygotes[0].run(*bench.argv("whole"))
+    with Zygote(tmp_path / "zygote", bench.env | {"SORTING_BYTES": "2000"}) as zygote:
+        alone = zygote.run(*bench.argv("whole"))
         assert alone.code == 0, alone.err
-        for name, kill in (("all", None), ("one-less", 0.4)):
-            with ThreadPoolExecutor(DRIVERS) as pool:
-                asked = []
-                for number, one in enumerate(zygotes):
-                    killed = {"kill_after_s": kill} if kill and number == 2 else {}
-                    argv = bench.argv(name, "--part", f"{number}/{DRIVERS}")
-                    asked.append(pool.submit(one.run, *argv, **killed))
-                ended = [future.result() for future in asked]
-            codes = [one.code for number, one in enumerate(ended) if kill is None or number != 2]
+        for name, killed in (("all", {}), ("one-less", {"part_2": {"kill_after_s": 0.4}})):
+            ended = zygote.together(parts_of(bench.argv(name), **killed))
+            codes = [one.code for number, one in enumerate(ended) if f"part_{number}" not in killed]
             assert set(codes) == {0}, "\n".join(one.err for one in ended)
             assert outputs(place.objects(name)) == outputs(place.objects("whole"))
             assert not [one for one in place.objects(name) if one.startswith("_curate/stages/")]
-            last = zygotes[0].run(*bench.argv(name))
+            last = zygote.run(*bench.argv(name))
             assert (last.code, last.json["tasks"]["attempts"]) == (0, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("job", ["toxicity", "dedup_minhash"])
-def test_built_in_jobs(place: Place, tmp_path: Path, job: str) -> None:
-    """The jobs that curate brings, one without exchanges and one of several stages with a side input."""
-    tables = texts(600, 12, seed=5, words=30).shards
-    rows = [[{"id": str(row["id"]), "text": row["text"]} for row in table.to_pylist()] for table in tables]
-    made = {f"{n:02}.jsonl": b"".join(orjson.dumps(row) + b"\n" for row in some) for n, some in enumerate(rows)}
-    common = (f"jobs/{job}.py", "--backend", "inline", "--json", "--input", place.write("in", made))
-    with ExitStack() as stack:
-        zygotes = [stack.enter_context(Zygote(tmp_path / f"z{n}", place.env)) for n in range(DRIVERS)]
-        alone = zygotes[0].run(*common, "--output", f"{place.root}/alone")
-        assert alone.code == 0, alone.err
-        ended = together(zygotes, (*common, "--output", f"{place.root}/parts"))
-    assert [one.code for one in ended] == [0] * DRIVERS, "\n".join(one.err for one in ended)
-    assert outputs(place.objects("parts")) == outputs(place.objects("alone"))
-    assert job_summary(place.objects("parts"))["rows"] == job_summary(place.objects("alone"))["rows"]
 
 
 SHARDS = 400

@@ -114,6 +114,9 @@ def killing(trace: Path, times: int) -> Iterator[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
+@pytest.mark.parametrize(
+    "on_workers", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])], indirect=True
+)
 def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
     """Run again until it gets through: the same bytes and books, nothing foreign, no actor left behind."""
     rng = random.Random(3)
@@ -146,6 +149,9 @@ def _calls(trace: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
+@pytest.mark.parametrize(
+    "on_workers", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])], indirect=True
+)
 def test_actors_that_cannot_be_made(local: Place) -> None:
     """The run ends with the reason and its traceback, at once, exit 1; mended, it goes on."""
     source = local.write("in", FILES)

@@ -58,7 +58,7 @@ class Work:
 
     @property
     def env(self) -> dict[str, str]:
-        return {"RAY_ADDRESS": self.address}
+        return {"RAY_ADDRESS": self.address, "CURATE_BACKEND": "ray"}
 
     def begin(self) -> None:
         """Does the first shard inline: what follows needs no task to find out the schema."""

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import curate
 from curate.errors import ConfigError
+from curate.storage.s3.probe import CREATORS
+from curate.testing.clock import FakeClock
 from tests.support.harness import Place, corpus, outputs
 from tests.support.s3_emulator import S3Emulator
 from tests.support.workbench import Bench, NoBackend, complete
@@ -39,9 +42,52 @@ def test_a_job_in_a_bucket(bench: Bench, local: Place, tmp_path: Path) -> None:
     assert calls["get"] <= 5
 
 
+def test_a_bucket_shows_once_what_it_keeps(bench: Bench, s3_emulator: S3Emulator) -> None:
+    """In each process, however many outputs it writes there."""
+    first, second = (complete(bench.run(output=name)).calls for name in ("first", "second"))
+    # Eight creators, of whom seven look at what is there, and two more uploads; one delete that deletes nothing.
+    cost = {"list": 0, "get": CREATORS - 1, "put": CREATORS + 2, "delete": 2}
+    assert first.since(second).as_dict() == cost
+    s3_emulator.reset_counts()
+    curate.range(9).sort("id").write_parquet(f"{bench.place.root}/third", backend="inline")
+    assert s3_emulator.counts()["delete"] == 0
+
+
+def test_names_of_any_characters(bench: Bench, clock: FakeClock) -> None:
+    """Of inputs, and so of outputs. A name that an output cannot have is said, and the others are there."""
+    rows = FILES["2021/RC-01.jsonl"]
+    odd = ["a b", "c+d", "100%41", "ü/日本", "e?f#g", "x" * 200]
+    bench.source = bench.place.write("odd", {f"{name}.jsonl": rows for name in odd})
+    complete(bench.run())
+    assert {f"{name}.parquet" for name in odd} <= set(bench.objects())
+    # 1,024 bytes with "data/odd/" and ".jsonl"; the name of the output is longer.
+    longest = "/".join(["ä" * 100] * 5)[:-1] + "x" * 7
+    bench.place.write("odd", {f"{longest}.jsonl": rows})
+    ended = bench.run(clock=clock)
+    assert (ended.done, ended.failed) == (len(odd), 1)
+    (group,) = ended.failures
+    assert "S3 takes 1,024; choose shorter names" in group.error
+
+
+def test_an_archived_input(bench: Bench, s3_emulator: S3Emulator, clock: FakeClock) -> None:
+    """The others are done; it is said what to do; and once it is restored, that one alone is left."""
+    uri = f"{bench.source}/2021/RC-01.jsonl"
+    s3_emulator.put(uri, FILES["2021/RC-01.jsonl"], headers={"x-amz-storage-class": "GLACIER"})
+    ended = bench.run(clock=clock)
+    assert (ended.done, ended.failed) == (len(FILES) - 1, 1)
+    (group,) = ended.failures
+    assert "the object is archived (Glacier) and cannot be read; restore it" in group.error
+    s3_emulator.put(uri, FILES["2021/RC-01.jsonl"])
+    bench.begun()
+    complete(bench.run())
+    assert bench.begun() == ["2021/RC-01.jsonl"]
+
+
 def test_an_output_is_refused_where_two_creators_can_win(bench: Bench, s3_emulator: S3Emulator) -> None:
-    """Nothing is left there; inputs may be read from such a service."""
+    """Nothing is left there; inputs may be read from such a service. A job of several stages is refused, too."""
     s3_emulator.creates = "lax"
+    with pytest.raises(ConfigError, match="does not keep If-None-Match"):
+        curate.range(9).sort("id").write_parquet(f"{bench.place.root}/out", backend="inline")
     with pytest.raises(ConfigError, match=rf"the service at {s3_emulator.url} does not keep If-None-Match"):
         bench.run()
     assert bench.objects() == {}

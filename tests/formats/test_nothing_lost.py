@@ -164,7 +164,7 @@ def test_wide_text_is_refused_by_its_name(pack: str, mark: bool, encoding: str, 
 
 def test_an_object_over_several_lines_is_told_as_such() -> None:
     _, bad = taken("a.json", json.dumps({"a": 1, "b": [2]}, indent=1).encode())
-    assert bad[0].reason == "malformed JSON: not one JSON object per line; jq -c . FILE writes it so"
+    assert bad[0].reason.startswith("malformed JSON: an object without its end: the line was cut off, or")
     assert len(bad) == 6
 
 

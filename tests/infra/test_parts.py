@@ -34,7 +34,8 @@ def test_slurm() -> None:
     first, last = map(int, found.groups())
     line = text.partition("\nexec ")[2].replace("\\\n", " ")
     options = given(shlex.split(line))
-    assert (options["part"], options["backend"]) == ("auto", "inline")
+    assert (options["part"], options["backend"]) == ("auto", "local")
+    assert re.search(r"^#SBATCH --cpus-per-task=[2-9]", text, re.MULTILINE)
     environ = {"SLURM_ARRAY_TASK_MIN": str(first), "SLURM_ARRAY_TASK_COUNT": str(last - first + 1)}
     parts = [Part.of_environment(environ | {"SLURM_ARRAY_TASK_ID": str(n)}) for n in range(first, last + 1)]
     assert [one.index for one in parts] == list(range(parts[0].count))
@@ -45,13 +46,24 @@ def test_kubernetes() -> None:
     spec = yaml.safe_load(KUBERNETES.read_text())["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     options = given(container["command"])
-    assert (options["part"], options["backend"]) == ("auto", "inline")
+    assert (options["part"], options["backend"]) == ("auto", "local")
     assert spec["completionMode"] == "Indexed"
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
     environ = {one["name"]: one["value"] for one in container["env"]}
     assert int(environ[PARTS]) == spec["completions"] == spec["parallelism"]
+    # Workers are as many as the limit of CPUs allows: without one, as many as the machine has for all pods.
+    assert container["resources"]["limits"].keys() == {"cpu", "memory"}
     last = Part.of_environment(environ | {"JOB_COMPLETION_INDEX": str(spec["completions"] - 1)})
     assert (last.index, last.count) == (spec["completions"] - 1, spec["completions"])
+
+
+def test_torchrun() -> None:
+    """One driver a machine, since each has a worker for every CPU."""
+    (line,) = re.findall(r"^    (torchrun .*)$", (INFRA / "README.md").read_text(), re.MULTILINE)
+    words = line.replace("…", "x").split()
+    assert "--nproc-per-node=1" in words
+    assert given(words)["part"] == "auto"
+    assert Part.of_environment({"RANK": "3", "WORLD_SIZE": "32"}).index == 3
 
 
 @pytest.mark.parametrize("path", [SLURM, KUBERNETES], ids=lambda path: path.name)

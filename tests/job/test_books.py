@@ -173,7 +173,12 @@ class TestQuarantine:
         write_jsonl(tmp_path / "in" / "a.jsonl", do("quarantine", "keep"))
         run_job(Scripted(), tmp_path / "in", tmp_path / "out")
         assert quarantined(tmp_path / "out") == [
-            {"line": 0, "reason": "set aside", "row": '{"id":"r0","do":"quarantine"}'}
+            {
+                "line": 0,
+                "at": "lines 1 to 2 of the shard",
+                "reason": "set aside",
+                "row": '{"id":"r0","do":"quarantine"}',
+            }
         ]
 
     @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ class TestParameters:
             (["--max-in-flight", "0"], "Invalid value for '--max-in-flight'"),
             (["--target-task-seconds", "0"], "--target-task-seconds 0.0 is not a time above 0"),
             (["--target-task-seconds", "nan"], "--target-task-seconds nan is not a time above 0"),
-            (["--backend", "dask"], "'dask' is not one of 'ray', 'local', 'inline'"),
+            (["--backend", "dask"], "'dask' is not one of 'auto', 'local', 'ray', 'inline'"),
             (["data/a.jsonl", "data/b.jsonl"], "was a glob not quoted? write --input 'data/*.jsonl'"),
             (["--input", "nohost://x/y"], "scheme 'nohost'"),
             (["--input", "~nobody-of-that-name/x"], "names the home of a user that does not exist"),

@@ -95,6 +95,50 @@ def test_workers_end_with_their_driver(how: str, tmp_path: Path) -> None:
                 os.killpg(driver.pid, signal.SIGKILL)
 
 
+SLOW = """
+import os, time
+from dataclasses import dataclass
+if str(os.getpid()) != os.environ["DRIVER"]:
+    with open("importing", "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(1000)
+@dataclass
+class Program:
+    key: str = "slow"
+    def run(self, payload):
+        yield payload
+"""
+IMPORTING = """
+import os
+os.environ["DRIVER"] = str(os.getpid())
+import slow
+from curate.local.backend import LocalBackend
+from curate.runtime.protocol import Resources
+
+backend = LocalBackend()
+backend.start(Resources())
+backend.load(slow.Program())
+backend.launch(1, 1, 1)
+while True:
+    backend.poll(1.0)
+"""
+
+
+def test_the_driver_is_killed_while_modules_are_imported(tmp_path: Path) -> None:
+    """The fork server, which does nothing else then, ends in the middle of it, and its files go."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    environ = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "TMPDIR": str(folder)}
+    with subprocess.Popen([sys.executable, "-c", IMPORTING], env=environ, cwd=tmp_path) as driver:
+        pid = int(
+            wait_until(lambda: (tmp_path / "importing").exists() and (tmp_path / "importing").read_text(), "it does")
+        )
+        driver.kill()
+    wait_until(lambda: not alive(pid), "the server ends")
+    wait_until(lambda: not list(folder.iterdir()), "its files are gone")
+
+
 def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> None:
     """What ran is lost, which is no fault of its shards; what is launched then runs."""
     hold = tmp_path / "hold"
@@ -108,6 +152,27 @@ def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> Non
     wait_until(lambda: not alive(pid), "its worker ends with it")
     backend.launch(2, [(abs, -2)], 1)
     assert polled(backend, ends(1))[0] == Message(2, [2])
+
+
+def test_the_fork_server_is_killed_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the very moment in which it is told what to import: another one is started, and nobody is told."""
+    monkeypatch.setattr(machine, "cpus", lambda: 1.0)
+    monkeypatch.setattr(
+        spawner.ForkServer, "alive", lambda one: one.owner == os.getpid() and one._process.returncode is None
+    )
+    monkeypatch.setenv("ANOTHER_SETTING", "1")
+    spawner.start()
+    os.kill(server(), signal.SIGKILL)
+    os.waitid(os.P_PID, server(), os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(spawner.ForkServer, "outdated", lambda _: False)
+    assert spawner._server is not None
+    spawner._server.imported.clear()
+    made = LocalBackend()
+    made.start(Resources())
+    made.load(Calling())
+    made.launch(1, [(abs, -3)], 1)
+    assert polled(made, ends(1))[0] == Message(1, [3])
+    made.close()
 
 
 def test_what_a_worker_has_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from curate.ledger import layout
 from curate.ledger.compression import compress
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import match_outputs
-from curate.observe.failures import JobFailures, failed_now, read_failures
+from curate.observe.failures import JobFailures, failed_now, read_failures, read_outcomes
 from curate.observe.job import NoJobError
 from curate.tasks.events import Outcome
 from tests.job.inline import refusing
@@ -115,7 +115,8 @@ class TestFailedNow:
         ledger = make_job(f"memory://failed-{id(outcomes)}/out", total=TOTAL, done=2)
         listing = ledger.list()
         plan = ledger.read_plan(listing)
-        found = failed_now(Scripted(ledger.store, ledger.root), listing, plan, match_outputs(plan, listing, SUFFIX))
+        outcomes = read_outcomes(Scripted(ledger.store, ledger.root), listing, plan)
+        found = failed_now(outcomes, match_outputs(plan, listing, SUFFIX))
         last = {rank: outcome for _, rank, outcome in times if outcome != RETRY}
         assert list(np.flatnonzero(found)) == [rank for rank in range(2, TOTAL) if last.get(rank) == FAILED]
 

@@ -148,7 +148,7 @@ CASES = {
         PipelineMetrics((read(10), pool(80, 100)), 100, 100, inline=True, flow=Flow(waited_s=92, consumer_s=8)),
         "map(Model) is the bottleneck: it took 89 % of the time of the tasks, which were busy 90 % of the time; 100 % "
         "of that "
-        'it waited for something other than a CPU; backend="ray" would run more concurrent tasks',
+        'it waited for something other than a CPU; backend="auto" would run more concurrent tasks',
     ),
     "nothing": (
         PipelineMetrics((read(1), step(3)), 100, 200, flow=Flow(waited_s=99)),

@@ -36,9 +36,9 @@ def test_jobs_are_known_newest_first() -> None:
     assert [entry["output"] for entry in list_jobs()] == ["gs://b/c", "gs://b/b", "gs://b/a"]
     register("gs://b/a", "job-a", "run2", 200.0)
     assert list_jobs() == [
-        {"output": "gs://b/a", "job": "job-a", "started": 200.0},
-        {"output": "gs://b/c", "job": "job-c", "started": 102.0},
-        {"output": "gs://b/b", "job": "job-b", "started": 101.0},
+        {"output": "gs://b/a", "job": "job-a", "run_id": "run2", "started": 200.0},
+        {"output": "gs://b/c", "job": "job-c", "run_id": "run", "started": 102.0},
+        {"output": "gs://b/b", "job": "job-b", "run_id": "run", "started": 101.0},
     ]
 
 

@@ -53,3 +53,19 @@ def test_a_job_that_says_what_it_is_imports_no_engine(tmp_path: Path) -> None:
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=tmp_path)
         # pyarrow.parquet imports fsspec, which takes 7 ms.
         assert not set(orjson.loads(ran.stdout)) & (HEAVY - {"fsspec"})
+
+
+def test_a_job_by_default_imports_no_ray(tmp_path: Path) -> None:
+    """Where there is no cluster to join, neither the driver does, nor a worker."""
+    program = (
+        "import sys, json, curate\n"
+        "found = curate.range(5).map(lambda _: {'ray': 'ray' in __import__('sys').modules})\n"
+        "assert found.write_json('out').state == 'complete'\n"
+        "assert found.write_json('out').dispatched == 0\n"
+        "workers = curate.read_json('out').unique('ray')\n"
+        f"print(json.dumps([workers, {LOADED}]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=tmp_path)
+    workers, loaded = orjson.loads(ran.stdout)
+    assert workers == [False]
+    assert "ray" not in loaded

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from curate.errors import ObjectNotFound, TransientStorageError
+from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.testing.clock import FakeClock
 
@@ -59,6 +60,58 @@ def test_no_attempt_starts_after_the_deadline(clock: FakeClock) -> None:
     assert 2 <= flaky.calls <= 5
     assert clock.time_s - started_s <= 30.0 + 7.0
     assert str(caught.value.__cause__) == f"failure {flaky.calls}"
+
+
+class TestFirstLook:
+    """A place that never answered is a wrong address, until it answers."""
+
+    PLACE = Place("S3 at http://minio:9000", "AWS_ENDPOINT_URL")
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(REACHED, "_places", set())
+
+    def seconds(self, clock: FakeClock, problem: str) -> float:
+        """Returns after how many seconds a call is given up."""
+        started_s = clock.time_s
+        with pytest.raises(TransientStorageError, match=problem) as caught:
+            Retry(clock=clock).call("list s3://b/", Flaky(10**6, clock, takes_s=0.1), self.PLACE)
+        assert "\n" not in str(caught.value)
+        return clock.time_s - started_s
+
+    def test_it_is_said_within_seconds(self, clock: FakeClock) -> None:
+        """In one line, with the next step; and not after a deadline that is shorter."""
+        problem = (
+            r"^list s3://b/: S3 at http://minio:9000 cannot be reached: failure \d+ \(\d+ attempts in \d s\); check "
+            r"AWS_ENDPOINT_URL and the network, then run again$"
+        )
+        for _ in range(20):
+            assert 0.1 <= self.seconds(clock, problem) <= 5.1
+        with pytest.raises(TransientStorageError):
+            Retry(clock=clock, deadline_s=0.0).call("x", flaky := Flaky(9), self.PLACE)
+        assert flaky.calls == 1
+
+    def test_one_answer_makes_patient(self, clock: FakeClock) -> None:
+        """Of any call, and in the middle of one too: the service refused, but in its own words."""
+        Retry(clock=clock).call("x", Flaky(2), self.PLACE)
+        assert 60 < self.seconds(clock, "the store is unreachable or throttled") <= 120.1
+        elsewhere = Place("S3 at http://other:9000", "AWS_ENDPOINT_URL")
+        assert elsewhere not in REACHED
+        flaky = Flaky(10)
+
+        def busy() -> int:
+            REACHED.add(elsewhere)
+            return flaky()
+
+        assert Retry(clock=clock).call("x", busy, elsewhere) == 11
+
+    def test_workers_know_what_their_driver_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It travels with the program: one that begins in an outage is as patient as those before it."""
+        REACHED.add(self.PLACE)
+        shipped = pickle.dumps(REACHED)
+        monkeypatch.setattr(REACHED, "_places", set())
+        assert pickle.loads(shipped) is REACHED
+        assert self.PLACE in REACHED
 
 
 def test_other_errors_pass_at_once(clock: FakeClock) -> None:

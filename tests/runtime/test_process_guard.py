@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import curate
+
 ROOT = Path(__file__).parents[2]
 
 HARMS = """
@@ -166,3 +168,13 @@ def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     warned = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
     failed = [one for one in warned if one["event"].startswith("shard failed") and one["kind"] != "lost"]
     assert {one["shard"] for one in failed} == {"in-07"}
+
+
+def test_what_a_program_removes_between_runs_stays_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in this process gives back what it found itself, and not what an earlier one did."""
+    monkeypatch.setenv("OF_THE_PROGRAM", "1")
+    rows = curate.range(2).map(lambda row: row)
+    assert rows.count() == 2
+    monkeypatch.delenv("OF_THE_PROGRAM")
+    assert rows.take_all() == [{"id": 0}, {"id": 1}]
+    assert "OF_THE_PROGRAM" not in os.environ

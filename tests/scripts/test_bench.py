@@ -355,13 +355,13 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.ray_lane
-def test_exchange_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
-    """Every exchange is done by all, checked and judged; the first of them, but for the night."""
-    contests = [*exchange.CONTESTS] if mode is Mode.NIGHTLY else [*exchange.CONTESTS][:1]
-    parts = [argument for part in contests for argument in ("--only", part)]
+def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
+    """Every exchange is done by all, checked and judged."""
+    parts = [argument for part in exchange.CONTESTS for argument in ("--only", part)]
     code, said = bench("exchange", *parts, "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
-    assert said.count("curate, to Ray Data") == len(contests)
+    assert said.count("curate, to Ray Data") == len(exchange.CONTESTS)
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 
@@ -404,14 +404,14 @@ def test_memory_of_a_small_sort(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.ray_lane
 def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
-    """Every part does its work on both, checks it, and judges it; those that are like others, at night. The exit code
-    is whether a target was missed."""
+    """Every part does its work on both, checks it, and judges it: one of them, but for the night. The exit code is
+    whether a target was missed."""
     sizes = ["--megabytes", "2", "--files", "40", "--blocks", "40", "--batches", "64", "--rounds", "1"]
-    parts = map.PARTS if mode is Mode.NIGHTLY else ("write", "first", "pool")
+    parts = map.PARTS if mode is Mode.NIGHTLY else ("write",)
     only = [argument for part in parts for argument in ("--only", part)]
     code, said = bench("map", *only, *sizes, "--scratch", str(tmp_path))
-    assert said.count("curate, to Ray Data: ") == len(parts) - 1
-    assert said.count("actor busy: ") == 1
+    assert said.count("curate, to Ray Data: ") == len(parts) - ("pool" in parts)
+    assert said.count("actor busy: ") == ("pool" in parts)
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 
@@ -437,6 +437,7 @@ def test_memory_at_a_tiny_size() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.ray_lane
 def test_service_at_a_tiny_size(tmp_path: Path) -> None:
     """A service of its own for each run; every batch is served once, which ends the bench if it is not."""

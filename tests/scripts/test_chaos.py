@@ -30,12 +30,20 @@ def test_some_episodes_end_as_undisturbed_runs_do() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ray_lane
+def test_some_episodes_on_worker_processes() -> None:
+    """The same without Ray: on one backend alone, by its name."""
+    ended = chaos("--seed", "2", "--minutes", "0.2", "--backend", "local")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert " local " in ended.stdout
+    assert " inline " not in ended.stdout
+
+
+@pytest.mark.slow
 def test_what_differs_is_found() -> None:
     """A job whose bytes depend on luck fails its episode, and the command that repeats it is printed."""
     # The disturbed runs drop shorter texts than the undisturbed one, as if their trouble had changed what they do.
     ended = subprocess.run(
-        [sys.executable, "-c", _with_other_parameter(), "--seed", "2", "--episode", "1", "--no-ray"],
+        [sys.executable, "-c", _with_other_parameter(), "--seed", "2", "--episode", "1", "--backend", "inline"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": "scripts"},
         capture_output=True,
@@ -44,7 +52,7 @@ def test_what_differs_is_found() -> None:
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "outputs differ" in ended.stdout
-    assert "repeat it with: scripts/chaos --seed 2 --episode 1" in ended.stdout
+    assert "repeat it with: scripts/chaos --seed 2 --episode 1 --backend inline" in ended.stdout
 
 
 def _with_other_parameter() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,6 +29,12 @@ def crashing(row: dict[str, Any]) -> dict[str, Any]:
 
     if row["n"] % 10 == 7:
         os._exit(1)
+    return row
+
+
+def crashing_at_nine(row: dict[str, Any]) -> dict[str, Any]:
+    if row["n"] % 10 == 9:
+        raise curate.BadRow("nine")
     return row
 
 
@@ -83,15 +90,113 @@ def test_lines_of_a_dataset(tmp_path: Path, name: str, isolate: bool) -> None:
     assert mine == lines_of(tmp_path / "in" / name)
 
 
-def test_behind_a_step_that_drops_rows(tmp_path: Path) -> None:
-    """It is not known, and nothing is made up."""
+def places(out: Path, reason: str) -> list[tuple[str, int, str]]:
+    """Shard, line and place in words of the rows that were set aside for a reason."""
+    found = quarantined(find_job(str(out)))
+    return [(shard, row.line, row.at) for shard, row in found if row.reason == reason]
+
+
+@pytest.mark.parametrize("size", [None, 1])
+def test_after_a_step_that_drops_rows(tmp_path: Path, size: int | None) -> None:
+    """The line is not known: the row has the number that it had for the step, in an actor as well."""
     (tmp_path / "a.jsonl").write_bytes(mixed())
-    ds = curate.read_json(tmp_path / "a.jsonl").filter(curate.col("n") > 3).map(raising)
+    compute = curate.ActorPool(size=size) if size else None
+    ds = curate.read_json(tmp_path / "a.jsonl").filter(curate.col("n") > 3).map(raising, compute=compute)
     ds.write_parquet(tmp_path / "out", backend="inline", max_bad_rows="100%")
-    assert [line for line, reason in positions(tmp_path / "out") if reason == "seven"] == [0] * 10
-    sorted_ = curate.read_json(tmp_path / "a.jsonl").sort("n").map(raising)
-    sorted_.write_parquet(tmp_path / "sorted", backend="inline", max_bad_rows="100%")
-    assert [line for line, reason in positions(tmp_path / "sorted") if reason == "seven"] == [0] * 10
+    wanted = [("a", 0, f"row {n - 3} of the shard, as given to map(raising)") for n in range(7, 100, 10)]
+    assert places(tmp_path / "out", "seven") == wanted
+
+
+def test_after_an_exchange(tmp_path: Path) -> None:
+    """The row has its number in the shard that it is in now."""
+    (tmp_path / "a.jsonl").write_bytes(mixed())
+    sorted_ = curate.read_json(tmp_path / "a.jsonl").sort("n", descending=True).map(raising)
+    sorted_.write_parquet(tmp_path / "out", backend="inline", max_bad_rows="100%")
+    wanted = [("part-00000-of-00001", 0, f"row {100 - n} of the shard") for n in range(97, 0, -10)]
+    assert places(tmp_path / "out", "seven") == wanted
+
+
+def test_before_an_exchange(tmp_path: Path) -> None:
+    """A shard has several files there: the line is that of the file, which is named."""
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_bytes(mixed())
+    ds = curate.read_json([tmp_path / "a.jsonl", tmp_path / "b.jsonl"]).map(raising).filter(curate.col("n") > 3)
+    ds = ds.map(crashing_at_nine, isolate=True).sort("n")
+    ds.write_parquet(tmp_path / "out", backend="inline", max_bad_rows="100%", keep_stages=True)
+    (stage,) = (one for one in (tmp_path / "out" / "_curate" / "stages").iterdir() if one.is_dir())
+    lines = lines_of(tmp_path / "a.jsonl")
+    wanted = [(line, f"line {line} of {tmp_path / name}.jsonl") for name in "ab" for line in lines]
+    assert [found[1:] for found in places(stage, "seven")] == wanted
+    step = "as given to map(crashing_at_nine, isolate=True)"
+    assert places(stage, "nine")[0][1:] == (0, f"row 5 of {tmp_path}/a.jsonl, {step}")
+    malformed = [row.at for _, row in quarantined(find_job(str(stage))) if "malformed" in row.reason]
+    assert malformed[0] == f"line 15 of {tmp_path}/a.jsonl"
+    assert malformed[-1].endswith(f" of {tmp_path}/b.jsonl")
+
+
+class Quarantining(curate.Job):
+    version = "1"
+    batch_size = 10
+    max_bad_rows = "100%"
+    known: bool = True
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        for at, row in enumerate(batch.to_pylist()):
+            if row["n"] % 10 == 3:
+                raise curate.BadRow("three", at)
+            if row["n"] % 10 == 7:
+                self.quarantine(row, "seven", at if self.known else None)
+        return batch.filter(pc.not_equal(pc.bit_wise_and(batch["n"], 0), 1))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_quarantines_rows(tmp_path: Path, known: bool) -> None:
+    """By their positions in the batch, rows that were taken out of it counted too; else the lines of the batch."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(mixed())
+    assert run_job(Quarantining(known=known), tmp_path / "in", tmp_path / "out").books.quarantined == 20 + 11
+    lines = lines_of(tmp_path / "in" / "a.jsonl")
+    found = places(tmp_path / "out", "seven")
+    if known:
+        assert found == [("a", line, "") for line in lines]
+    else:
+        assert found[:2] == [("a", 0, "lines 2 to 16 of the shard"), ("a", 0, "lines 17 to 31 of the shard")]
+
+
+class Records(curate.FileJob):
+    version = "1"
+
+    def process_file(self, file: Any) -> Any:
+        for at, line in enumerate(file.open().read().splitlines()):
+            if line == b"bad":
+                self.quarantine({"line": line.decode()}, "bad", at)
+            else:
+                yield {"line": line.decode()}
+
+
+def test_a_job_of_files(tmp_path: Path) -> None:
+    """The position is that in the file."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.dat").write_bytes(b"one\nbad\nthree\nbad\n")
+    run_job(Records(), tmp_path / "in", tmp_path / "out")
+    assert places(tmp_path / "out", "bad") == [("a.dat", 2, ""), ("a.dat", 4, "")]
+
+
+def test_a_position_that_there_is_not(tmp_path: Path) -> None:
+    """It is a defect of the job, and says which positions there are."""
+
+    class Wrong(curate.Job):
+        version = "1"
+
+        def process(self, batch: pa.Table) -> pa.Table:
+            self.quarantine({}, "wrong", len(batch))
+            return batch
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n')
+    ended = run_job(Wrong(), tmp_path / "in", tmp_path / "out")
+    (failure,) = ended.failures
+    assert "position=1: expected the position of a row in the batch, 0 to 0" in str(failure)
 
 
 def test_lines_of_a_job(tmp_path: Path) -> None:

@@ -18,6 +18,17 @@ class TestStores(StoreContract):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "place",
+    [
+        "memory",
+        "local",
+        "gcs",
+        "s3",
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("local-named", "moto")),
+    ],
+    indirect=True,
+)
 class TestAFaultyStoreWithoutFaults(StoreContract):
     """Passes for the store that it is over: what a test sees under faults is due to those."""
 

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import fsspec
 import pyarrow.parquet as pq
@@ -108,6 +109,23 @@ def test_what_goes_wrong_on_the_web_is_told(web: str, store: ForeignStore, s3_em
         store.stat(f"{web}/x.bin")
 
 
+@pytest.mark.parametrize("name", ["a b", "c+d", "100%41", "ü/日本"])
+def test_names_on_the_web_are_those_of_addresses(s3_emulator: S3Emulator, store: ForeignStore, name: str) -> None:
+    """Quoted, or as they are if they mean nothing else; a name that means another one is not found."""
+    s3_emulator.put(f"s3://bucket/{name}", CONTENT)
+    for spelled in {name, quote(name)}:
+        found = list(store.list(f"{s3_emulator.url}/bucket/{spelled}"))
+        assert [one.uri.rpartition("/bucket/")[2] for one in found] == ([] if "%41" in spelled else [spelled])
+        assert [store.read(one.uri) for one in found] == [CONTENT] * len(found)
+
+
+def test_a_host_where_nobody_is() -> None:
+    clock = FakeClock()
+    with pytest.raises(TransientStorageError, match=r"http://127.0.0.1:9 cannot be reached.*check the address"):
+        ForeignStore(Retry(clock=clock)).stat("http://127.0.0.1:9/x.bin")
+    assert sum(clock.sleeps) < 5
+
+
 def test_a_folder_is_listed_in_order(shelf: Shelf, store: ForeignStore) -> None:
     """By code points of the whole name, and a prefix is a string."""
     names = ["a/b", "a-b", "a.b", "a b", "a/ä", "ab/z", "Z/1", "日本"]
@@ -138,10 +156,22 @@ def test_nothing_is_written(store: ForeignStore) -> None:
     assert store.may_delete(uri) is False
 
 
-def test_a_password_does_not_get_into_a_ledger() -> None:
-    with pytest.raises(ConfigError, match=r"input at 'host/x' contains a password.*use keys") as caught:
-        normalise_input("sftp://me:secret@host/x")
-    assert "secret" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("sftp://me:hunter 2@host/x", "sftp://[secret]@host/x"),
+        ("https://host/x?sig=hunter2&y=1", "https://host/x?sig=[secret]&y=1"),
+    ],
+)
+def test_a_secret_does_not_get_into_a_ledger(uri: str, shown: str) -> None:
+    """Nor into the message: a password, and the signature of an address."""
+    with pytest.raises(ConfigError, match=r"contains a secret.*use keys, or the configuration of fsspec") as caught:
+        normalise_input(uri)
+    assert repr(shown) in str(caught.value)
+    assert "hunter" not in str(caught.value)
+
+
+def test_a_user_is_no_secret() -> None:
     assert normalise_input("sftp://me@host/x/") == "sftp://me@host/x"
 
 

@@ -19,6 +19,7 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
+from curate.requests.reached import REACHED
 from curate.requests.retry import Retry
 from curate.storage.protocol import Outcome, Store
 from curate.storage.s3 import store as s3_store
@@ -27,7 +28,7 @@ from curate.storage.s3.probe import CREATORS, refuse_lax
 from curate.storage.s3.store import S3Store
 from curate.storage.writer import SIMPLE_BYTES
 from curate.testing.clock import FakeClock
-from tests.support.emulator import Cut
+from tests.support.emulator import Answer, Cut
 from tests.support.s3_emulator import S3Emulator
 
 X, NEW = "s3://bucket/x", "s3://bucket/new"
@@ -266,8 +267,8 @@ class TestProbe:
         refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000Z-abcdef")
         assert emulator.objects() == {X: CONTENT}
         assert emulator.uploads == {}
-        # Eight creators and an upload in parts; that of another ETag is refused.
-        assert emulator.counts()["put"] == CREATORS + 2
+        # Eight creators, of whom seven look at what is there, and an upload in parts; that of another ETag is refused.
+        assert emulator.counts() == {"list": 0, "get": CREATORS - 1, "put": CREATORS + 2, "delete": 1}
         assert capfd.readouterr() == ("", "")
 
     def test_one_that_lets_a_second_through_is_refused(self, emulator: S3Emulator, s3: S3Store) -> None:
@@ -334,8 +335,38 @@ class TestBadInput:
 
     def test_an_endpoint_where_nobody_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-        with pytest.raises(TransientStorageError, match=r"stat s3://bucket/x.*http://127.0.0.1:9"):
-            S3Store(Retry(clock=FakeClock(), deadline_s=5)).stat(X)
+        clock = FakeClock()
+        with pytest.raises(TransientStorageError, match=r"bucket/x: S3 at .*:9 cannot be .*check AWS_ENDPOINT"):
+            S3Store(Retry(clock=clock)).stat(X)
+        assert sum(clock.sleeps) < 5
+
+    @pytest.mark.parametrize(
+        ("answer", "error", "problem"),
+        [
+            (Answer(404, b"<html>\nno such page"), StorageError, r"is not S3 \(found 404, '<html> no such page'"),
+            (
+                Answer(200, b"<html></html>"),
+                TransientStorageError,
+                r"cannot be reached: .*found <html>, expected <L",
+            ),
+            (Answer(502, b"Bad Gateway"), TransientStorageError, r"cannot be reached: S3 answered 502 \(Bad Gateway\)"),
+            (Answer(503, b"<Error><Code>SlowDown</Code></Error>"), TransientStorageError, "within 120 s"),
+        ],
+        ids=["404", "200", "502", "503 of S3"],
+    )
+    def test_an_endpoint_that_is_something_else(
+        self, monkeypatch: pytest.MonkeyPatch, answer: Answer, error: type[StorageError], problem: str
+    ) -> None:
+        """A web server or a proxy; S3 itself is waited for, also if all that it ever said is that it is busy."""
+        with S3Emulator() as server:
+            monkeypatch.setattr(server, "_effect", lambda _: answer)
+            monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+            monkeypatch.setattr(REACHED, "_places", set())
+            with pytest.raises(error, match=problem) as caught:
+                list(S3Store(Retry(clock=(clock := FakeClock()))).list("s3://bucket/in/"))
+        assert "\n" not in str(caught.value)
+        assert "then run again" in str(caught.value)
+        assert (sum(clock.sleeps) > 60) == ("120" in problem)
 
     def test_an_endpoint_that_is_no_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "minio:9000")
@@ -359,6 +390,8 @@ class TestBadInput:
         assert s3.publish(longest, b"x").object == s3.stat(longest) == next(s3.list(longest))
         with pytest.raises(StorageError, match="the key has 1,025 bytes, and S3 takes 1,024; choose shorter names"):
             s3.publish(f"{longest}b", b"x")
+        with pytest.raises(StorageError, match=r"stat s3.*the key has 1,025 bytes"):
+            s3.stat(f"{longest}b")
 
     def test_a_bucket_in_another_region_is_found(self, emulator: S3Emulator, s3: S3Store) -> None:
         """The refusal says where, and costs one request in all."""

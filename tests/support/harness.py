@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gzip
 import hashlib
@@ -12,10 +13,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -105,8 +107,15 @@ class Ended:
         return value
 
 
+_resting: list[subprocess.Popen[str]] = []
+"""Zygotes that nobody uses now."""
+
+
 class Zygote:
-    """Runs jobs in forks of one process that has imported everything; they can be killed at a numbered operation."""
+    """Runs jobs in forks of a process that has imported everything; they can be killed at a numbered operation.
+
+    The process serves one test after the other, and ends with this one.
+    """
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self._folder = folder
@@ -114,32 +123,34 @@ class Zygote:
         self._env = dict(env or {})
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.zygote"],
-            cwd=ROOT,
-            env=os.environ | self._env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = _resting.pop() if _resting else _zygote()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=NEVER_S)
+    def __exit__(self, *raised: object) -> None:
+        if raised == (None, None, None):
+            _resting.append(self._process)
+            return
+        # It may be in the middle of a request.
+        _end(self._process)
 
     def run(self, *argv: str, **request: Any) -> Ended:
         """Runs one job file with arguments, to its end or to its kill."""
+        (ended,) = self.together([{"argv": argv, **request}])
+        return ended
+
+    def together(self, requests: Sequence[Mapping[str, Any]]) -> list[Ended]:
+        """Runs job files with arguments (`argv`) at once, each to its end or to its kill."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        out, err = self._folder / "out", self._folder / "err"
-        asked = {"argv": list(argv), "out": str(out), "err": str(err), **request}
+        texts = [(self._folder / f"out-{number}", self._folder / f"err-{number}") for number in range(len(requests))]
+        streams = [{"out": str(out), "err": str(err), "env": os.environ | self._env} for out, err in texts]
+        asked = [{**own, **one} for own, one in zip(streams, requests, strict=True)]
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the zygote died"
-        return Ended(json.loads(answer), out.read_text(), err.read_text())
+        codes = json.loads(answer)
+        return [Ended(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, texts, strict=True)]
 
     def operations(self, *argv: str) -> list[str]:
         """Runs one job file and returns the kinds of the storage operations that it took, in order."""
@@ -148,6 +159,27 @@ class Zygote:
         ended = self.run(*argv, trace=str(trace))
         assert ended.code == 0, ended.err
         return trace.read_text().splitlines()
+
+
+def _zygote() -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.zygote"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(_end, process)
+    # So that runs that are asked for at once begin at once.
+    assert process.stdout is not None
+    assert process.stdout.readline(), "the zygote did not start"
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(timeout=NEVER_S)
 
 
 @dataclass(frozen=True)
@@ -350,7 +382,10 @@ class Driver:
 
 
 def run(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = NEVER_S) -> Ended:
-    """Runs a Python file as a process of its own, to its end."""
+    """Runs a Python file as a process of its own, to its end: on the inline backend, one that a zygote forks."""
+    if argv[0].endswith(".py") and "--backend inline" in " ".join(argv):
+        with tempfile.TemporaryDirectory() as folder, Zygote(Path(folder), env) as zygote:
+            return zygote.run(*argv)
     with Driver(list(argv), env or {}) as driver:
         return driver.end(timeout_s)
 

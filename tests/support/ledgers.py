@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from curate.ledger import layout
+from curate.ledger.compression import compress
 from curate.ledger.ledger import Ledger
 from curate.ledger.manifest import shards_table
 from curate.ledger.run_log import whereabouts
@@ -101,3 +102,8 @@ def heartbeat(state: str, *, started: float, updated: float, elsewhere: bool = T
         "failures": [],
         **more,
     }
+
+
+def segment(lines: Iterable[Mapping[str, Any]]) -> bytes:
+    """Returns lines as a segment of events or failures."""
+    return compress(b"".join(orjson.dumps(line) + b"\n" for line in lines))

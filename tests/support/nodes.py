@@ -70,7 +70,7 @@ class Fleet:
 
     @property
     def env(self) -> dict[str, str]:
-        return {"RAY_ADDRESS": self._cluster.address}
+        return {"RAY_ADDRESS": self._cluster.address, "CURATE_BACKEND": "ray"}
 
     @property
     def head_id(self) -> str:

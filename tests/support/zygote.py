@@ -1,8 +1,9 @@
 """Runs job files in forked children, so that a hundred runs take a hundred forks rather than a hundred imports.
 
-Reads one JSON request a line from standard input: `argv` (a job file and its arguments), `out` and `err` (paths), and
-when to kill: `kill_operation` (a number) with `kill_when` (before or after it), or `kill_after_s`. Answers with one
-line, the exit code as `subprocess` gives it. The kinds of its operations go to the file that `trace` names.
+Reads a JSON list of requests a line from standard input, which run at once. Each has `argv` (a job file and its
+arguments), `env` (all of it), `out` and `err` (paths), and when to kill: `kill_operation` (a number) with `kill_when`
+(before or after it), or `kill_after_s`. Answers with one line, the exit codes as `subprocess` gives them. The kinds of
+its operations go to the file that `trace` names.
 
 An operation is a call of a store, and for the local store each call of the system that changes something as well.
 """
@@ -23,13 +24,18 @@ import time
 import traceback
 from typing import Any
 
+import pyarrow as pa
+
 from curate.storage.local import LocalStore, LocalWriter
 
 for module in (
     *("curate.cli.main", "curate.driver.stage_run", "curate.job", "curate.job.command", "curate.backends.inline"),
+    *("curate.graph.entry", "curate.observe.browse", "curate.storage.gcs", "curate.storage.s3.client"),
     *("pyarrow.compute", "pyarrow.json", "pyarrow.parquet"),
 ):
     importlib.import_module(module)
+# The first array imports pandas, which takes longer than a run.
+pa.array([])
 
 OPERATIONS = [
     *((LocalStore, name) for name in ("list", "stat", "read", "open", "writer", "publish", "replace", "delete")),
@@ -39,10 +45,6 @@ OPERATIONS = [
 ]
 # A kill loses nothing that was written, synced or not; hundreds of runs would wait for the disk.
 os.fsync = lambda _: None
-if "STORAGE_EMULATOR_HOST" in os.environ:
-    OPERATIONS.append((importlib.import_module("curate.storage.gcs")._Client, "answer"))
-if "AWS_ENDPOINT_URL" in os.environ:
-    OPERATIONS.append((importlib.import_module("curate.storage.s3.client").Client, "answer"))
 
 
 def kind_of(owner: Any, name: str, args: tuple[Any, ...]) -> str:
@@ -94,6 +96,10 @@ def hook(number: int | None, when: str, trace: str | None) -> None:
 
     for owner, name in OPERATIONS:
         wrap(owner, name)
+    if "STORAGE_EMULATOR_HOST" in os.environ:
+        wrap(sys.modules["curate.storage.gcs"]._Client, "answer")
+    if "AWS_ENDPOINT_URL" in os.environ:
+        wrap(sys.modules["curate.storage.s3.client"].Client, "answer")
 
 
 def child(request: dict[str, Any]) -> None:
@@ -103,6 +109,8 @@ def child(request: dict[str, Any]) -> None:
         for stream, path in ((1, request["out"]), (2, request["err"])):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ.clear()
+        os.environ.update(request["env"])
         hook(request.get("kill_operation"), request.get("kill_when", ""), request.get("trace"))
         sys.argv = request["argv"]
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -117,17 +125,22 @@ def child(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """Says that it is there, in a line; then answers requests until standard input ends."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     for line in sys.stdin:
-        request = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            child(request)
-        if request.get("kill_after_s") is not None:
-            time.sleep(request["kill_after_s"])
+        pids, kills, began_s = [], [], time.monotonic()
+        for request in json.loads(line):
+            pids.append(os.fork())
+            if not pids[-1]:
+                child(request)
+            if request.get("kill_after_s") is not None:
+                kills.append((request["kill_after_s"], pids[-1]))
+        for after_s, pid in sorted(kills):
+            time.sleep(max(0.0, began_s + after_s - time.monotonic()))
             os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        sys.stdout.write(f"{json.dumps(codes)}\n")
         sys.stdout.flush()
 
 

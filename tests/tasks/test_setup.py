@@ -119,14 +119,13 @@ def test_what_setup_raises_is_raised_for_one_shard_once(
 
 
 @pytest.mark.slow
-@pytest.mark.ray_lane
-@pytest.mark.usefixtures("on_ray")
+@pytest.mark.usefixtures("on_workers")
 @pytest.mark.parametrize("job", [Ending, Declared])
-def test_on_ray(source: str, tmp_path: Path, job: type[Job]) -> None:
+def test_on_workers(source: str, tmp_path: Path, job: type[Job]) -> None:
     """Three workers die of `os._exit`, not three for each shard; one that hangs is named with where it is."""
     with pytest.raises(SetupFailed, match=r"ended the worker process, 3 times in a row, before any was ready: the w"):
-        job(how="_exit").run(input=source, output=tmp_path / "exit", backend="ray")
+        job(how="_exit").run(input=source, output=tmp_path / "exit")
     hanging = job(how="hang")
     hanging.task_timeout_s = 2.0
     with pytest.raises(SetupFailed, match=r"did not return within 2\.0 s in process \d+ on "):
-        hanging.run(input=source, output=tmp_path / "hang", backend="ray")
+        hanging.run(input=source, output=tmp_path / "hang")

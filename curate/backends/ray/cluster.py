@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -13,13 +12,12 @@ from typing import Any
 
 import ray
 
+from curate.backends.ray.find import answers
 from curate.errors import ConfigError
 from curate.log import get_logger
 
 VIEW_MAX_AGE_S = 2.0
 """How long what is known of the cluster's nodes is trusted."""
-CONNECT_TIMEOUT_S = 10.0
-"""How long to wait for a cluster's head to take a connection. Ray itself would wait for minutes."""
 NOTICE_INTERVAL_S = 10.0
 """What Ray tells of the cluster is passed on at most this often."""
 MAX_NOTICE = 300
@@ -116,15 +114,12 @@ def cluster_address() -> str | None:
         raise ConfigError(f"RAY_ADDRESS is {wanted!r}: {first_line(error)}") from error
     if not address:
         return None
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
+    if (problem := answers(address)) is not None:
         found = f"RAY_ADDRESS is {wanted}" if wanted else f"the last cluster started on this machine was at {address}"
         raise ConfigError(
-            f"{found}, but no cluster answers there ({error}); "
+            f"{found}, but no cluster answers there ({problem}); "
             "start it, or set RAY_ADDRESS=local to use this machine only"
-        ) from error
+        ) from problem
     return address
 
 

@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,13 +27,13 @@ from ray import exceptions as ray_errors
 from ray.job_config import JobConfig
 
 from curate.backends.ray.cluster import (
-    CONNECT_TIMEOUT_S,
     cluster_address,
     first_line,
     hush,
     made_by_this_process,
     node_here,
 )
+from curate.backends.ray.find import answers
 from curate.errors import ConfigError
 from curate.log import ensure_configured, get_logger
 from curate.runtime import shipping
@@ -244,7 +243,7 @@ def _refused(address: str | None, error: Exception) -> ConfigError:
     else:
         folder = os.environ.get("RAY_TMPDIR", "/tmp")
         helps = f"free memory and disk space; its logs are in {folder}/ray/session_latest/logs"
-    return ConfigError(f'cannot start Ray on this machine: {first_line(error)}; {helps}; or run with backend "inline"')
+    return ConfigError(f'cannot start Ray on this machine: {first_line(error)}; {helps}; or run with backend "local"')
 
 
 def _broken() -> str:
@@ -256,10 +255,7 @@ def _broken() -> str:
     address = str(node.gcs_address)
     if died:
         return f"processes of Ray died ({', '.join(died)})"
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
+    if (error := answers(address)) is not None:
         return f"the cluster no longer answers at {address} ({error})"
     return ""
 

@@ -15,7 +15,7 @@ from curate.arrow.groups import one_chunk
 from curate.arrow.offsets import unpack_rows
 from curate.errors import BadRow
 from curate.exchange.kinds.group import GROUP
-from curate.operators.convert import formatted, to_table
+from curate.operators.convert import to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.retry_later import Busy, call_with_retries
 from curate.pipeline.shard_books import ShardBooks
@@ -72,7 +72,7 @@ class MapGroups(UdfOperator):
         """Returns what a group becomes. A BadRow is about the whole of it."""
         at = replace(place, row=place.row + position)
         try:
-            result = self.fn(formatted(group, self.batch_format))
+            result = self.fn.of_batch(group, self.batch_format)
             tables = [to_table(self.name, one, group) for one in (result if isinstance(result, Iterator) else [result])]
             return [self.declared(one, group, at) for one in tables]
         except BadRow as error:

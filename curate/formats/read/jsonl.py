@@ -28,7 +28,7 @@ SAMPLED_BYTES = 64 << 20
 SAMPLED_LINES = 250_000
 """Of the beginning of a file, what is looked through at most for a row that tells the schema."""
 _UNFINISHED = "unexpected end of data"
-_CUT = "malformed JSON: not one JSON object per line; jq -c . FILE writes it so"
+_CUT = "malformed JSON: an object without its end: the line was cut off, or the object has several lines (jq -c . FILE)"
 
 
 def read_jsonl(

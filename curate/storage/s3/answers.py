@@ -6,7 +6,6 @@ and proxies cut answers. So an answer that lacks what it must have is transient.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -58,12 +57,18 @@ class Response:
             raise cut("it has no ETag")
         return found
 
+    @property
+    def is_of_s3(self) -> bool:
+        """Whether a service that speaks S3 made it, and no proxy or web server. An answer without a body may lack
+        what shows it."""
+        return bool(self.failure()[0]) or any(name.startswith("x-amz-") for name in self.headers)
+
     def failure(self) -> tuple[str, str, str]:
         """Returns code, message and region of an error's body; proxies answer in other formats, or not at all."""
         try:
             found = self.xml("Error")
         except TransientStorageError:
-            return "", self.body.decode(errors="replace").strip()[:200], ""
+            return "", " ".join(self.body.decode(errors="replace").split())[:200], ""
         return found.findtext("Code", ""), found.findtext("Message", ""), found.findtext("Region", "")
 
 
@@ -87,6 +92,11 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
     """Returns the error that a refusing answer stands for. `now_s` is this machine's time."""
     status, (code, message, _) = response.status, response.failure()
     said = f"S3 answered {status}{f' {code}' if code else ''}{f' ({message})' if message else ''}"
+    if response.body and status not in _TRANSIENT and not response.is_of_s3:
+        return StorageError(
+            f"{asked.what}: what answers at {asked.endpoint} is not S3 (found {status}, {message[:80]!r}; expected "
+            "XML); check AWS_ENDPOINT_URL and proxies, then run again"
+        )
     if status in _TRANSIENT or code in _TRANSIENT_CODES:
         return TransientStorageError(f"{said}, at {asked.endpoint}")
     if code == "RequestTimeTooSkewed":
@@ -98,11 +108,10 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
             f"{asked.what}: the object is archived (Glacier) and cannot be read; restore it (aws s3api "
             f"restore-object), or leave it out of the input, then run again; {said}"
         )
-    if code == "KeyTooLongError":
-        key = asked.uri.split("/", 3)[-1]
-        return StorageError(
-            f"{asked.what}: the key has {len(key.encode()):,} bytes, and S3 takes 1,024; choose shorter names"
-        )
+    key_bytes = len(asked.uri.split("/", 3)[-1].encode())
+    # The answer to HEAD has no body, and so no code.
+    if code == "KeyTooLongError" or (status == 400 and not code and key_bytes > 1024):
+        return StorageError(f"{asked.what}: the key has {key_bytes:,} bytes, and S3 takes 1,024; choose shorter names")
     if code == "NoSuchBucket":
         return ObjectNotFound(
             f"{asked.what}: the bucket does not exist at {asked.endpoint}; check its name and AWS_ENDPOINT_URL, or "
@@ -163,15 +172,3 @@ def page(response: Response, bucket: str) -> tuple[list[Object], str | None]:
     if more not in ("true", "false") or (more == "true" and not token):
         raise cut("a page of a listing does not say where the next one begins")
     return objects, token if more == "true" else None
-
-
-def content_range(response: Response) -> tuple[int, int]:
-    """Returns the first byte's position and the object's size from `Content-Range: bytes 0-9/100`."""
-    told = response.headers.get("content-range")
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", told or "")
-    if found is None:
-        raise cut(f"a part of an object arrived without its position (Content-Range {told!r})")
-    first, last, size = map(int, found.groups())
-    if len(response.body) != last + 1 - first:
-        raise cut(f"{len(response.body)} bytes arrived for the range {found.group()}")
-    return first, size

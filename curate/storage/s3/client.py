@@ -25,12 +25,13 @@ from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 
 from curate.errors import StorageError, TransientStorageError
+from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.storage.protocol import Calls
 from curate.storage.s3.answers import Asked, Response, denied, error
 
 Kind = Literal["list", "get", "put", "delete"]
-_CONNECT_S = 20.0
+_CONNECT_S = 5.0
 _CONNECTIONS = 64
 """As many as requests at once: the ceiling of `throttle.Bounds`."""
 _PIECE_BYTES = 256 << 10
@@ -71,6 +72,7 @@ class Client:
             self._credentials: Credentials | None = session.get_credentials()
         except BotoCoreError as problem:
             raise StorageError(f"the settings of AWS cannot be used: {problem}; mend ~/.aws/config") from problem
+        self.place = Place(f"S3 at {self.endpoint or 'AWS'}", "AWS_ENDPOINT_URL" if self.endpoint else "AWS_REGION")
         self._regions: dict[str, str] = {}
         """Of buckets that are not in the region of the settings."""
         times = min(_CONNECT_S, retry.stall_s), retry.stall_s
@@ -90,6 +92,9 @@ class Client:
         if told and told != self.region(request.bucket):
             self._regions[request.bucket] = told
             response = self._send(request)
+        if response.is_of_s3:
+            # Also if it refuses: it is there.
+            REACHED.add(self.place)
         if response.status >= 300 and response.status not in request.answers:
             raise error(self._asked(request), response, time.time())
         return response

@@ -16,12 +16,24 @@ from curate.storage.protocol import Outcome, Store
 from curate.storage.s3 import uploads
 from curate.storage.s3.service import Service
 from curate.storage.s3.store import S3Store
+from curate.storage.uris import bucket_and_key
 
 CREATORS = 8
 _LIES = {
     "race": f"of {CREATORS} creators of one object at once, more than one succeeded",
     "parts": "an upload in parts replaced an object although it had to be new",
 }
+
+_kept: set[tuple[str, str]] = set()
+"""Endpoint and bucket of those that were probed by this process: each stage of a job is an output of its own."""
+
+
+def refuse_lax_bucket(store: Store, scratch: str) -> None:
+    """As `refuse_lax`, unless the bucket was asked by this process and kept its word."""
+    bucket = store.service.endpoint if isinstance(store, S3Store) else "", bucket_and_key(scratch, "s3")[0]
+    if bucket not in _kept:
+        refuse_lax(store, scratch)
+        _kept.add(bucket)
 
 
 def refuse_lax(store: Store, scratch: str) -> None:

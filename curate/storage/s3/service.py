@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from curate.errors import ObjectNotFound, TransientStorageError
+from curate.requests.reached import Place
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import Calls, Object
@@ -40,6 +41,11 @@ class Service:
         return self._client.endpoint
 
     @property
+    def place(self) -> Place:
+        """The service, as a place that has answered or not."""
+        return self._client.place
+
+    @property
     def limiter(self) -> Limiter:
         """What this process lets through: one for all stores that were not given their own."""
         if self._limiter is not None:
@@ -68,7 +74,7 @@ class Service:
     def ask(self, request: Request, parse: Callable[[Response], T]) -> T:
         """Returns what `parse` makes of the answer. Makes the request until it is answered in whole: `parse` raises
         TransientStorageError for an answer that is cut, whatever its status."""
-        return self.retry.call(request.what, lambda: parse(self.once(request)))
+        return self.retry.call(request.what, lambda: parse(self.once(request)), self.place)
 
     def look(self, uri: str) -> tuple[Object, str]:
         """Returns an object as it is now, and its SHA-256; empty if others wrote it. Raises ObjectNotFound."""

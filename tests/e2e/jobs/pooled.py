@@ -53,6 +53,7 @@ class Pooled(Job):
     pause_s: float = param(0.0, help="how long a batch takes", identity=False)
     actors: int = param(1, help="actors of the pool", identity=False)
     actor_cpus: float = param(1.0, help="CPUs of an actor", identity=False)
+    ordered: bool = param(False, help="whether rows are sorted at the end")
     broken: bool = param(False, help="whether actors cannot be made", identity=False)
 
     def build(self, ds: Dataset) -> Dataset:
@@ -64,7 +65,8 @@ class Pooled(Job):
             compute=ActorPool(size=self.actors),
             num_cpus=self.actor_cpus,
         )
-        return measured.map(halved).filter(pc.field("half") > 5, reason="still short")
+        halves = measured.map(halved).filter(pc.field("half") > 5, reason="still short")
+        return halves.sort(["text", "file", "id"]) if self.ordered else halves
 
 
 if __name__ == "__main__":

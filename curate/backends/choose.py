@@ -1,0 +1,111 @@
+"""Which backend `auto` is: Ray if there is a cluster to join, or if a job asks for what only Ray can place; else local.
+
+`choose` decides, over facts; `facts_now` looks at the environment and the machine. Neither imports ray.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from curate.backends.make import AUTO, make_backend
+from curate.backends.ray.find import find
+from curate.local import machine
+from curate.log import ensure_configured, get_logger
+from curate.runtime.protocol import Backend, PoolSpec, Resources
+from curate.runtime.scaling import does_not_fit
+
+VARIABLE = "CURATE_BACKEND"
+"""Environment variable that names the backend where nothing else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the tasks and the pools of one stage ask for."""
+
+    resources: Resources
+    pools: tuple[PoolSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the choice goes by."""
+
+    cluster: str = ""
+    """The Ray cluster that there is to join, in words; empty: none."""
+    gone: str = ""
+    """The address of a cluster of this machine that does not answer any more."""
+    has: Mapping[str, float] = field(default_factory=dict)
+    """What this machine has, in Ray's names."""
+    asks: tuple[Ask, ...] = ()
+
+
+def choose(facts: Facts) -> tuple[str, str]:
+    """Returns the backend, and why.
+
+    >>> choose(Facts(has={"CPU": 2.0, "memory": 8e9}, asks=(Ask(Resources()),)))
+    ('local', 'there is no Ray cluster to join')
+    >>> choose(Facts(cluster="RAY_ADDRESS is 10.0.0.1:6379"))
+    ('ray', 'RAY_ADDRESS is 10.0.0.1:6379')
+    """
+    if facts.cluster:
+        return "ray", facts.cluster
+    for ask in facts.asks:
+        if missing := _only_ray_has(ask, facts.has):
+            return "ray", missing
+    gone = f"; the one that was started at {facts.gone} does not answer" if facts.gone else ""
+    return "local", f"there is no Ray cluster to join{gone}"
+
+
+def _only_ray_has(ask: Ask, has: Mapping[str, float]) -> str:
+    """Returns what is asked for and is not on this machine. Not GPUs: without a cluster Ray would not find more."""
+    pools = [replace(one, resources=replace(one.resources, num_gpus=0.0)) for one in ask.pools]
+    return does_not_fit(has, replace(ask.resources, num_gpus=0.0), pools).partition(";")[0]
+
+
+def facts_now(asks: Iterable[Ask]) -> Facts:
+    """Returns the facts, as they are now."""
+    found = find()
+    has = {"CPU": machine.cpus(), "memory": float(machine.memory_limit())}
+    return Facts(found.cluster, found.gone, has, tuple(asks))
+
+
+def default_backend() -> str:
+    """Returns the backend where none is named."""
+    return os.environ.get(VARIABLE) or AUTO
+
+
+@dataclass(slots=True)
+class Chosen:
+    """The backend of a run, which was named, or chosen for a reason."""
+
+    name: str
+    why: str = ""
+    """Empty if it was named, and once it was said."""
+    given: Backend | None = None
+    """Used in place of one that is made."""
+
+    @classmethod
+    def of(cls, name: str, asks: Iterable[Ask], given: Backend | None = None) -> Chosen:
+        """Returns the backend of this name; of `auto`, the one that fits now what is asked for."""
+        if name != AUTO:
+            return cls(name, given=given)
+        if given is not None:
+            return cls(given.name, given=given)
+        return cls(*choose(facts_now(asks)))
+
+    def tell(self) -> None:
+        """Says in one line which backend was chosen and why, the first time."""
+        if self.why:
+            ensure_configured()
+            get_logger().info(f"tasks run on {_WORDS[self.name]}", backend=self.name, reason=self.why)
+            self.why = ""
+
+    def backend(self) -> Backend:
+        """Returns a backend that has not started. Raises ConfigError if what it needs is not installed."""
+        self.tell()
+        return self.given or make_backend(self.name)
+
+
+_WORDS = {"ray": "Ray", "local": "worker processes of this machine"}

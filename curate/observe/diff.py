@@ -1,0 +1,231 @@
+"""Compares two outputs: identity, shards, books, schema, and rows by an id column. Reads outputs only; no cluster.
+
+The comparison is pure: what is read of an output is one frozen value, and of its rows a table of ids and hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.arrow.hashing import digest_rows
+from curate.errors import ConfigError, did_you_mean
+from curate.formats.encoding import Encoding, Format
+from curate.formats.rows import read
+from curate.objects.record import OutputFormat
+from curate.observe.browse import rows
+from curate.observe.check import output_schema
+from curate.observe.job import FoundJob, find_job, status_of
+from curate.observe.preview import broken_row
+from curate.tasks.shard import SliceKind
+
+IDENTITY, PLAN, BOOKS, SCHEMA = "identity", "plan", "books", "schema"
+MOST_EXAMPLES = 5
+"""Ids of a kind that are shown."""
+_BATCH_ROWS = 65_536
+_IDS = pa.schema([("id", pa.string()), ("row", pa.uint64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A value that two outputs do not have in common."""
+
+    kind: str
+    name: str
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFacts:
+    """What is compared of an output, by name and value; all but its rows."""
+
+    job: str
+    output: str
+    state: str
+    identity: Mapping[str, Any]
+    """What decides the bytes of its outputs, parameters among it; and the digest of the code."""
+    plan: Mapping[str, Any]
+    """Shards, those that are done, and the bytes of their inputs."""
+    books: Mapping[str, Any]
+    """Rows in, created and out; dropped and quarantined ones; counters."""
+    schema: Mapping[str, str]
+    """Types by column; those of CSV and JSON lines are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """Rows of two outputs by their ids. An id that several rows have is one, and equal if all its rows are."""
+
+    equal: int
+    changed: int
+    only_left: int
+    only_right: int
+    examples: Mapping[str, list[str]]
+    """The first ids that are changed, and of only one output, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two outputs and what they do not have in common."""
+
+    left: OutputFacts
+    right: OutputFacts
+    differences: tuple[Difference, ...]
+    rows: RowDifference | None
+    """None: they were not compared."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing that was compared differs."""
+        told = self.rows
+        return not self.differences and (told is None or not (told.changed or told.only_left or told.only_right))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `curate diff --json` prints."""
+        return {"equal": self.equal, **asdict(self)}
+
+
+def compare_outputs(left: str, right: str, id_column: str | None, now: float) -> Comparison:
+    """Returns how two outputs differ; with an id column, all their rows are read.
+
+    Raises NoJobError; ConfigError for a column that is not there; CorruptInput.
+    """
+    one, other = find_job(left), find_job(right)
+    facts = facts_of(one, now), facts_of(other, now)
+    found = None
+    if id_column is not None:
+        found = row_difference(row_hashes(one, other, id_column), row_hashes(other, one, id_column))
+    return Comparison(*facts, differences(*facts), found)
+
+
+def facts_of(found: FoundJob, now: float) -> OutputFacts:
+    """Returns what is compared of an output. Of its outputs the first one is read, for the schema."""
+    status = status_of(found, now)
+    ranks = found.matched.done.nonzero()[0][:1].tolist()
+    schema = output_schema(found.ledger.store, found.output(ranks[0]), *found.written_as) if ranks else None
+    return OutputFacts(
+        status.job,
+        status.output,
+        status.state,
+        dict(flat(found.job["identity"])) | {"code": found.job.get("code_digest")},
+        {"shards": status.total, "done": status.done, "input bytes": int(found.plan.total_bytes)},
+        dict(flat(status.rows)) | {f"counter {name}": value for name, value in status.counters.items()},
+        {} if schema is None else {one.name: "" if pa.types.is_null(one.type) else str(one.type) for one in schema},
+    )
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of nested mappings by their path.
+
+    >>> dict(flat({"version": "1", "parameters": {"threshold": 0.5}}))
+    {'version': '1', 'parameters.threshold': 0.5}
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
+
+
+def differences(left: OutputFacts, right: OutputFacts) -> tuple[Difference, ...]:
+    """Returns what differs, in the order of names; what one of them does not have is None."""
+    pairs = {
+        IDENTITY: (left.identity, right.identity),
+        PLAN: (left.plan, right.plan),
+        BOOKS: (left.books, right.books),
+        SCHEMA: (left.schema, right.schema),
+    }
+    return tuple(
+        Difference(kind, name, one.get(name), other.get(name))
+        for kind, (one, other) in pairs.items()
+        for name in dict.fromkeys((*one, *other))
+        if one.get(name) != other.get(name)
+    )
+
+
+def row_hashes(found: FoundJob, other: FoundJob, id_column: str) -> pa.Table:
+    """Returns the id of each row as text, and a hash of its values by their columns' names, whatever their order.
+
+    Tables are hashed if both outputs are Parquet, else rows as JSON, which is what all formats have in common.
+    """
+    parquet = all(one.written_as[0] is OutputFormat.PARQUET for one in (found, other))
+    return pa.concat_tables([_IDS.empty_table(), *(_of_tables if parquet else _of_lines)(found, id_column)])
+
+
+def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
+    store = found.ledger.store
+    for rank in found.matched.done.nonzero()[0].tolist():
+        object = found.output(rank)
+        schema = output_schema(store, object, *found.written_as)
+        _check(found, id_column, schema.names if schema is not None else [])
+        place = (SliceKind.WHOLE, 0, 0)
+        for table in read(
+            store, object, Encoding(Format.PARQUET), *place, schema, _BATCH_ROWS, partial(broken_row, object)
+        ):
+            names = sorted(table.column_names)
+            digests, _ = digest_rows(table, names, seed=zlib.crc32("\0".join(names).encode()))
+            ids = table[id_column].cast(pa.string()).fill_null("null")
+            yield pa.table([ids, digests], schema=_IDS)
+
+
+def _of_lines(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
+    lines = rows(found)
+    while chunk := [orjson.loads(line) for _, line in islice(lines, _BATCH_ROWS)]:
+        _check(found, id_column, list(chunk[0]))
+        ids = [one if isinstance(one := row.get(id_column), str) else orjson.dumps(one).decode() for row in chunk]
+        yield pa.table([ids, [_digest(row) for row in chunk]], schema=_IDS)
+
+
+def _digest(row: Mapping[str, Any]) -> int:
+    text = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+
+
+def _check(found: FoundJob, id_column: str, names: list[str]) -> None:
+    if id_column not in names:
+        raise ConfigError(
+            f"{found.ledger.root} has no column {id_column!r}{did_you_mean(id_column, names)}; it has "
+            f"{', '.join(names)}"
+        )
+
+
+def row_difference(left: pa.Table, right: pa.Table) -> RowDifference:
+    """Returns how rows differ, given tables of ids and hashes.
+
+    >>> one = pa.table([["1", "2"], [5, 6]], schema=_IDS)
+    >>> other = pa.table([["2", "3"], [7, 8]], schema=_IDS)
+    >>> row_difference(one, other)  # doctest: +NORMALIZE_WHITESPACE
+    RowDifference(equal=0, changed=1, only_left=1, only_right=1,
+        examples={'changed': ['2'], 'only_left': ['1'], 'only_right': ['3']})
+    """
+    # Of the rows of an id, the number and the sum of hashes: the same in whichever order they are.
+    grouped = [one.group_by("id").aggregate([("row", "sum"), ("row", "count")]) for one in (left, right)]
+    both = grouped[0].join(grouped[1], "id", join_type="full outer", right_suffix="_right")
+    alone = {
+        "only_left": pc.is_null(both["row_count_right"]),
+        "only_right": pc.is_null(both["row_count"]),
+    }
+    same = pc.and_(
+        pc.equal(both["row_sum"], both["row_sum_right"]), pc.equal(both["row_count"], both["row_count_right"])
+    )
+    changed = pc.fill_null(pc.invert(same), False)
+    masks = {"changed": changed, **alone}
+    counts = {name: pc.sum(mask).as_py() or 0 for name, mask in masks.items()}
+    examples = {name: _first(both["id"].filter(mask)) for name, mask in masks.items()}
+    return RowDifference(equal=len(both) - sum(counts.values()), **counts, examples=examples)
+
+
+def _first(ids: pa.ChunkedArray) -> list[str]:
+    chosen = ids.take(pc.select_k_unstable(ids, MOST_EXAMPLES, [("id", "ascending")])) if len(ids) else ids
+    found: list[str] = chosen.to_pylist()
+    return found

@@ -1,0 +1,395 @@
+"""Reads what a page says from an output prefix: no inputs, no cluster. What cannot be read is noted and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import orjson
+
+from curate import log
+from curate.errors import ConfigError, CurateError
+from curate.ledger import layout
+from curate.ledger.failures import Group
+from curate.ledger.heartbeat import RUNNING, newest_heartbeats
+from curate.ledger.ledger import Ledger, open_ledger
+from curate.ledger.stages import LAST, StageReport, stage_title
+from curate.objects.quarantine import Quarantined
+from curate.observe.failures import StageFailures, read_all_failures, replay_command, retry_command, shell_word
+from curate.observe.job import NoJobError, status_of
+from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
+from curate.pages.attempts import TimedFailures, longest, strip, timeline, together, total_seconds
+from curate.pages.costs import Prices, costs, read_prices
+from curate.pages.lineage import read_lineage
+from curate.pages.model import (
+    BadRow,
+    FailureGroup,
+    Head,
+    Operator,
+    Page,
+    Retried,
+    Run,
+    StageBooks,
+)
+from curate.storage.uris import normalise
+from curate.units import ellipsize, escape_controls, format_count
+
+READERS = 16
+SHOWN_CHARS = 400
+SHOWN_NAME = 120
+SHOWN_ROW = 300
+SHOWN_TRACEBACK = 6_000
+"""Characters of the end of a traceback."""
+SHOWN_REASONS = 30
+SHOWN_STAGES = 100
+SHOWN_GROUPS = 20
+SHOWN_BAD_ROWS = 20
+SHOWN_PARAMETERS = 100
+SHOWN_INPUTS = 20
+SHOWN_NOTES = 20
+DAMAGED = "damaged"
+
+
+def read_page(output: str, now: float) -> Page:
+    """Returns the page of the job that writes to `output`. Raises NoJobError, and what the store raises."""
+    with _noted() as notes:
+        try:
+            return _page(read_all_failures(output), now, notes)
+        except NoJobError:
+            raise
+        except ConfigError as error:
+            return _damaged(output, now, [*notes, str(error)])
+
+
+@contextmanager
+def _noted() -> Iterator[list[str]]:
+    """Collects the warnings that are logged within a block: what could not be read is said there."""
+    notes: list[str] = []
+
+    def hear(event: Mapping[str, Any]) -> None:
+        if event.get("level") == "warning" and len(notes) < SHOWN_NOTES:
+            more = ", ".join(
+                f"{name}: {value}" for name, value in event.items() if name not in ("event", "level", "timestamp")
+            )
+            text = ellipsize(f"{event.get('event')} ({more})", SHOWN_CHARS)
+            if text not in notes:
+                notes.append(text)
+
+    log.ensure_configured()
+    before = log.listen(hear)
+    try:
+        yield notes
+    finally:
+        log.listen(before)
+
+
+def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
+    timed = [(one, TimedFailures(**_fields(one))) for one in stages]
+    last = timed[-1][1]
+    status = status_of(last, now)
+    at = next((found for one, found in timed if one.key == status.stage), last)
+    ends = {run.run_id: (run.started, run.updated) for run in status.runs}
+    bytes_out = int(last.listing.sizes.to_numpy()[last.matched.position[last.matched.done]].sum())
+    runs = _runs(last.ledger, status.runs)
+    groups = [(one, group) for one, found in timed for group in found.groups()]
+    return Page(
+        now,
+        _head(last, status, bytes_out),
+        books=_books(status, bytes_out),
+        bad_rows=tuple(_bad_rows(last, status)),
+        time=timeline(together([found.attempts for _, found in timed]), ends),
+        shards=strip(at.attempts, at.matched.done, at.failed) if len(at.plan) else None,
+        longest=longest(at.attempts, at.plan, at.matched.done, at.failed),
+        operators=_operators(status),
+        failures=tuple(
+            _failure(last.ledger.root, one, group, repeatable=any(run.repeatable for run in runs))
+            for one, group in groups[:SHOWN_GROUPS]
+        ),
+        more_failures=max(0, len(groups) - SHOWN_GROUPS),
+        retrying=tuple(
+            Retried(ellipsize(one["error"], SHOWN_CHARS), one["count"], ellipsize(one["shard"], SHOWN_NAME))
+            for one in status.retrying[:SHOWN_GROUPS]
+        ),
+        runs=runs,
+        lineage=read_lineage(last, status, runs[0].inputs if runs else (), now, notes),
+        earlier_runs=status.earlier_runs,
+        costs=_costs(timed, status, notes),
+        notes=tuple(notes),
+    )
+
+
+def _fields(one: StageFailures) -> dict[str, Any]:
+    found = one.found
+    names = ("ledger", "listing", "job", "plan", "matched")
+    return {name: getattr(found, name) for name in names}
+
+
+def _damaged(output: str, now: float, notes: list[str]) -> Page:
+    """Returns what can be shown of a job whose plan, or whose own record, cannot be read."""
+    ledger = open_ledger(normalise(output).rstrip("/"))
+    listing = ledger.list()
+    beats = newest_heartbeats(ledger, listing.run_ids)
+    runs = [run_status(beat, now) for beat in sorted(beats, key=lambda beat: (beat.started, beat.run_id), reverse=True)]
+    try:
+        job = ellipsize(str(ledger.read_json(layout.JOB).get("job", "?")), SHOWN_NAME)
+    except CurateError:
+        job = "unknown job"
+    says = "The ledger cannot be read as a whole. Runs are shown as far as they are known; the notes say what is not."
+    return Page(
+        now,
+        Head(job, _line(ledger.root), DAMAGED, says, bytes_out=listing.bytes),
+        notes=tuple(ellipsize(one, SHOWN_CHARS) for one in notes),
+        runs=_runs(ledger, runs),
+        costs=costs(None, [run.calls for run in runs], _prices(notes), ()),
+    )
+
+
+# Head
+
+
+def _head(found: TimedFailures, status: JobStatus, bytes_out: int) -> Head:
+    job = found.job
+    identity = {
+        "job": job["job"],
+        "version": _version(job.get("identity", {})),
+        "fingerprint": job["fingerprint"],
+        "code digest": job.get("code_digest"),
+        "format": " ".join(str(job[name]) for name in ("format", "codec") if name in job),
+    }
+    parameters = {**job["parameters"]} if isinstance(job.get("parameters"), Mapping) else {}
+    counts = {"total": status.total, "done": status.done, "running": status.running, "pending": status.pending}
+    return Head(
+        ellipsize(status.job, SHOWN_NAME),
+        _line(status.output),
+        ellipsize(status.state, SHOWN_NAME),
+        state_text(status),
+        counts | {"failed": status.failed, "stale": status.stale},
+        "" if status.state == COMPLETE or not status.stages else _line(stage_title(status.stages, status.stage)),
+        _rows(status.rows),
+        {ellipsize(name, SHOWN_NAME): value for name, value in [*status.counters.items()][:SHOWN_PARAMETERS]},
+        status.bytes_done,
+        status.bytes_total,
+        bytes_out,
+        status.rate if status.state == RUNNING else {},
+        status.eta_range_s,
+        ellipsize(status.waits, SHOWN_CHARS),
+        {name: ellipsize(str(value), SHOWN_CHARS) for name, value in identity.items() if value},
+        {
+            ellipsize(str(name), SHOWN_NAME): ellipsize(_value(value), SHOWN_CHARS)
+            for name, value in [*parameters.items()][:SHOWN_PARAMETERS]
+        },
+    )
+
+
+def state_text(status: JobStatus) -> str:
+    """Returns the state of a job in words, with the next step."""
+    shards = format_count(status.total, "shard")
+    if status.state == COMPLETE:
+        return f"All {shards} are done." if status.total != 1 else "Its one shard is done."
+    some = f"{status.done:,} of {shards} done"
+    failed = f", {status.failed:,} failed" if status.failed else ""
+    if status.state == RUNNING:
+        return f"{some}{failed}; {status.running:,} are running now."
+    if status.state == STALLED and not status.runs[0].gone:
+        run = status.runs[0]
+        return f"{some}{failed}. No word from process {run.pid} on {_line(run.host)}; if it is gone, run the job again."
+    if status.failed:
+        return f"{some}{failed}. After fixing the cause, run the job again; finished shards are skipped."
+    return f"{some}. Run the job again; it resumes."
+
+
+def _version(identity: Any) -> str:
+    version = identity.get("version") if isinstance(identity, Mapping) else None
+    return "" if version is None else str(version)
+
+
+def _value(value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+    except TypeError:
+        return repr(value)
+
+
+def _line(text: str) -> str:
+    return ellipsize(text, SHOWN_CHARS)
+
+
+# Books
+
+
+def _rows(rows: Mapping[str, Any]) -> dict[str, Any]:
+    return {**rows, "dropped": dict(_reasons(rows["dropped"]))}
+
+
+def _reasons(dropped: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yields the reasons with their rows, most first; those that are not shown together, so that the sum holds."""
+    ordered = sorted(dropped.items(), key=lambda one: (-one[1], one[0]))
+    shown: dict[str, int] = {}
+    for reason, rows in ordered[:SHOWN_REASONS]:
+        name = ellipsize(reason, SHOWN_NAME)
+        shown[name] = shown.get(name, 0) + rows
+    if rest := ordered[SHOWN_REASONS:]:
+        shown["other reasons"] = shown.get("other reasons", 0) + sum(rows for _, rows in rest)
+    yield from shown.items()
+
+
+def _books(status: JobStatus, bytes_out: int) -> tuple[StageBooks, ...]:
+    took = status.runs[0].stage_seconds if status.runs else {}
+    if status.stages:
+        return tuple(_stage_books(one, took.get(one.key)) for one in status.stages[:SHOWN_STAGES])
+    seconds = status.runs[0].updated - status.runs[0].started if status.runs else None
+    whole = StageReport(
+        LAST, status.job, (), status.state, status.total, status.done, status.running, status.failed, status.rows,
+        status.bytes_done, bytes_out,
+    )  # fmt: skip
+    return (_stage_books(whole, seconds),)
+
+
+def _stage_books(one: StageReport, seconds: float | None) -> StageBooks:
+    rows = one.rows or {"in": 0, "created": 0, "out": 0, "dropped": {}, "quarantined": 0}
+    return StageBooks(
+        one.key,
+        ellipsize(one.name, SHOWN_NAME),
+        one.reads,
+        ellipsize(one.state, SHOWN_NAME),
+        one.total,
+        one.done,
+        one.failed,
+        rows["in"],
+        rows["created"],
+        rows["out"],
+        tuple(_reasons(rows["dropped"])),
+        rows["quarantined"],
+        one.bytes_in,
+        one.bytes_out,
+        seconds,
+    )
+
+
+def _bad_rows(found: TimedFailures, status: JobStatus) -> Iterator[BadRow]:
+    """Yields the first rows in quarantine."""
+    if not found.listing.quarantine:
+        return
+    try:
+        for shard, row in islice(_quarantined(found, status), SHOWN_BAD_ROWS):
+            reason, shown = _line(row.reason), ellipsize(row.row, SHOWN_ROW)
+            yield BadRow(ellipsize(shard, SHOWN_NAME), row.line, reason, shown)
+    except CurateError as error:
+        log.get_logger().warning("cannot read rows in quarantine", error=str(error))
+
+
+def _quarantined(found: TimedFailures, status: JobStatus) -> Iterator[tuple[str, Quarantined]]:
+    # Late: it brings the readers of all formats.
+    from curate.observe.browse import quarantined
+
+    if status.stages and status.state == COMPLETE:
+        yield from quarantined(found)  # those of stages that were removed come first, from the summary
+        return
+    # Of a large job only some shards are looked at: those that are known to have set rows aside.
+    attempts = found.attempts
+    having = np.unique(attempts["rank"][attempts["quarantined"] > 0])
+    for rank in having[found.matched.done[having]][:SHOWN_BAD_ROWS].tolist():
+        yield from quarantined(found, found.plan.shard_id(rank))
+
+
+def _operators(status: JobStatus) -> tuple[Operator, ...]:
+    total_s = sum(one["wall_s"] for one in status.operators)
+    most = max((one["wall_s"] for one in status.operators), default=0.0)
+    return tuple(
+        Operator(
+            ellipsize(one["name"], SHOWN_NAME),
+            int(one["rows_in"]),
+            int(one["rows_out"]),
+            one["wall_s"],
+            one["cpu_s"],
+            one["wall_s"] / total_s if total_s else 0.0,
+            int(one["actors"]) if "actors" in one else None,
+            one["busy"] if "actors" in one else None,
+            limits=bool(most) and one["wall_s"] == most,
+        )
+        for one in status.operators[:SHOWN_STAGES]
+    )
+
+
+# Failures, runs, lineage, costs
+
+
+def _failure(output: str, stage: StageFailures, group: Group, *, repeatable: bool) -> FailureGroup:
+    example = group.example
+    shard = stage.addressed(example["shard"])
+    node, pid = example.get("node"), example.get("pid")
+    trace = escape_controls(example.get("traceback", "")[-SHOWN_TRACEBACK:])
+    return FailureGroup(
+        ellipsize(example.get("error", ""), SHOWN_CHARS),
+        ellipsize(example.get("frame", ""), SHOWN_CHARS),
+        _line(stage.text),
+        group.shards,
+        group.attempts,
+        ", ".join(ellipsize(kind.replace("_", " "), SHOWN_NAME) for kind, _ in group.kinds.most_common()),
+        group.first,
+        group.last,
+        _line(shard),
+        ellipsize(example.get("input", ""), SHOWN_CHARS),
+        ellipsize(f"process {pid} on {node}" if pid else node or "", SHOWN_NAME),
+        trace[-SHOWN_TRACEBACK:],
+        (
+            f"curate failures {shell_word(output)} --shard {shell_word(shard)}",
+            *((replay_command(output, shard), retry_command(output)) if repeatable else ()),
+        ),
+    )
+
+
+def _runs(ledger: Ledger, runs: list[RunStatus]) -> tuple[Run, ...]:
+    def read(run: RunStatus) -> Mapping[str, Any]:
+        try:
+            return ledger.read_json(layout.run_file(run.run_id, "run.json"))
+        except CurateError as error:
+            log.get_logger().warning("cannot read the record of a run", run=run.run_id, error=str(error))
+            return {}
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return tuple(map(_run, runs, pool.map(read, runs)))
+
+
+def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
+    versions = told.get("versions", {})
+    return Run(
+        ellipsize(run.run_id, SHOWN_NAME),
+        ellipsize(run.state, SHOWN_NAME),
+        run.started,
+        run.updated,
+        ellipsize(told.get("user", "?"), SHOWN_NAME),
+        ellipsize(f"{run.host}, process {run.pid}" + (", which has ended" if run.gone else ""), SHOWN_NAME),
+        ellipsize(" ".join(map(shell_word, told.get("command", ()))), SHOWN_CHARS),
+        ellipsize(told.get("cwd", ""), SHOWN_CHARS),
+        ellipsize(told.get("backend", ""), SHOWN_NAME),
+        run.part,
+        ellipsize(", ".join(f"{name} {version}" for name, version in versions.items()), SHOWN_CHARS),
+        tuple(ellipsize(one, SHOWN_CHARS) for one in told.get("inputs", ())[:SHOWN_INPUTS]),
+        bool(told.get("origin")),
+        run.done,
+        run.tries,
+        run.calls,
+    )
+
+
+def _costs(timed: list[tuple[StageFailures, TimedFailures]], status: JobStatus, notes: list[str]) -> Any:
+    remarks = []
+    if status.stages and status.state == COMPLETE and len(timed) < len(status.stages):
+        remarks.append("Slot-hours are those of the last stage: the events of earlier stages were removed with them.")
+    if status.earlier_runs:
+        remarks.append(f"Requests are those of the newest {len(status.runs):,} runs.")
+    slot_s = sum(total_seconds(found.attempts) for _, found in timed)
+    return costs(slot_s, [run.calls for run in status.runs], _prices(notes), remarks)
+
+
+def _prices(notes: list[str]) -> Prices | None:
+    try:
+        return read_prices()
+    except CurateError as error:
+        notes.append(ellipsize(str(error), SHOWN_CHARS))
+        return None

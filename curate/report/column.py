@@ -1,0 +1,263 @@
+"""The sketch of a column: what is asked depends on its type.
+
+    numbers, durations, times of day     values as numbers
+    dates and times                      values as numbers: days, or units since 1970
+    text                                 lengths in characters, and bytes
+    bytes                                lengths in bytes
+    lists and maps                       lengths
+    of all                               rows, nulls, about how many different values, the most frequent ones
+
+Fields of structs are columns of their own, called `struct.field`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.arrow.hashing import digest_rows
+from curate.arrow.types import is_binary, is_encoded, is_list, is_text
+from curate.errors import ConfigError
+from curate.report.days import Days
+from curate.report.distinct import Distinct
+from curate.report.frequent import Frequent
+from curate.report.numbers import Numbers
+from curate.units import ellipsize
+
+SHOWN_CHARS = 200
+"""Characters of a value that is told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column, or a field of a struct in one."""
+
+    name: str
+    path: tuple[int, ...]
+    """Number of the column, and of the field within each struct."""
+    type: pa.DataType
+
+    def of(self, table: pa.Table) -> pa.Array:
+        """Returns its values; null where the struct is."""
+        column = table.column(self.path[0])
+        found = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if isinstance(found, pa.ChunkedArray):
+            found = found.chunk(0) if found.num_chunks else pa.nulls(0, found.type)
+        for place in self.path[1:]:
+            found = found.flatten()[place]
+        return found
+
+
+def leaves(schema: pa.Schema) -> list[Leaf]:
+    """Returns the columns of a schema, those with fields as their fields.
+
+    >>> [leaf.name for leaf in leaves(pa.schema({"a": pa.int8(), "b": pa.struct({"c": pa.int8()})}))]
+    ['a', 'b.c']
+    """
+    return [leaf for at, one in enumerate(schema) for leaf in _leaves(one, one.name, (at,))]
+
+
+def _leaves(one: pa.Field, name: str, path: tuple[int, ...]) -> Iterator[Leaf]:
+    if not pa.types.is_struct(one.type) or not one.type.num_fields:
+        yield Leaf(name, path, one.type)
+        return
+    for at, inner in enumerate(one.type.fields):
+        yield from _leaves(inner, f"{name}.{inner.name}", (*path, at))
+
+
+@dataclass(slots=True)
+class Column:
+    """What is known of the values of a column."""
+
+    name: str
+    type: str
+    kind: str
+    rows: int = 0
+    nulls: int = 0
+    bytes: int = 0
+    """Of texts and bytes, all in all."""
+    distinct: Distinct | None = field(default_factory=Distinct)
+    """None of values that cannot be compared."""
+    frequent: Frequent = field(default_factory=Frequent)
+    numbers: Numbers = field(default_factory=Numbers)
+    """The values, or the lengths of them."""
+    days: Days = field(default_factory=Days)
+    """Of dates and times."""
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> Self:
+        """Returns the sketch of a column without rows."""
+        return cls(leaf.name, str(leaf.type), kind_of(leaf.type))
+
+    def add(self, values: pa.Array) -> None:
+        """Takes in further values."""
+        self.rows += len(values)
+        self.nulls += values.null_count
+        values = _no_view(values)
+        if values.null_count:
+            values = values.drop_null()
+        if not len(values):
+            return
+        if self.distinct is not None:
+            self._compare(values)
+        plain = _plain(values)
+        numbers = _numbers(self.kind, plain)
+        self.numbers.add(numbers)
+        if self.kind in ("date", "time"):
+            self.days.add(numbers // per_day(plain.type))
+        if self.kind in ("text", "bytes"):
+            self.bytes += pc.sum(_byte_lengths(plain)).as_py()
+
+    def _compare(self, values: pa.Array) -> None:
+        try:
+            hashes, _ = digest_rows(pa.table({"value": values}), ["value"])
+        except ConfigError:
+            self.distinct = None
+            return
+        assert self.distinct is not None
+        self.distinct.add(hashes)
+        self.frequent.add(hashes, lambda place: shown(values[place].as_py()))
+
+    def merge(self, other: Self) -> None:
+        """Takes in what another sketch of the column has seen."""
+        self.rows += other.rows
+        self.nulls += other.nulls
+        self.bytes += other.bytes
+        if self.distinct is None or other.distinct is None:
+            self.distinct = None
+        else:
+            self.distinct.merge(other.distinct)
+        self.frequent.merge(other.frequent)
+        self.numbers.merge(other.numbers)
+        self.days.merge(other.days)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "kind": self.kind,
+            "rows": self.rows,
+            "nulls": self.nulls,
+            "bytes": self.bytes,
+            "distinct": None if self.distinct is None else self.distinct.as_text(),
+            "frequent": self.frequent.as_dict(),
+            "numbers": self.numbers.as_dict(),
+            "days": self.days.as_dict(),
+        }
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> Self:
+        """Returns what `as_dict` told of."""
+        plain = {name: value[name] for name in ("name", "type", "kind", "rows", "nulls", "bytes")}
+        distinct = None if value["distinct"] is None else Distinct.parse(value["distinct"])
+        return cls(
+            **plain,
+            distinct=distinct,
+            frequent=Frequent.parse(value["frequent"]),
+            numbers=Numbers.parse(value["numbers"]),
+            days=Days.parse(value["days"]),
+        )
+
+
+def kind_of(type: pa.DataType) -> str:
+    """Returns what is asked of values of a type.
+
+    >>> kind_of(pa.dictionary(pa.int8(), pa.large_string())), kind_of(pa.decimal128(5, 2)), kind_of(pa.null())
+    ('text', 'number', 'other')
+    """
+    if isinstance(type, pa.BaseExtensionType):
+        return kind_of(type.storage_type)
+    if is_encoded(type):
+        return kind_of(type.value_type)
+    types = pa.types
+    kinds = (
+        ("bool", types.is_boolean),
+        ("number", lambda one: types.is_integer(one) or types.is_floating(one) or types.is_decimal(one)),
+        ("date", types.is_date),
+        ("time", types.is_timestamp),
+        ("span", lambda one: types.is_duration(one) or types.is_time(one)),
+        ("text", is_text),
+        ("bytes", is_binary),
+        ("list", lambda one: is_list(one) or types.is_map(one)),
+    )
+    return next((kind for kind, is_one in kinds if is_one(type)), "other")
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Returns values without an encoding or an extension around them."""
+    while True:
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        elif isinstance(values, pa.DictionaryArray):
+            values = values.dictionary_decode()
+        elif pa.types.is_run_end_encoded(values.type):
+            values = pc.run_end_decode(values)
+        else:
+            return values
+
+
+def per_day(type: pa.DataType) -> int:
+    """Returns the units of a day in which dates or times of a type are counted."""
+    if pa.types.is_date(type):
+        return 1
+    return {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}[type.unit]
+
+
+_NO_NUMBERS: npt.NDArray[np.float64] = np.zeros(0)
+_DAY_MS = 86_400_000
+
+
+def _numbers(kind: str, values: pa.Array) -> npt.NDArray[Any]:
+    """Returns what of values without nulls is a number."""
+    type = values.type
+    if kind == "text":
+        return _whole(pc.utf8_length(values))
+    if kind == "bytes":
+        return _whole(_byte_lengths(values))
+    if kind == "list":
+        # Of maps Arrow has no lengths.
+        return np.diff(_whole(values.offsets)) if pa.types.is_map(type) else _whole(pc.list_value_length(values))
+    if kind == "date":
+        whole = _whole(values.cast(pa.int32() if pa.types.is_date32(type) else pa.int64()))
+        return whole // _DAY_MS if pa.types.is_date64(type) else whole
+    if kind in ("time", "span"):
+        return _whole(values.cast(pa.int64() if type.bit_width == 64 else pa.int32()))
+    if kind != "number":
+        return _NO_NUMBERS
+    if pa.types.is_integer(type):
+        return _whole(values)
+    return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+
+
+def _byte_lengths(values: pa.Array) -> pa.Array:
+    return pc.binary_length(values)
+
+
+def _no_view(values: pa.Array) -> pa.Array:
+    """Returns texts or bytes that Arrow takes nulls out of, and measures: it does neither with views."""
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def _whole(values: pa.Array) -> npt.NDArray[Any]:
+    wide = pa.uint64() if pa.types.is_uint64(values.type) else pa.int64()
+    found: npt.NDArray[Any] = values.cast(wide).to_numpy(zero_copy_only=False)
+    return found
+
+
+def shown(value: Any) -> Any:
+    """Returns a value as JSON, cut where it is long."""
+    if isinstance(value, bool | int | float) or value is None:
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, bytes):
+        value = value[:SHOWN_CHARS].hex(" ")
+    return ellipsize(value if isinstance(value, str) else str(value), SHOWN_CHARS)

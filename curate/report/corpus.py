@@ -1,0 +1,152 @@
+"""The sketch of a corpus, or of a shard of it: its columns, and what each source has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError, did_you_mean
+from curate.report.column import Column, Leaf, kind_of, leaves, shown
+
+VERSION = 1
+"""Part of the identity of a report's shards."""
+MOST_SOURCES = 10_000
+"""Sources that are told apart; the rows of others are counted as one."""
+
+
+@dataclass(slots=True)
+class Source:
+    """What a source has: the rows with one value in the column that names it."""
+
+    rows: int = 0
+    characters: int = 0
+    """Of all texts of these rows."""
+
+
+@dataclass(slots=True)
+class Corpus:
+    """What is known of rows of one schema."""
+
+    columns: list[Column]
+    rows: int = 0
+    bytes: int = 0
+    """Of the rows in memory, as Arrow holds them."""
+    by: str = ""
+    """The column that names the source of a row; empty if none does."""
+    sources: dict[str | None, Source] = field(default_factory=dict)
+    others: Source = field(default_factory=Source)
+    """What the sources that are not told apart have together."""
+
+    @classmethod
+    def of(cls, schema: pa.Schema, by: str = "") -> Self:
+        """Returns the sketch of no rows. Raises ConfigError if there is no column `by`."""
+        if by and by not in schema.names:
+            raise ConfigError(
+                f"there is no column {by!r} to report by{did_you_mean(by, schema.names)}; there are "
+                f"{', '.join(schema.names)}"
+            )
+        return cls([Column.of(leaf) for leaf in leaves(schema)], by=by)
+
+    def merge(self, other: Self) -> None:
+        """Takes in what another sketch has seen. A column that one of them lacks is null in all of its rows."""
+        mine, theirs = {one.name: one for one in self.columns}, {one.name: one for one in other.columns}
+        for name, own in theirs.items():
+            if name not in mine:
+                mine[name] = Column(name, own.type, own.kind, self.rows, self.rows)
+                self.columns.append(mine[name])
+        for name, own in mine.items():
+            found = theirs.get(name) or Column(name, own.type, own.kind, other.rows, other.rows)
+            if found.kind != own.kind:
+                raise ConfigError(
+                    f"the column {name!r} is {own.type} in some files and {found.type} in others; a report is of files "
+                    "whose columns are alike: choose them with a glob"
+                )
+            own.merge(found)
+        self.rows += other.rows
+        self.bytes += other.bytes
+        for key, source in other.sources.items():
+            self._add(key, source)
+        self.others.rows += other.others.rows
+        self.others.characters += other.others.characters
+        self._tell_apart()
+
+    def _add(self, key: str | None, source: Source) -> None:
+        own = self.sources.setdefault(key, Source())
+        own.rows += source.rows
+        own.characters += source.characters
+
+    def _tell_apart(self) -> None:
+        """Counts the smallest sources as one, if there are too many."""
+        if len(self.sources) <= MOST_SOURCES:
+            return
+        order = sorted(self.sources, key=lambda key: (-self.sources[key].rows, key is None, key or ""))
+        for key in order[MOST_SOURCES:]:
+            source = self.sources.pop(key)
+            self.others.rows += source.rows
+            self.others.characters += source.characters
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        keys = sorted(self.sources, key=lambda key: (key is None, key or ""))
+        return {
+            "version": VERSION,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "by": self.by,
+            "sources": [[key, self.sources[key].rows, self.sources[key].characters] for key in keys],
+            "others": [self.others.rows, self.others.characters],
+            "columns": [one.as_dict() for one in self.columns],
+        }
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> Self:
+        """Returns what `as_dict` told of."""
+        return cls(
+            [Column.parse(one) for one in value["columns"]],
+            value["rows"],
+            value["bytes"],
+            value["by"],
+            {key: Source(rows, characters) for key, rows, characters in value["sources"]},
+            Source(*value["others"]),
+        )
+
+
+class Sketcher:
+    """Takes in the rows of one schema, table by table."""
+
+    def __init__(self, schema: pa.Schema, by: str = "") -> None:
+        self.corpus = Corpus.of(schema, by)
+        self._leaves: Sequence[Leaf] = leaves(schema)
+        self._texts = [at for at, one in enumerate(schema) if kind_of(one.type) == "text"]
+
+    def add(self, table: pa.Table) -> None:
+        """Takes in further rows."""
+        corpus = self.corpus
+        corpus.rows += table.num_rows
+        corpus.bytes += table.nbytes
+        for leaf, column in zip(self._leaves, corpus.columns, strict=True):
+            column.add(leaf.of(table))
+        if corpus.by:
+            self._count(table)
+
+    def _count(self, table: pa.Table) -> None:
+        """Counts rows and characters of each source."""
+        encoded = pc.dictionary_encode(table[self.corpus.by], null_encoding="encode").combine_chunks()
+        encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+        places = encoded.indices.to_numpy(zero_copy_only=False)
+        lengths = np.zeros(table.num_rows)
+        for at in self._texts:
+            column = table.column(at)
+            plain = column.cast(pa.large_string())
+            lengths += pc.fill_null(pc.utf8_length(plain), 0).to_numpy(zero_copy_only=False)
+        rows = np.bincount(places, minlength=len(encoded.dictionary)).tolist()
+        characters = np.bincount(places, weights=lengths, minlength=len(encoded.dictionary)).tolist()
+        for value, count, size in zip(encoded.dictionary.to_pylist(), rows, characters, strict=True):
+            key = None if value is None else str(shown(value))
+            self.corpus._add(key, Source(count, int(size)))
+        self.corpus._tell_apart()

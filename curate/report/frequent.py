@@ -1,0 +1,100 @@
+"""Which values are most frequent. Exact up to some thousand different ones; beyond, counts are at least so much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from curate.arrow.hashing import Words
+
+KEPT = 8192
+"""Different values whose counts are kept within a shard."""
+STORED = 1024
+"""Those of a shard that are stored. Where there are more, those that are there once are not."""
+SHOWN = 32
+"""Values that are told of: the most frequent ones."""
+
+
+@dataclass(slots=True)
+class Frequent:
+    """Counts of values, by hash; of the most frequent ones the value, too.
+
+    What is forgotten, when there are more than `KEPT`, are the rarest (lossy counting, Manku and Motwani 2002).
+    `missed` is the most that a count can lack for that.
+    """
+
+    keys: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    missed: int = 0
+    values: dict[int, Any] = field(default_factory=dict)
+
+    def add(self, hashes: Words, value: Callable[[int], Any]) -> None:
+        """Takes in values by their hashes; `value` returns that at a place, as JSON."""
+        keys, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+        self._take(keys, counts.astype(np.int64), KEPT)
+        top = self.keys[self._top()]
+        for key, place in zip(top.tolist(), np.searchsorted(keys, top).tolist(), strict=True):
+            if key not in self.values and place < len(keys) and keys[place] == key:
+                self.values[key] = value(int(first[place]))
+        self._forget(top)
+
+    def merge(self, other: Self) -> None:
+        """Takes in what another sketch has seen."""
+        self.missed += other.missed
+        self._take(other.keys, other.counts, KEPT)
+        self.values = other.values | self.values
+        self._forget(self.keys[self._top()])
+
+    def top(self) -> list[tuple[Any, int]]:
+        """Returns the most frequent values and how often they are there, the most frequent first."""
+        found = [(int(self.keys[at]), int(self.counts[at])) for at in self._top()]
+        return [(self.values[key], count) for key, count in found if key in self.values]
+
+    def _take(self, keys: Words, counts: npt.NDArray[np.int64], most: int) -> None:
+        both = np.concatenate([self.keys, keys])
+        self.keys, places = np.unique(both, return_inverse=True)
+        totals = np.zeros(len(self.keys), np.int64)
+        np.add.at(totals, places, np.concatenate([self.counts, counts]))
+        self.counts = totals
+        if len(self.keys) > most:
+            self._keep(self._order()[:most])
+
+    def _keep(self, places: npt.NDArray[np.int64]) -> None:
+        lost = np.ones(len(self.keys), bool)
+        lost[places] = False
+        self.missed += int(self.counts[lost].max(initial=0))
+        self.keys, self.counts = self.keys[~lost], self.counts[~lost]
+
+    def _order(self) -> npt.NDArray[np.int64]:
+        """The most frequent first, and of those that are as frequent the lowest hashes: the same on every machine."""
+        return np.lexsort((self.keys, -self.counts))
+
+    def _top(self) -> npt.NDArray[np.int64]:
+        return self._order()[:SHOWN]
+
+    def _forget(self, top: Words) -> None:
+        kept = set(top.tolist())
+        self.values = {key: value for key, value in self.values.items() if key in kept}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON values; forgets what is not stored."""
+        if len(self.keys) > STORED:
+            order = self._order()[:STORED]
+            self._keep(order[self.counts[order] > 1])
+        return {
+            "keys": self.keys.tolist(),
+            "counts": self.counts.tolist(),
+            "missed": self.missed,
+            "values": [[key, self.values[key]] for key in sorted(self.values)],
+        }
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> Self:
+        """Returns what `as_dict` told of."""
+        pairs: Sequence[tuple[int, Any]] = value["values"]
+        keys, counts = np.array(value["keys"], np.uint64), np.array(value["counts"], np.int64)
+        return cls(keys, counts, value["missed"], dict(pairs))

@@ -1,0 +1,179 @@
+"""Makes a report: runs the job that sketches a corpus shard by shard, merges the sketches, and reads the books of the
+job that made the corpus.
+
+Sketches are outputs of a dataset's write, so a report is sharded, resumable and runs anywhere, and grows with its
+corpus. They are merged in the order of the plan: the report is the same at any parallelism.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from curate.clock import SystemClock
+from curate.dataset.dataset import Dataset
+from curate.dataset.read import files as read
+from curate.errors import ConfigError
+from curate.formats.encoding import Format, detect
+from curate.keywords import option
+from curate.ledger import layout
+from curate.ledger.compression import decompress
+from curate.observe.browse import quarantined
+from curate.observe.job import FoundJob, NoJobError, find_job, status_of
+from curate.prefetch import ahead
+from curate.report.corpus import Corpus, Source
+from curate.report.model import Origin, report_of
+from curate.report.sink import Sketches
+from curate.sources.listing import list_inputs
+from curate.sources.patterns import parse_input
+from curate.storage.open import open_store
+from curate.units import ellipsize
+
+READERS = 16
+GLOB = "*?["
+SHOWN_ROWS = 20
+"""Rows of a reason that are shown."""
+MOST_QUARANTINED = 100_000
+"""Quarantined rows that are read for these."""
+SHOWN_CHARS = 2_000
+
+_READERS: Mapping[Format, Callable[..., Dataset]] = {
+    Format.PARQUET: read.read_parquet,
+    Format.JSONL: read.read_json,
+    Format.CSV: read.read_csv,
+    Format.TEXT: read.read_text,
+    Format.WEBDATASET: read.read_webdataset,
+    Format.TFRECORDS: read.read_tfrecords,
+    Format.NUMPY: read.read_numpy,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be reported."""
+
+    corpus: str
+    """An output of a job, a folder, a file or a glob."""
+    work: str
+    """Prefix of the sketches, which are a job's outputs."""
+    by: str = ""
+    """The column that names the source of a row."""
+    backend: str | None = None
+
+
+def wanted(corpus: str, by: str = "", work: str | None = None, backend: str | None = None) -> Wanted:
+    """Returns what is to be reported; its files go beside the corpus, unless said. Raises ConfigError for a glob, which
+    has no such place."""
+    if work is None:
+        if any(sign in corpus for sign in GLOB):
+            raise ConfigError(f"a report of {corpus!r} needs {option('work', 'PATH')}: a glob has no place beside it")
+        # Of each column a report of its own, whatever it is called.
+        apart = f"-by-{by if by.isidentifier() else hashlib.sha256(by.encode()).hexdigest()[:16]}" if by else ""
+        work = f"{corpus.rstrip('/')}-report{apart}"
+    return Wanted(corpus, work, by, backend)
+
+
+def make_report(wanted: Wanted) -> dict[str, Any]:
+    """Sketches what is new in a corpus and returns `report.json`. Raises ConfigError for what is no corpus, and for one
+    whose files are not alike."""
+    found = _job_at(wanted.corpus)
+    corpus = _sketch(_dataset([wanted.corpus]), wanted.work, wanted)
+    return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted))
+
+
+def _job_at(path: str) -> FoundJob | None:
+    """Returns the job that writes to `path`; None if none does."""
+    if any(sign in path for sign in GLOB):
+        return None
+    try:
+        return find_job(path)
+    except NoJobError:
+        return None
+
+
+def _dataset(paths: Sequence[str]) -> Dataset:
+    """Returns the rows of files, read as the first of them is called."""
+    uris = list_inputs([parse_input(path) for path in paths], open_store).table["uri"]
+    return _READERS[detect(uris[0].as_py()).format](list(paths), allow_incomplete_input=True)
+
+
+def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
+    """Returns the sketch of a dataset; those of its shards are kept below `work`."""
+    options: dict[str, Any] = {"allow_incomplete_input": True, "drop_removed": True, "redo_stale": True}
+    summary = ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
+    if summary.state.exit_code:
+        raise ConfigError(
+            f"the report of {wanted.corpus} is not complete: {summary.done:,} of {summary.total:,} shards are done; "
+            f"see: curate failures {work}"
+        )
+    merged: Corpus | None = None
+    for value in _sketches(find_job(work)):
+        if merged is None:
+            merged = value
+        else:
+            merged.merge(value)
+    return merged or Corpus([])
+
+
+def _sketches(found: FoundJob) -> Iterator[Corpus]:
+    """Yields the sketches of shards, in the order of the plan."""
+
+    def one(rank: int) -> Corpus:
+        return Corpus.parse(orjson.loads(decompress(found.ledger.store.read(found.output(rank).uri))))
+
+    for _, own in ahead(one, np.flatnonzero(found.matched.done).tolist(), READERS):
+        yield own
+
+
+def _origin(found: FoundJob, wanted: Wanted) -> Origin:
+    """Returns what the ledger of the job says that made a corpus."""
+    status = status_of(found, SystemClock().now())
+    return Origin(
+        str(found.job["job"]),
+        status.state,
+        found.job["identity"],
+        status.rows,
+        _sources_in(found, wanted) if wanted.by else {},
+        _reasons(found),
+    )
+
+
+def _sources_in(found: FoundJob, wanted: Wanted) -> Mapping[str | None, Source]:
+    """Returns what each source had in the inputs of a job; nothing if they do not name it."""
+    run_ids = sorted(found.listing.run_ids)
+    inputs = found.ledger.read_json(layout.run_file(run_ids[-1], "run.json"))["inputs"] if run_ids else []
+    if not inputs:
+        return {}
+    try:
+        ds = _dataset(inputs)
+    except ConfigError:
+        return {}
+    if wanted.by not in (ds.columns() or []):
+        return {}
+    return _sketch(ds.select_columns([wanted.by]), f"{wanted.work}-inputs", wanted).sources
+
+
+def _reasons(found: FoundJob) -> list[Mapping[str, Any]]:
+    """Returns the reasons of quarantined rows, each with the rows of the lowest hashes: the same ones each time."""
+    kept: dict[str, list[tuple[int, str, int, str]]] = {}
+    counted: dict[str, int] = {}
+    for shard, row in itertools.islice(quarantined(found), MOST_QUARANTINED):
+        counted[row.reason] = counted.get(row.reason, 0) + 1
+        digest = hashlib.blake2b(f"{shard}\0{row.line}".encode(), digest_size=8).digest()
+        # The greatest of those that are kept is the first to go.
+        one = (-int.from_bytes(digest), shard, row.line, ellipsize(row.row, SHOWN_CHARS))
+        rows = kept.setdefault(row.reason, [])
+        (heapq.heappush if len(rows) < SHOWN_ROWS else heapq.heappushpop)(rows, one)
+    order = sorted(kept, key=lambda reason: (-counted[reason], reason))
+    return [{"reason": reason, "rows": counted[reason], "samples": _samples(kept[reason])} for reason in order]
+
+
+def _samples(rows: list[tuple[int, str, int, str]]) -> list[Mapping[str, Any]]:
+    return [{"shard": shard, "line": line, "row": row} for _, shard, line, row in sorted(rows, reverse=True)]

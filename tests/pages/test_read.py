@@ -1,0 +1,354 @@
+"""The model of a page: its numbers are those of the ledger and of the outputs, and what cannot be read is said."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+import pytest
+
+import curate
+from curate.errors import ConfigError
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.observe.job import NoJobError
+from curate.pages.document import document
+from curate.pages.model import Page
+from curate.pages.read import DAMAGED, read_page
+from tests.job.inline import numbered, run_job, write_jsonl
+from tests.pages.samples import NOW, RUN, Tenths
+from tests.support.ledgers import heartbeat, make_job, segment
+
+Jobs = dict[str, str]
+
+
+def rows_by_duckdb(output: str) -> int:
+    """Returns the rows that lie in the outputs, as another engine counts them."""
+    every = f"SELECT count(*) FROM read_parquet('{output}/**/*.parquet', filename = true)"
+    [(count,)] = duckdb.sql(f"{every} WHERE filename NOT LIKE '%/_curate/%'").fetchall()
+    return int(count)
+
+
+def balanced(rows: Any) -> bool:
+    dropped = rows["dropped"].values() if isinstance(rows["dropped"], dict) else [count for _, count in rows["dropped"]]
+    return bool(rows["in"] + rows["created"] == rows["out"] + sum(dropped) + rows["quarantined"])
+
+
+class TestNumbers:
+    """Every number adds up."""
+
+    @pytest.mark.parametrize("name", ["finished", "failed", "staged"])
+    def test_rows_are_those_that_another_engine_counts(self, jobs: Jobs, name: str) -> None:
+        page = read_page(jobs[name], NOW)
+        assert page.head.rows["out"] == page.books[-1].rows_out == rows_by_duckdb(jobs[name])
+        assert balanced(page.head.rows)
+
+    @pytest.mark.parametrize("name", ["finished", "staged"])
+    def test_they_are_those_of_the_summary(self, jobs: Jobs, name: str) -> None:
+        page = read_page(jobs[name], NOW)
+        summary = orjson.loads(Path(jobs[name], layout.SUMMARY).read_bytes())
+        assert page.head.shards["done"] == summary["shards"]["done"] == page.books[-1].done
+        last = page.books[-1]
+        assert (last.rows_in, last.created, last.rows_out, last.quarantined) == tuple(
+            summary["rows"][one] for one in ("in", "created", "out", "quarantined")
+        )
+        assert dict(last.dropped) == summary["rows"]["dropped"]
+        assert (page.head.bytes_out, last.bytes_in) == (summary["bytes"]["out"], summary["bytes"]["in"])
+
+    @pytest.mark.parametrize("name", ["finished", "failed", "staged", "running", "hostile"])
+    def test_each_part_adds_up_with_the_others(self, jobs: Jobs, name: str) -> None:
+        page = read_page(jobs[name], NOW)
+        shards = page.head.shards
+        assert sum(shards[one] for one in ("done", "running", "pending", "failed")) == shards["total"]
+        for one in page.books:
+            assert one.rows_in + one.created == one.rows_out + sum(n for _, n in one.dropped) + one.quarantined
+        told = page.shards
+        assert told is not None
+        assert sum(told.counts.values()) == told.total == shards["total"]
+        assert told.counts["done"] + told.counts["retried"] == shards["done"]
+        assert told.counts["failed"] == shards["failed"] == sum(one.shards for one in page.failures)
+        assert len(told.cells) in (0, told.total)
+        assert sum(map(sum, told.bins)) in (0, told.total)
+
+    def test_time_adds_up_to_what_shards_took(self, jobs: Jobs) -> None:
+        """Slots in use over time are the slot-hours; rows read are those of the books."""
+        page = read_page(jobs["running"], NOW)
+        time, costs = page.time, page.costs
+        assert time is not None
+        assert costs is not None
+        assert sum(time.slots) * time.span_s == pytest.approx(costs.slot_hours * 3600, rel=0.02)
+        assert sum(time.rows_per_s) * time.span_s == pytest.approx(page.head.rows["in"], rel=0.02)
+        assert (sum(time.lost), sum(time.failed), sum(time.retried)) == (50, 2, 0)
+        assert costs.requests == page.runs[0].calls
+
+    def test_what_a_run_says_is_there(self, jobs: Jobs) -> None:
+        page = read_page(jobs["running"], NOW)
+        assert page.head.state == "running"
+        assert page.head.waits == "2 tasks wait for a node with 4 CPUs"
+        assert page.head.eta_range_s == (3.8, 5.2)
+        assert [(one.error, one.shards) for one in page.retrying] == [("service busy (HTTP 429)", 6)]
+        assert [one.name for one in page.operators if one.limits] == ["map(clean)"]
+        assert page.operators[1].share == 0.75
+        assert [one.run_id for one in page.runs] == [RUN]
+
+    def test_what_failed_can_be_run_again(self, jobs: Jobs) -> None:
+        [group] = read_page(jobs["failed"], NOW).failures
+        assert (group.error, group.shards, group.tries) == ("ValueError: row 25 is poison", 1, 4)
+        assert group.commands[1:] == (
+            f"curate replay {jobs['failed']} --shard s2",
+            f"curate retry {jobs['failed']}",
+        )
+        assert "poison" in group.traceback
+
+    def test_what_failed_of_a_dataset_is_shown_with_what_works(self, tmp_path: Path) -> None:
+        """No run records where a dataset comes from: no command is offered that would need that."""
+        made = curate.range(3).map(lambda row: {"n": 1 // row["id"]}).sort("n")
+        out = str(tmp_path / "out")
+        assert made.write_parquet(out, backend="inline", max_failed_shards=0).state in ("failed", "aborted")
+        page = read_page(out, NOW)
+        [group] = page.failures
+        assert group.stage == "stage 1 of 2: sort(n): map"
+        assert page.time is not None
+        assert sum(page.time.failed) == 1
+        assert [command.split()[1] for command in group.commands] == ["failures"]
+
+    def test_rows_in_quarantine_are_shown(self, jobs: Jobs) -> None:
+        rows = read_page(jobs["finished"], NOW).bad_rows
+        assert [(one.shard, one.reason) for one in rows] == [(f"s{n}", "it ends in seven") for n in range(4)]
+
+    def test_rows_that_an_earlier_stage_set_aside_are_shown(self, tmp_path: Path) -> None:
+        """They are known from the summary, when that stage is gone."""
+
+        def odd(row: dict[str, int]) -> dict[str, int]:
+            if row["id"] == 3:
+                raise curate.BadRow("it is three")
+            return row
+
+        out = str(tmp_path / "out")
+        curate.range(5).map(odd).sort("id").write_parquet(out, backend="inline")
+        page = read_page(out, NOW)
+        assert [one.reason for one in page.bad_rows] == ["it is three"]
+        assert page.head.rows["quarantined"] == page.books[0].quarantined == 1
+
+    def test_an_input_that_a_job_made_is_known(self, jobs: Jobs, tmp_path: Path) -> None:
+        out = str(tmp_path / "after")
+        curate.read_parquet(jobs["finished"]).write_parquet(out, backend="inline")
+        lineage = read_page(out, NOW).lineage
+        assert lineage is not None
+        assert [(one.job, one.state, one.done, one.total) for one in lineage.upstream] == [("tenths", "complete", 4, 4)]
+        assert (lineage.inputs, lineage.bytes) == (4, read_page(jobs["finished"], NOW).head.bytes_out)
+
+    def test_a_known_job_that_reads_the_output_is_shown(self, jobs: Jobs, tmp_path: Path) -> None:
+        out = tmp_path / "after"
+        assert run_job(Tenths(), jobs["finished"], out).state == "complete"
+        before = read_page(jobs["finished"], NOW).lineage
+        assert before is not None
+        assert [(one.output, one.state) for one in before.downstream] == [(str(out), "complete")]
+        shutil.rmtree(out)
+        gone = read_page(jobs["finished"], NOW).lineage
+        assert gone is not None
+        assert gone.downstream == ()
+
+    def test_the_inputs_of_a_job_with_an_exchange(self, tmp_path: Path) -> None:
+        """They are those that it began with, and not what its last stage reads."""
+        write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 10))
+        out = str(tmp_path / "out")
+        curate.read_json(str(tmp_path / "in")).sort("n").write_parquet(out, backend="inline")
+        lineage = read_page(out, NOW).lineage
+        assert lineage is not None
+        assert (lineage.inputs, lineage.examples) == (1, (str(tmp_path / "in" / "a.jsonl"),))
+
+    def test_the_model_is_json(self, jobs: Jobs) -> None:
+        for output in jobs.values():
+            told = orjson.loads(orjson.dumps(read_page(output, NOW).as_dict()))
+            assert told["head"]["output"]
+
+
+@pytest.fixture
+def copy(jobs: Jobs, tmp_path: Path) -> Path:
+    """A copy of the failed job, to be damaged."""
+    return Path(shutil.copytree(jobs["failed"], tmp_path / "copy"))
+
+
+def shown(output: Path) -> Page:
+    """Returns the page of a job, which can be drawn too and says what is missing."""
+    page = read_page(str(output), NOW)
+    assert ("What this page cannot show" in document(page).decode()) == bool(page.notes)
+    return page
+
+
+class TestDamaged:
+    """What can be shown is, with a word on what cannot."""
+
+    @pytest.mark.parametrize(
+        ("data", "says"),
+        [
+            (b'{"job": "ten', "is not JSON"),
+            (b'{"format_version": 99, "job": "tenths"}', "format version 99"),
+            (b"[]", "list"),
+        ],
+    )
+    def test_a_record_that_is_none(self, copy: Path, data: bytes, says: str) -> None:
+        (copy / layout.JOB).write_bytes(data)
+        page = shown(copy)
+        assert page.head.state == DAMAGED
+        assert says in page.notes[-1]
+        assert [one.state for one in page.runs] == ["failed"]
+        assert page.costs is not None
+        assert page.costs.slots == "slot-hours not known"
+
+    def test_a_summary_that_is_none(self, jobs: Jobs, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(jobs["finished"], tmp_path / "copy"))
+        (copy / layout.SUMMARY).write_bytes(b'{"rows": 3')
+        page = shown(copy)
+        assert (page.head.state, page.head.job) == (DAMAGED, "tenths")
+        assert "summary.json is not JSON" in page.notes[-1]
+
+    def test_a_plan_that_is_cut_off(self, copy: Path) -> None:
+        part = copy / layout.plan_part(0)
+        part.write_bytes(part.read_bytes()[:100])
+        page = shown(copy)
+        assert (page.head.state, page.head.job) == (DAMAGED, "poisoned")
+        assert "is not a part of a plan" in page.notes[-1]
+
+    def test_events_that_are_cut_off(self, copy: Path) -> None:
+        """Shards and rows are those of the outputs; only times are missing."""
+        for path in copy.glob("_curate/runs/*/events-*"):
+            path.write_bytes(path.read_bytes()[:20])
+        page = shown(copy)
+        assert page.head.shards["done"] == 3
+        assert any("cannot read a segment of events" in one for one in page.notes)
+
+    def test_runs_that_say_nothing(self, copy: Path) -> None:
+        for name in ("run.json", "heartbeat.json"):
+            for path in copy.glob(f"_curate/runs/*/{name}"):
+                path.write_bytes(b"\x00\xff")
+        page = shown(copy)
+        assert page.head.shards["done"] == 3
+        assert page.runs == ()
+
+    def test_a_run_whose_record_is_gone(self, copy: Path) -> None:
+        for path in copy.glob("_curate/runs/*/run.json"):
+            path.write_bytes(b"{")
+        page = shown(copy)
+        assert [(one.who, one.command) for one in page.runs] == [("?", "")]
+        assert any("cannot read the record of a run" in one for one in page.notes)
+
+    def test_nothing_at_all(self, tmp_path: Path) -> None:
+        with pytest.raises(NoJobError, match="no curate job"):
+            read_page(str(tmp_path), NOW)
+
+
+class TestCosts:
+    """Slot-hours and requests, in money where prices are given."""
+
+    @pytest.fixture
+    def prices(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("CURATE_HOME", str(tmp_path))
+        return tmp_path / "prices.toml"
+
+    def test_in_money(self, jobs: Jobs, prices: Path) -> None:
+        prices.write_text('currency = "EUR"\nslot_hour = 0.5\n[per_1000_requests]\nget = 0.1\n')
+        page = read_page(jobs["running"], NOW)
+        assert page.costs is not None
+        assert page.costs.currency == "EUR"
+        assert page.costs.money == pytest.approx(page.costs.slot_hours * 0.5 + 4_000 / 1000 * 0.1)
+
+    def test_without_prices(self, jobs: Jobs, prices: Path) -> None:
+        assert not prices.exists()
+        page = read_page(jobs["running"], NOW)
+        assert page.costs is not None
+        assert page.costs.money is None
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("slot_hour = -1", "not negative"),
+            ("slot_hour = nan", "not negative"),
+            ("slothour = 1", "unknown name 'slothour'"),
+            ("[per_1000_requests]\nhead = 1", "unknown name 'head'"),
+            ("per_1000_requests = 3", "not a table"),
+            ('currency = ""', "short text"),
+            ("=", "Invalid"),
+        ],
+    )
+    def test_what_is_no_price_is_said(self, jobs: Jobs, prices: Path, text: str, says: str) -> None:
+        prices.write_text(text)
+        page = read_page(jobs["finished"], NOW)
+        assert says in page.notes[-1]
+        assert page.costs is not None
+        assert page.costs.money is None
+
+
+GOLDEN = Path(__file__).with_name("running.json")
+
+
+def test_the_golden_model(jobs: Jobs) -> None:
+    """The model of a ledger is what it was; where it changes on purpose, what was found is written into the file."""
+    told = orjson.dumps(read_page(jobs["running"], NOW).as_dict(), option=orjson.OPT_INDENT_2).decode()
+    found = told.replace(jobs["running"], "OUTPUT")
+    assert orjson.loads(found) == orjson.loads(GOLDEN.read_bytes())
+
+
+def test_no_number_of_a_model_is_wild(jobs: Jobs) -> None:
+    """None is infinite, or none."""
+
+    def numbers(value: Any) -> list[float]:
+        if isinstance(value, dict):
+            return [one for inner in value.values() for one in numbers(inner)]
+        if isinstance(value, list | tuple):
+            return [one for inner in value for one in numbers(inner)]
+        return [value] if isinstance(value, int | float) else []
+
+    pages: list[Page] = [read_page(output, NOW) for output in jobs.values()]
+    assert all(map(math.isfinite, numbers([page.as_dict() for page in pages])))
+
+
+def test_prices_that_cannot_be_read_raise() -> None:
+    from curate.pages.costs import parse_prices
+
+    with pytest.raises(ConfigError, match="slot_hour"):
+        parse_prices({"slot_hour": "much"})
+
+
+@pytest.mark.slow
+class TestLarge:
+    """A job of very many shards."""
+
+    TOTAL = 100_000
+
+    def test_its_page_is_small_and_its_events_are_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many shards, a page has at most 300 KB; each segment of events is read once."""
+        root = f"memory://large-{id(self)}/out"
+        lines = [event(rank) | {"time": NOW - 1000 + rank / 200} for rank in range(self.TOTAL)]
+        beat = heartbeat("failed", started=NOW - 1000, updated=NOW, shards={"total": self.TOTAL, "failed": self.TOTAL})
+        ledger = make_job(root, total=self.TOTAL, done=0, runs={RUN: beat})
+        names = [layout.events_segment(RUN, number) for number in range(1, 6)]
+        for number, name in enumerate(names):
+            ledger.store.publish(ledger.uri(name), segment(lines[20_000 * number : 20_000 * (number + 1)]))
+        reads: list[str] = []
+
+        def read(self: Ledger, names: Iterable[str]) -> Any:
+            asked = list(names)
+            reads.extend(asked)
+            return segments(self, asked)
+
+        segments = Ledger.events
+        monkeypatch.setattr(Ledger, "events", read)
+        page = read_page(root, NOW)
+        assert sorted(reads) == names
+        assert page.head.shards["failed"] == self.TOTAL
+        assert (len(page.failures), page.more_failures) == (20, 6)
+        assert len(document(page)) <= 300_000
+
+
+def event(rank: int) -> dict[str, Any]:
+    return {
+        "outcome": "failed", "index": rank, "shard": f"s{rank:07d}", "attempt": 1, "task": rank, "seconds": 1.0,
+        "input": f"/in/{rank}", "kind": "user_error", "error": f"{chr(65 + rank % 26)}Error: no",
+    }  # fmt: skip

@@ -1,0 +1,164 @@
+"""Reports of corpora: their numbers are DuckDB's, the same at any parallelism and after growth, and add up with the
+books of the job that made the corpus."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import curate
+from curate.cli.main import cli
+from curate.errors import ConfigError
+from curate.report.corpus import Corpus, Source
+from curate.report.html import document
+from curate.report.make import make_report, wanted
+from curate.report.model import score_bounds, sources_of
+
+SOURCES = ("cc", "wiki", "forum")
+
+
+def rows(number: int, count: int = 200) -> pa.Table:
+    rng = random.Random(number)
+    texts = [" ".join(rng.choices(["alpha", "beta", "ü", "<b>"], k=rng.randrange(40))) for _ in range(count)]
+    return pa.table(
+        {
+            "id": [f"{number}-{at}" for at in range(count)],
+            "text": pa.array([None if at % 50 == 7 else text for at, text in enumerate(texts)]),
+            "source": [rng.choice(SOURCES) for _ in range(count)],
+            "score": pa.array([rng.random() for _ in range(count)], pa.float32()),
+            "year": pa.array([2000 + rng.randrange(25) for _ in range(count)], pa.int16()),
+        }
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Five files, and the output of a job that keeps half of them, and nearly nothing of one source."""
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        pq.write_table(rows(number), tmp_path / "in" / f"{number}.parquet")
+    kept = (curate.col("score") > 0.5) & ((curate.col("source") != "forum") | (curate.col("score") > 0.97))
+    ds = curate.read_parquet(tmp_path / "in").filter(kept)
+    assert ds.write_parquet(tmp_path / "out", backend="inline").done == 5
+    return tmp_path / "out"
+
+
+def made(corpus: Path, **how: Any) -> dict[str, Any]:
+    return make_report(wanted(str(corpus), **({"by": "source", "backend": "inline"} | how)))
+
+
+def one(report: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(column for column in report["columns"] if column["name"] == name)
+
+
+def asked(what: str, folder: Path) -> list[tuple[Any, ...]]:
+    """Returns what DuckDB tells of the Parquet files in a folder."""
+    return duckdb.sql(what.format(f"'{folder}/*.parquet'")).fetchall()
+
+
+def test_its_numbers_are_duckdbs(corpus: Path) -> None:
+    report = made(corpus)
+    assert asked("select count(*) from {}", corpus) == [(report["rows"],)]
+    text = one(report, "text")
+    lengths = "select count(text), min(length(text)), max(length(text)) from {}"
+    assert asked(lengths, corpus) == [(text["rows"] - text["nulls"], text["least"], text["greatest"])]
+    characters = "sum(length(id)) + sum(length(text)) + sum(length(source))"
+    assert asked(f"select {characters} from {{}}", corpus) == [(report["characters"],)]
+    year = one(report, "year")
+    assert asked("select min(year), avg(year), max(year) from {}", corpus) == [
+        (year["least"], pytest.approx(year["mean"]), year["greatest"])
+    ]
+    assert dict(map(tuple, year["frequent"])) == dict(asked("select year, count(*) from {} group by year", corpus))
+    score = one(report, "score")
+    assert asked("select avg(score::double) from {}", corpus) == [(pytest.approx(score["mean"]),)]
+    by_source = (
+        "select source, count(*), sum(length(id)) + sum(length(text)) + sum(length(source)) from {} group by source"
+    )
+    told = {(own["source"], own["rows"], own["characters"]) for own in report["sources"]}
+    assert told == set(asked(by_source, corpus))
+    before = dict(asked("select source, count(*) from {} group by source", corpus.parent / "in"))
+    assert {own["source"]: own["rows_in"] for own in report["sources"]} == before
+    assert [own["source"] for own in report["sources"] if own["lost"]] == ["forum"]
+    for column in report["columns"]:
+        assert sum(bar[2] for bar in column.get("histogram", [])) == column["rows"] - column["nulls"]
+
+
+def test_it_adds_up_with_the_books(corpus: Path) -> None:
+    report = made(corpus)
+    rows = report["job"]["rows"]
+    assert rows["out"] == report["rows"] == sum(source["rows"] for source in report["sources"])
+    assert rows["in"] == sum(source["rows_in"] for source in report["sources"]) == 1000
+
+
+def test_the_same_on_workers_and_when_it_grows(corpus: Path) -> None:
+    """On worker processes as in this one; and of files that came later as of all at once."""
+    here = made(corpus, work=f"{corpus}-here")
+    assert made(corpus, work=f"{corpus}-there", backend="local") == here
+    plain = corpus.parent / "in"
+    before = made(plain)
+    pq.write_table(rows(9), plain / "9.parquet")
+    grown = made(plain)
+    assert grown["rows"] == before["rows"] + 200
+    assert grown == made(plain, work=f"{corpus}-anew")
+
+
+def test_the_page_shows_texts_as_texts(corpus: Path) -> None:
+    """Markup in a corpus is text in its report; nothing is fetched, and no script runs but the page's own."""
+    hostile = corpus.parent / "hostile"
+    hostile.mkdir()
+    texts = ["<script>alert(1)</script>", "\x1b[31mred", "\u202eright to left", "x" * 10_000_000, ""]
+    pq.write_table(pa.table({"<img src=x onerror=alert(1)>": texts * 2}), hostile / "a.parquet")
+    page = document(make_report(wanted(str(hostile), backend="inline"))).decode()
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "default-src &#x27;none&#x27;" in page
+    assert len(page) < 100_000
+
+
+def test_a_corpus_without_rows_or_columns(tmp_path: Path) -> None:
+    for name, table in {"rows": rows(0, 0), "columns": pa.table({}), "both": pa.table({"a": pa.nulls(3)})}.items():
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "a.parquet")
+        report = make_report(wanted(str(tmp_path / name), backend="inline"))
+        assert report["rows"] == table.num_rows
+        assert document(report)
+
+
+def test_on_the_command_line(corpus: Path) -> None:
+    """It writes one file, its own only; says what is wrong; and tells its numbers as JSON."""
+    page = corpus.parent / "page.html"
+    argv = ["report", str(corpus), "--by", "source", "--backend", "inline"]
+    first = CliRunner().invoke(cli, [*argv, "--output", str(page)])
+    assert first.exit_code == 0, first.output
+    assert page.read_text().startswith("<!doctype html>")
+    again = CliRunner().invoke(cli, [*argv, "--output", str(page)])
+    assert again.exit_code == 0
+    page.write_text("mine")
+    with pytest.raises(ConfigError, match="exists and is not a page of curate"):
+        CliRunner().invoke(cli, [*argv, "--output", str(page)], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="did you mean 'source'"):
+        CliRunner().invoke(cli, ["report", str(corpus), "--by", "sorce"], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="a glob has no place beside it"):
+        CliRunner().invoke(cli, ["report", f"{corpus}/*.parquet"], catch_exceptions=False)
+
+
+def test_the_threshold_of_a_job() -> None:
+    """It is drawn into the column that a parameter names, or the only one with scores."""
+    scores = Corpus.of(pa.schema({"toxicity": pa.float32()}))
+    scores.columns[0].numbers.unit.update({3: 1})
+    scores.columns[0].numbers.count = 1
+    assert score_bounds(scores, {"parameters": {"threshold": 0.5}}) == {"toxicity": 0.5}
+    assert score_bounds(scores, {"parameters": {"threshold": "0.5"}}) == {}
+    assert score_bounds(scores, {}) == {}
+
+
+def test_sources_that_are_gone() -> None:
+    told = sources_of(Corpus([], rows=5, sources={"a": Source(5, 50)}), {"a": Source(10), "b": Source(4)})
+    assert [(one["source"], one["kept"], one["lost"]) for one in told] == [("a", 0.5, False), ("b", 0.0, True)]

@@ -1,0 +1,205 @@
+"""Sketches of columns against brute force: what is exact is equal, what is estimated is as near as it says."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.errors import ConfigError
+from curate.report import frequent
+from curate.report.column import Column, kind_of, leaves
+from curate.report.corpus import Corpus, Sketcher
+from curate.report.days import Days
+from curate.report.distinct import Distinct
+from curate.report.frequent import Frequent
+from curate.report.numbers import Numbers, bins_of, edges
+from tests.dataset.test_every_type import TYPES
+
+
+def sketch(table: pa.Table, by: str = "") -> Corpus:
+    sketcher = Sketcher(table.schema, by)
+    sketcher.add(table)
+    return sketcher.corpus
+
+
+def stored(corpus: Corpus) -> Corpus:
+    """Returns a sketch as it is read back, which is the same."""
+    told = corpus.as_dict()
+    found = Corpus.parse(orjson.loads(orjson.dumps(told)))
+    assert found.as_dict() == told
+    return found
+
+
+DOUBLES = st.floats(allow_nan=True, allow_infinity=True)
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.lists(DOUBLES), st.lists(DOUBLES))
+def test_numbers(first: list[float], second: list[float]) -> None:
+    """Counts, ends and sum are exact, also of what was merged."""
+    one, other = Numbers(), Numbers()
+    one.add(np.array(first, np.float64))
+    other.add(np.array(second, np.float64))
+    one.merge(other)
+    finite = [value for value in first + second if math.isfinite(value)]
+    assert (one.count, one.not_finite) == (len(finite), len(first + second) - len(finite))
+    assert (one.least, one.greatest) == (min(finite, default=None), max(finite, default=None))
+    assert one.sum == sum(map(Fraction, finite))
+    assert one.bins.total() == len(finite)
+
+
+@given(st.lists(WHOLE, min_size=1))
+def test_whole_numbers(values: list[int]) -> None:
+    """Their sum does not overflow, and a quantile is a whole number."""
+    one = Numbers()
+    one.add(np.array(values, np.int64))
+    assert (one.sum, one.least, one.greatest) == (sum(values), min(values), max(values))
+    assert isinstance(one.quantile(0.5), int)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.floats(0, 1))
+def test_quantiles(values: list[float], share: float) -> None:
+    """Within 1/128 of the true one."""
+    one = Numbers()
+    one.add(np.array(values))
+    true = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+    assert one.quantile(share) == pytest.approx(true, rel=1 / 128, abs=1e-320)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_bins(value: float) -> None:
+    """A number lies between the edges of its bin; bins are in the order of their numbers."""
+    (bin,) = bins_of(np.array([value])).tolist()
+    low, high = edges(bin)
+    assert (low <= value < high) or (low < value <= high) or low == value == high
+
+
+@pytest.mark.parametrize("different", [0, 1, 100, 5_000, 300_000])
+def test_distinct(different: int) -> None:
+    """Within 5 %, three times what is to be expected; whatever the order, and however it is parted."""
+    table = pa.table({"n": np.tile(np.arange(different), 2)})
+    whole = Column.of(leaves(table.schema)[0])
+    whole.add(table["n"].combine_chunks())
+    assert whole.distinct is not None
+    assert whole.distinct.estimate() == pytest.approx(different, rel=0.05)
+    parts = [Column.of(leaves(table.schema)[0]) for _ in range(3)]
+    for part, start in zip(parts, (2, 0, 1), strict=True):
+        part.add(table["n"].combine_chunks()[start::3] if different else table["n"].combine_chunks())
+    merged = Distinct()
+    for part in parts:
+        assert part.distinct is not None
+        merged.merge(part.distinct)
+    assert merged.as_text() == whole.distinct.as_text()
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=60), max_size=6))
+def test_frequent_is_exact(batches: list[list[int]]) -> None:
+    """While there are few different values."""
+    one = Frequent()
+    for batch in batches:
+        one.add(np.array(batch, np.uint64), lambda place, batch=batch: batch[place])  # type: ignore[misc]
+    counted = Counter(value for batch in batches for value in batch)
+    assert dict(one.top()) == dict(counted)
+    assert one.missed == 0
+
+
+def test_frequent_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count that is told lacks no more than is said; what is there most often is found."""
+    monkeypatch.setattr(frequent, "KEPT", 200)
+    monkeypatch.setattr(frequent, "STORED", 100)
+    rng = np.random.default_rng(3)
+    values = rng.zipf(1.3, 50_000).astype(np.uint64)
+    merged = Frequent()
+    for shard in np.array_split(values, 4):
+        one = Frequent()
+        for batch in np.array_split(shard, 20):
+            one.add(batch, lambda place, batch=batch: int(batch[place]))  # type: ignore[misc]
+        merged.merge(Frequent.parse(orjson.loads(orjson.dumps(one.as_dict()))))
+    counted = Counter(values.tolist())
+    found = merged.top()
+    assert merged.missed > 0
+    assert all(count <= counted[value] <= count + merged.missed for value, count in found)
+    assert [value for value, _ in found[:10]] == [value for value, _ in counted.most_common(10)]
+
+
+@given(st.lists(st.lists(st.integers(-800_000, 3_000_000), min_size=1), min_size=1))
+def test_days(batches: list[list[int]]) -> None:
+    """Counts add up, whatever spans are joined."""
+    merged = Days()
+    for batch in batches:
+        one = Days()
+        one.add(np.array(batch))
+        merged.merge(one)
+    values = sorted(value for batch in batches for value in batch)
+    assert merged.counts.total() == len(values)
+    assert merged.quantile(0.5) <= values[max(0, math.ceil(len(values) / 2) - 1)] < merged.quantile(0.5) + merged.width
+
+
+def expected_lengths(kind: str, values: list[Any]) -> list[int] | None:
+    lengths = {"text": len, "bytes": len, "list": len}
+    return [lengths[kind](value) for value in values] if kind in lengths else None
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("nulls", [0, 2])
+def test_every_type(name: str, nulls: int) -> None:
+    """Every type is counted; what has a length has the right ones; what cannot be compared is said to be so."""
+    array = TYPES[name]
+    try:
+        array = pa.concat_arrays([array, pa.nulls(nulls, array.type)]) if nulls else array
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        pytest.skip("Arrow makes no nulls of it")
+    table = pa.table({"x": array})
+    corpus = stored(sketch(table))
+    assert corpus.rows == table.num_rows
+    for leaf, column in zip(leaves(table.schema), corpus.columns, strict=True):
+        values = leaf.of(table)
+        assert (column.rows, column.nulls) == (table.num_rows, values.null_count)
+        plain = values.storage if isinstance(values, pa.ExtensionArray) else values
+        lengths = expected_lengths(kind_of(leaf.type), [one.as_py() for one in plain if one.is_valid])
+        if lengths:
+            assert (column.numbers.sum, column.numbers.least) == (sum(lengths), min(lengths))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.text(max_size=5)), max_size=30), st.integers(0, 30))
+def test_parts_are_the_whole(rows: list[tuple[str | None, str]], cut: int) -> None:
+    """However rows are parted, the sketches of the parts merge to that of all of them."""
+    schema = pa.schema({"source": pa.string(), "text": pa.string()})
+    table = pa.Table.from_pylist([{"source": source, "text": text} for source, text in rows], schema=schema)
+    merged = stored(sketch(table.slice(0, cut), "source"))
+    merged.merge(stored(sketch(table.slice(cut), "source")))
+    whole = sketch(table, "source")
+    merged.bytes = whole.bytes
+    assert merged.as_dict() == whole.as_dict()
+    counted = Counter(source for source, _ in rows)
+    assert {key: source.rows for key, source in merged.sources.items()} == dict(counted)
+
+
+def test_files_that_are_not_alike() -> None:
+    """A column that only some have is null in the others; another kind of values is refused."""
+    one = sketch(pa.table({"a": [1, 2]}))
+    one.merge(sketch(pa.table({"a": [3], "b": ["x"]})))
+    assert [(column.name, column.rows, column.nulls) for column in one.columns] == [("a", 3, 0), ("b", 3, 2)]
+    with pytest.raises(ConfigError, match="'a' is int64 in some files and string in others"):
+        one.merge(sketch(pa.table({"a": ["x"]})))
+
+
+def test_a_column_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="no column 'sorce' to report by; did you mean 'source'"):
+        Sketcher(pa.schema({"source": pa.string()}), "sorce")
+
+
+def test_a_thousand_columns() -> None:
+    table = pa.table({f"c{number}": [number, number + 1] for number in range(1000)})
+    assert len(stored(sketch(table)).columns) == 1000
+    assert pc.sum(table["c7"]).as_py() == sketch(table).columns[7].numbers.sum
