@@ -1,4 +1,5 @@
-"""Which backend `auto` is: Ray if there is a cluster to join, or if a job asks for what only Ray can place; else local.
+"""Which backend `auto` is: Ray if there is a cluster to join, or if a job asks for what only Ray can place, such as
+TPUs; else local.
 
 `choose` decides, over facts; `facts_now` looks at the environment and the machine. Neither imports ray.
 """
@@ -44,7 +45,7 @@ class Facts:
 def choose(facts: Facts) -> tuple[str, str]:
     """Returns the backend, and why.
 
-    >>> choose(Facts(has={"CPU": 2.0, "memory": 8e9}, asks=(Ask(Resources()),)))
+    >>> choose(Facts(has={"CPU": 2.0, "memory": 8e9}, asks=(Ask(Resources(num_cpus=9.0)),)))
     ('local', 'there is no Ray cluster to join')
     >>> choose(Facts(cluster="RAY_ADDRESS is 10.0.0.1:6379"))
     ('ray', 'RAY_ADDRESS is 10.0.0.1:6379')
@@ -59,9 +60,26 @@ def choose(facts: Facts) -> tuple[str, str]:
 
 
 def _only_ray_has(ask: Ask, has: Mapping[str, float]) -> str:
-    """Returns what is asked for and is not on this machine. Not GPUs: without a cluster Ray would not find more."""
-    pools = [replace(one, resources=replace(one.resources, num_gpus=0.0)) for one in ask.pools]
-    return does_not_fit(has, replace(ask.resources, num_gpus=0.0), pools).partition(";")[0]
+    """Returns what is asked for that only Ray knows of. Not CPUs, memory or GPUs: without a cluster, Ray would find no
+    more of them than there are, and say so later than `local`."""
+
+    def other(asked: Resources) -> Resources:
+        return replace(asked, num_cpus=0.0, num_gpus=0.0, memory=None)
+
+    pools = [replace(one, resources=other(one.resources)) for one in ask.pools]
+    return does_not_fit(has, other(ask.resources), pools).partition(";")[0]
+
+
+def for_many(ask: Ask) -> Chosen:
+    """Returns the backend of rows that are consumed through several actors, where none is named: this process, if there
+    is no cluster and this machine has no room for the actors."""
+    name = default_backend()
+    if name != AUTO:
+        return Chosen(name)
+    facts = facts_now([ask])
+    name, why = choose(facts)
+    missing = does_not_fit(facts.has, ask.resources, ask.pools) if name == "local" else ""
+    return Chosen("inline", missing.partition(";")[0]) if missing else Chosen(name, why)
 
 
 def facts_now(asks: Iterable[Ask]) -> Facts:
@@ -108,4 +126,4 @@ class Chosen:
         return self.given or make_backend(self.name)
 
 
-_WORDS = {"ray": "Ray", "local": "worker processes of this machine"}
+_WORDS = {"ray": "Ray", "local": "worker processes of this machine", "inline": "this process alone"}

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import first_rows
 from curate.arrow.unknown import fill_schema
-from curate.backends.choose import Ask, Chosen, default_backend
+from curate.backends.choose import Ask, Chosen, for_many
 from curate.backends.make import check_backend, make_backend
 from curate.clock import SystemClock
 from curate.dataset.stats import LastRun, RunStats
@@ -108,9 +108,10 @@ def run_options_of(how: Options) -> dict[str, Any]:
 def settled(plan: Plan, how: Options) -> tuple[Options, Chosen]:
     """Returns how the rows of a plan are consumed, with the backend that they are made on, and why on that one."""
     steps = [node.operator for node in walk(plan) if isinstance(node, Apply)]
-    asks = [Ask(Resources(task_cpus([one])), Pipeline((one,)).pools) for one in steps]
-    many = any(pool.min_size > 1 or (pool.max_size or 1) > 1 for ask in asks for pool in ask.pools)
-    chosen = Chosen.of(how.backend or (default_backend() if many else "inline"), asks)
+    pools = [pool for one in steps for pool in Pipeline((one,)).pools]
+    ask = Ask(Resources(max((task_cpus([one]) for one in steps), default=1.0)), tuple(pools))
+    many = any(pool.min_size > 1 or (pool.max_size or 1) > 1 for pool in pools)
+    chosen = for_many(ask) if many and how.backend is None else Chosen.of(how.backend or "inline", [ask])
     return replace(how, backend=chosen.name), chosen
 
 

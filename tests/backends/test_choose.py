@@ -16,6 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import curate
+from curate.backends import choose as choosing
 from curate.backends.choose import Ask, Chosen, Facts, choose
 from curate.backends.make import make_backend
 from curate.backends.ray.find import Found, find
@@ -42,28 +43,20 @@ def pool(**asked: Any) -> PoolSpec:
         # The cluster counts, whatever is asked for.
         (Facts(cluster="there is one", has=HAS, asks=(Ask(Resources(num_cpus=9)),)), "ray", "there is one"),
         (Facts(has=HAS, asks=(Ask(Resources(num_cpus=4, memory=8_000_000_000)),)), "local", NONE),
-        (
-            Facts(has=HAS, asks=(Ask(Resources(num_cpus=5.0)),)),
-            "ray",
-            "a task needs {'CPU': 5.0}, but this machine has",
-        ),
-        (Facts(has=HAS, asks=(Ask(Resources(memory=9 << 30)),)), "ray", "a task needs {'CPU': 1.0, 'memory': 966"),
-        (Facts(has=HAS, asks=(Ask(Resources(custom={"TPU": 4})),)), "ray", "a task needs {'CPU': 1.0, 'TPU': 4}"),
+        # Ray on this machine would have no more of these: `local` refuses with the arithmetic, at once.
+        (Facts(has=HAS, asks=(Ask(Resources(num_cpus=5.0)),)), "local", NONE),
+        (Facts(has=HAS, asks=(Ask(Resources(memory=9 << 30)),)), "local", NONE),
+        (Facts(has=HAS, asks=(Ask(Resources(), (pool(size=4),)),)), "local", NONE),
+        (Facts(has=HAS, asks=(Ask(Resources(num_gpus=1), (pool(num_gpus=2),)),)), "local", NONE),
+        (Facts(has=HAS, asks=(Ask(Resources(custom={"TPU": 4})),)), "ray", "a task needs {'TPU': 4}"),
         (Facts(has=HAS, asks=(Ask(Resources(), (pool(size=3),)),)), "local", NONE),
-        (
-            Facts(has=HAS, asks=(Ask(Resources(), (pool(size=4),)),)),
-            "ray",
-            "embed: 4 actors x 1 CPU + 1 task x 1 CPU = 5 CPU, but this machine has 4 CPU",
-        ),
         (
             Facts(has=HAS, asks=(Ask(Resources(), (pool(num_cpus=0, custom={"TPU": 4}),)),)),
             "ray",
             "embed: 1 actor x 4 TPU = 4 TPU, but this machine has 0 TPU",
         ),
         # Any stage of a job decides for all of it.
-        (Facts(has=HAS, asks=(Ask(Resources()), Ask(Resources(num_cpus=5.0)))), "ray", "a task needs {'CPU': 5.0}"),
-        # Ray on this machine would have no more GPUs: `local` refuses with the arithmetic, at once.
-        (Facts(has=HAS, asks=(Ask(Resources(num_gpus=1), (pool(num_gpus=2),)),)), "local", NONE),
+        (Facts(has=HAS, asks=(Ask(Resources()), Ask(Resources(custom={"TPU": 1})))), "ray", "a task needs {'TPU': 1}"),
     ],
 )
 def test_what_is_chosen(facts: Facts, name: str, why: str) -> None:
@@ -71,6 +64,18 @@ def test_what_is_chosen(facts: Facts, name: str, why: str) -> None:
     assert chosen == name
     assert reason.startswith(why)
     assert "\n" not in reason
+
+
+@pytest.mark.parametrize(("cpus", "name"), [(3.0, "local"), (2.0, "inline")])
+def test_rows_are_consumed_where_there_is_room(cpus: float, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two actors and a task need three CPUs. Who names a backend gets that one, which refuses."""
+    monkeypatch.setattr(choosing, "facts_now", lambda asks: Facts(has={**HAS, "CPU": cpus}, asks=tuple(asks)))
+    ask = Ask(Resources(), (pool(size=2),))
+    found = choosing.for_many(ask)
+    assert found.name == name
+    assert ("3 CPU, but this machine has 2 CPU" in found.why) == (name == "inline")
+    monkeypatch.setenv("CURATE_BACKEND", "local")
+    assert choosing.for_many(ask).name == "local"
 
 
 @contextlib.contextmanager
