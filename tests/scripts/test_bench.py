@@ -419,9 +419,10 @@ def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
 @pytest.mark.slow
 @pytest.mark.ray_lane
 def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
-    """The bare loop and curate copy the same rows; a finished job is run again."""
+    """The bare loop and curate, on Ray and in worker processes, copy the same rows; a finished job is run again."""
     code, said = bench("tasks", "--shards", "30", "--finished", "0", "--rounds", "1", "--scratch", str(tmp_path))
-    assert said.count("to the bare loop") == 2
+    assert said.count("to the bare loop") == 3
+    assert said.count("--backend local to curate on this Ray") == 2
     assert code == int("MISSED" in said)
 
 
