@@ -22,7 +22,7 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,14 +37,9 @@ from curate.plan.nodes import Scan
 from curate.sources.datasource import Datasource, user_source
 from curate.sources.files import files
 
-if TYPE_CHECKING:
-    pass
-
-
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-@answers
 @answers
 def read_parquet(
     paths: Paths,
@@ -91,7 +86,6 @@ def read_parquet(
 
 
 @answers
-@answers
 def read_json(
     paths: Paths,
     *,
@@ -118,7 +112,6 @@ def read_json(
     return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
-@answers
 @answers
 def read_csv(
     paths: Paths,
@@ -153,7 +146,6 @@ def read_csv(
     return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
-@answers
 @answers
 def read_text(
     paths: Paths,
@@ -193,7 +185,6 @@ def read_text(
 
 
 @answers
-@answers
 def read_binary_files(
     paths: Paths,
     *,
@@ -218,7 +209,6 @@ def read_binary_files(
     return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
-@answers
 @answers
 def read_images(
     paths: Paths,
