@@ -29,7 +29,6 @@ from curate.report.days import Days
 from curate.report.distinct import Distinct
 from curate.report.frequent import Frequent
 from curate.report.numbers import Numbers
-from curate.units import ellipsize
 
 SHOWN_CHARS = 200
 """Characters of a value that is told of."""
@@ -260,4 +259,13 @@ def shown(value: Any) -> Any:
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
     if isinstance(value, bytes):
         value = value[:SHOWN_CHARS].hex(" ")
-    return ellipsize(value if isinstance(value, str) else str(value), SHOWN_CHARS)
+    return cut(value if isinstance(value, str) else str(value), SHOWN_CHARS)
+
+
+def cut(text: str, most: int) -> str:
+    """Returns the beginning of a long text. Whoever shows it escapes it.
+
+    >>> cut("abcdef", 5)
+    'ab...'
+    """
+    return text if len(text) <= most else text[: most - 3] + "..."

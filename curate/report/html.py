@@ -9,7 +9,7 @@ from curate.pages.charts import drawing, share
 from curate.pages.elements import facts, section, table
 from curate.pages.markup import Html, join, tag
 from curate.pages.shell import linked, shell
-from curate.units import format_bytes, format_count
+from curate.units import format_bytes, format_count, plain_line
 
 GENERATOR = "curate report"
 """What a report says that made it: only such a file is replaced by another report."""
@@ -21,15 +21,23 @@ THRESHOLDS = 10
 
 def document(report: Mapping[str, Any]) -> bytes:
     """Returns a report as an HTML file."""
-    made = {
-        "rows": _books(report),
-        "sources": _sources(report),
-        "columns": _columns(report),
-        "quarantine": _bad(report),
-    }
+    plain = _plain(report)
+    made = {name: part(plain) for name, part in PARTS.items()}
     shown = {name: section for name, section in made.items() if section is not None}
-    name = report["job"]["name"] if report["job"] else "corpus"
-    return shell(f"{name}: report", GENERATOR, _head(report, name), linked(shown))
+    name = plain["job"]["name"] if plain["job"] else "corpus"
+    return shell(f"{name}: report", GENERATOR, _head(plain, name), linked(shown))
+
+
+def _plain(value: Any) -> Any:
+    """Returns a report in which each text is one line that acts nowhere."""
+    match value:
+        case str():
+            return plain_line(value)
+        case Mapping():
+            return {_plain(key): _plain(own) for key, own in value.items()}
+        case list() | tuple():
+            return [_plain(own) for own in value]
+    return value
 
 
 def _head(report: Mapping[str, Any], name: str) -> Html:
@@ -229,3 +237,6 @@ def number(value: Any) -> str:
     if isinstance(value, float):
         return f"{int(value):,}" if value.is_integer() and abs(value) < 1e15 else f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+PARTS = {"rows": _books, "sources": _sources, "columns": _columns, "quarantine": _bad}

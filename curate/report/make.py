@@ -28,13 +28,13 @@ from curate.ledger.compression import decompress
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, NoJobError, find_job, status_of
 from curate.prefetch import ahead
+from curate.report.column import cut
 from curate.report.corpus import Corpus, Source
 from curate.report.model import Origin, report_of
 from curate.report.sink import Sketches
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.storage.open import open_store
-from curate.units import ellipsize
 
 READERS = 16
 GLOB = "*?["
@@ -168,7 +168,7 @@ def _reasons(found: FoundJob) -> list[Mapping[str, Any]]:
         counted[row.reason] = counted.get(row.reason, 0) + 1
         digest = hashlib.blake2b(f"{shard}\0{row.line}".encode(), digest_size=8).digest()
         # The greatest of those that are kept is the first to go.
-        one = (-int.from_bytes(digest), shard, row.line, ellipsize(row.row, SHOWN_CHARS))
+        one = (-int.from_bytes(digest), shard, row.line, cut(row.row, SHOWN_CHARS))
         rows = kept.setdefault(row.reason, [])
         (heapq.heappush if len(rows) < SHOWN_ROWS else heapq.heappushpop)(rows, one)
     order = sorted(kept, key=lambda reason: (-counted[reason], reason))

@@ -60,7 +60,7 @@ def test_a_start_that_fails_says_so_in_a_line(error: Exception, says: str, monke
         with pytest.raises(ConfigError, match=says) as caught:
             RayBackend().start(Resources())
         assert "\n" not in str(caught.value)
-        assert str(caught.value).endswith('or run with backend "inline"')
+        assert str(caught.value).endswith('or run with backend "local"')
     assert init.calls == [("local",), ("local",)]
 
 

@@ -27,6 +27,7 @@ from curate.ledger.run_log import whereabouts
 from curate.observe import job as looking
 from curate.observe import registry
 from curate.observe.job import read_status
+from curate.pages import known
 from curate.storage import memory
 from curate.storage.open import open_store
 from curate.tasks.books import Books
@@ -455,7 +456,7 @@ def test_a_store_that_does_not_answer_hides_no_other_job(
     root = f"memory://answers-{uuid.uuid4().hex}/out"
     make_job(root, total=1, done=1, runs={RUN: heartbeat("complete", started=1, updated=2)}, summary=True)
     registry.register(root, "answers", RUN, 1.0)
-    for number in range(2 * rendering.LOOKERS):
+    for number in range(2 * known.LOOKERS):
         registry.register(f"gs://silent/{number}", "silent", RUN, 2.0 + number)
     silence = threading.Event()
 
@@ -465,16 +466,16 @@ def test_a_store_that_does_not_answer_hides_no_other_job(
             raise looking.NoJobError(output)
         return read_status(output, now)
 
-    monkeypatch.setattr(rendering, "quick_status", glance)
-    monkeypatch.setattr(rendering, "ANSWER_S", 0.2)
-    monkeypatch.setattr(rendering, "is_local", lambda output: output.startswith("memory://"))
+    monkeypatch.setattr(known, "quick_status", glance)
+    monkeypatch.setattr(known, "ANSWER_S", 0.2)
+    monkeypatch.setattr(known, "is_local", lambda output: output.startswith("memory://"))
     try:
         code, out, err = run("status", "--json")
     finally:
         silence.set()
     jobs = json.loads(out)["jobs"]
     assert (code, err) == (0, "")
-    assert [one["state"] for one in jobs] == ["unreachable"] * (2 * rendering.LOOKERS) + ["complete"]
+    assert [one["state"] for one in jobs] == ["unreachable"] * (2 * known.LOOKERS) + ["complete"]
     assert "no answer within" in jobs[0]["error"]
 
 

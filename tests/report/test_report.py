@@ -118,6 +118,7 @@ def test_the_page_shows_texts_as_texts(corpus: Path) -> None:
     page = document(make_report(wanted(str(hostile), backend="inline"))).decode()
     assert "<script>alert" not in page
     assert "<img" not in page
+    assert not {"\x1b", "\u202e"} & set(page)
     assert "default-src &#x27;none&#x27;" in page
     assert len(page) < 100_000
 

@@ -61,6 +61,7 @@ ALLOWED = {
     ("local/actor.py", "pickle.loads"): "the program of a pool, from such a folder",
     ("local/calls.py", "pickle.loads"): "the board of a pool, which the driver wrote there",
     ("local/blocks.py", "pickle.loads"): "a block that a worker wrote into such a folder",
+    ("local/worker.py", "importlib.import_module"): "modules that another worker of the run has imported",
     ("local/server.py", "importlib.import_module"): "modules that the driver has imported, before workers are",
     ("pipeline/sandbox.py", "pickle.loads"): "a pipe to a child process that this one has started",
     ("pipeline/sandbox_process.py", "pickle.loads"): "the other end of that pipe",

@@ -83,6 +83,9 @@ AS_JSON = {
     "head": ["head OUTPUT"],
     "quarantine": ["quarantine OUTPUT"],
     "logs": ["logs OUTPUT"],
+    "diff": ["diff OUTPUT OUTPUT"],
+    "page": ["page OUTPUT"],
+    "report": ["report OUTPUT --backend inline"],
 }
 """Every command with --json, and ways to have it print."""
 
@@ -110,7 +113,10 @@ def test_json_is_harmless_and_the_same(
         with pytest.raises(SystemExit):
             Evil.main()
         printed[name] = capsys.readouterr().out
-    silent = ("status", "retry OUTPUT --dry-run", "verify OUTPUT", "job --dry-run")  # what they tell is nobody's text
+    # What these tell is nobody's text.
+    silent = ["status", "retry OUTPUT --dry-run", "verify OUTPUT", "job --dry-run", "diff OUTPUT OUTPUT"]
+    # And this one tells texts as the page shows them.
+    silent.append("page OUTPUT")
     for way, text in printed.items():
         assert not ACTING.search(text), (way, ascii(text))
         values = [orjson.loads(line) for line in text.splitlines()]
