@@ -23,22 +23,37 @@ def ahead(
     >>> list(ahead(abs, [-1, 2], threads=4))
     [(-1, 1), (2, 2)]
     """
-    with ThreadPoolExecutor(threads) as pool:
+    with Threads(threads) as pool:
         waiting: deque[tuple[T, Future[R]]] = deque()
-        try:
-            for item in items:
-                if when is None or when(item):
-                    waiting.append((item, pool.submit(call, item)))
-                elif waiting:
-                    waiting.append((item, _made(call, item)))
-                else:
-                    yield item, call(item)
-                while len(waiting) > 2 * threads:
-                    yield _first(waiting)
-            while waiting:
+        for item in items:
+            if when is None or when(item):
+                waiting.append((item, pool.submit(call, item)))
+            elif waiting:
+                waiting.append((item, _made(call, item)))
+            else:
+                yield item, call(item)
+            while len(waiting) > 2 * threads:
                 yield _first(waiting)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        while waiting:
+            yield _first(waiting)
+
+
+class Threads:
+    """A pool of threads within a generator. Left early, it makes no further call; a generator that is closed does not
+    wait for the calls that are being made.
+
+    The collector of garbage may close a generator in the middle of anything, also while a thread starts. That holds a
+    lock of the threading module, which whoever waits for a thread takes, too: they would wait for ever.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads)
+
+    def __enter__(self) -> ThreadPoolExecutor:
+        return self._pool
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown(wait=kind is not GeneratorExit, cancel_futures=kind is not None)
 
 
 def _made(call: Callable[[T], R], item: T) -> Future[R]:

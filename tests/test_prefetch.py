@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import curate
 from curate.prefetch import ahead
+from tests.support.fakes import NEVER_S
 
 
 def test_results_come_in_order_however_long_calls_take() -> None:
@@ -65,3 +69,32 @@ def test_an_error_of_a_quick_call_comes_when_its_turn_does() -> None:
     assert [next(results), next(results)] == [(1, 1), (2, 0)]
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+def test_who_closes_it_waits_for_no_call() -> None:
+    """The collector of garbage may close it while a thread starts, which holds a lock that waiting takes."""
+    release = threading.Event()
+    made: list[int] = []
+
+    def call(item: int) -> int:
+        if item:
+            assert release.wait(NEVER_S)
+        made.append(item)
+        return item
+
+    results = ahead(call, range(100), threads=2)
+    assert next(results) == (0, 0)
+    results.close()  # type: ignore[attr-defined]
+    assert made == [0]
+    release.set()
+
+
+def test_no_generator_waits_for_threads_where_it_is_closed() -> None:
+    """A pool of the standard library joins its threads: in a generator it is `Threads`."""
+    found = []
+    for path in sorted(Path(curate.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_pool = isinstance(node, ast.With) and "ThreadPoolExecutor" in "".join(map(ast.unparse, node.items))
+            if is_pool and any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
+                found.append(f"{path.name}:{node.lineno}")
+    assert found == []

@@ -20,6 +20,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.log import get_logger
 from curate.objects.record import read_record
+from curate.prefetch import Threads
 from curate.stage.outputs import books_of
 from curate.storage.protocol import Object, Outcome
 from curate.tasks.books import Books
@@ -68,7 +69,7 @@ def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
             return None  # or none of this job's: then the name is taken, and that is why the shard failed
         return ShardRecord(rank, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
 
-    with ThreadPoolExecutor(RECORD_READERS) as pool:
+    with Threads(RECORD_READERS) as pool:
         yield from (record for record in pool.map(read, ranks.tolist()) if record is not None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.stages import StageReport, parse_stages
 from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
+from curate.prefetch import Threads
 from curate.stage.job_record import JobRecord
 from curate.stage.outputs import books_of
 from curate.storage.protocol import Object
@@ -197,5 +197,5 @@ def our_sides(there: JobOutputs, mine: Any) -> list[int]:
 def _each(read: Any, ranks: Any) -> Iterable[Any]:
     """Yields what `read` returns for each rank, in order; calls wait for the store, many at once."""
     if len(ranks):
-        with ThreadPoolExecutor(RECORD_READERS) as pool:
+        with Threads(RECORD_READERS) as pool:
             yield from pool.map(read, ranks.tolist())

@@ -23,7 +23,7 @@ from curate.objects.quarantine import Quarantined, read_quarantine
 from curate.objects.record import read_record
 from curate.observe.job import FoundJob, read_summary
 from curate.observe.preview import preview
-from curate.prefetch import ahead
+from curate.prefetch import Threads, ahead
 from curate.tasks.books import UpstreamBooks
 
 READERS = 16
@@ -122,7 +122,7 @@ def worker_lines(ledger: Ledger, names: Iterable[str]) -> Iterator[dict[str, Any
     workers: dict[str, list[str]] = {}
     for name in sorted(names):
         workers.setdefault(name.rpartition("-")[0], []).append(name)
-    with ThreadPoolExecutor(READERS) as pool:
+    with Threads(READERS) as pool:
         streams = [_of_worker(ledger, pool, own) for own in workers.values()]
         yield from heapq.merge(*streams, key=lambda line: line["time"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -47,6 +48,25 @@ class Serving:
         return what(*arguments), os.getpid()
 
 
+@dataclass(frozen=True)
+class Narrow:
+    """A payload: calls that go on until all of some tasks have seen as little room as this. The last to begin would see
+    more, if the others had ended."""
+
+    folder: Path
+    task: int
+    tasks: int
+    room: int
+
+    def calls(self, pool: Pool) -> Iterator[tuple[Any, ...]]:
+        for number in itertools.count():
+            if pool.room <= self.room:
+                (self.folder / str(self.task)).touch()
+            if len(list(self.folder.iterdir())) >= self.tasks:
+                return
+            yield slowly, number, 0.02
+
+
 @dataclass
 class Conducting:
     """A program whose payload is calls of its pool; yields their answers in order, then what room there was at least.
@@ -61,11 +81,11 @@ class Conducting:
         assert not self.pools
         self.pools.extend(pools)
 
-    def run(self, payload: list[tuple[Any, ...]]) -> Iterator[Any]:
+    def run(self, payload: list[tuple[Any, ...]] | Narrow) -> Iterator[Any]:
         (pool,) = self.pools
         calls: deque[Call] = deque()
         least = pool.room
-        for one in payload:
+        for one in payload.calls(pool) if isinstance(payload, Narrow) else payload:
             while calls and (len(calls) >= pool.room or calls[0].ready()):
                 yield answer(calls.popleft())
             calls.append(pool.call(one))

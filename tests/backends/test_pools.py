@@ -16,7 +16,7 @@ from curate.errors import ConfigError, PoolFailed
 from curate.runtime.protocol import Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, process_while
 from tests.backends.polling import WORKERS, begun, ends, polled
-from tests.backends.pooling import Conducting, Serving, Slicing, leave, poison, slowly
+from tests.backends.pooling import Conducting, Narrow, Serving, Slicing, leave, poison, slowly
 from tests.support.fakes import NEVER_S
 from tests.support.harness import wait_until
 from tests.support.nodes import alive
@@ -142,7 +142,9 @@ def test_the_room_is_shared(pooled: Pooled) -> None:
     pooled.load(min_size=1, max_size=1, max_in_flight=8)
     (items,) = pooled.answers([(slowly, k, 0.02) for k in range(150)])
     assert items[-1] == ("room", 8)
-    told = pooled.answers(*([(slowly, k, 0.02) for k in range(40)] for _ in range(8)))
+    seen = pooled.folder.parent / f"{pooled.folder.name}-seen"
+    seen.mkdir()
+    told = pooled.answers(*(Narrow(seen, task, 8, 2) for task in range(8)))
     assert [items[-1] for items in told] == [("room", 2)] * 8
 
 

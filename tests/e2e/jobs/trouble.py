@@ -30,6 +30,8 @@ class Trouble(Curation):
     def process(self, batch: pa.Table) -> Iterator[pa.Table]:
         name, done = batch["file"][0].as_py(), list(super().process(batch))
         if name in self.kills and self._first(name):
+            # What the worker has said is on its way by then.
+            time.sleep(1)
             os.kill(os.getpid(), signal.SIGKILL)
         if name in self.hangs and self._first(name):
             while True:
