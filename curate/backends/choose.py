@@ -6,6 +6,7 @@ TPUs; else local.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -78,7 +79,9 @@ def for_many(ask: Ask) -> Chosen:
         return Chosen(name)
     facts = facts_now([ask])
     name, why = choose(facts)
-    missing = does_not_fit(facts.has, ask.resources, ask.pools) if name == "local" else ""
+    # This process would not have the GPUs either: `local` refuses.
+    has = {**facts.has, "GPU": math.inf}
+    missing = does_not_fit(has, ask.resources, ask.pools) if name == "local" else ""
     return Chosen("inline", missing.partition(";")[0]) if missing else Chosen(name, why)
 
 

@@ -74,6 +74,8 @@ def test_rows_are_consumed_where_there_is_room(cpus: float, name: str, monkeypat
     found = choosing.for_many(ask)
     assert found.name == name
     assert ("3 CPU, but this machine has 2 CPU" in found.why) == (name == "inline")
+    # Where GPUs are, and whether there are enough, `local` says.
+    assert choosing.for_many(Ask(Resources(), (pool(size=2, num_cpus=0, num_gpus=1),))).name == "local"
     monkeypatch.setenv("CURATE_BACKEND", "local")
     assert choosing.for_many(ask).name == "local"
 
