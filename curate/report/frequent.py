@@ -35,7 +35,7 @@ class Frequent:
     def add(self, hashes: Words, value: Callable[[int], Any]) -> None:
         """Takes in values by their hashes; `value` returns that at a place, as JSON."""
         keys, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-        self._take(keys, counts.astype(np.int64), KEPT)
+        self._take(keys, counts.astype(np.int64))
         top = self.keys[self._top()]
         for key, place in zip(top.tolist(), np.searchsorted(keys, top).tolist(), strict=True):
             if key not in self.values and place < len(keys) and keys[place] == key:
@@ -45,7 +45,7 @@ class Frequent:
     def merge(self, other: Self) -> None:
         """Takes in what another sketch has seen."""
         self.missed += other.missed
-        self._take(other.keys, other.counts, KEPT)
+        self._take(other.keys, other.counts)
         self.values = other.values | self.values
         self._forget(self.keys[self._top()])
 
@@ -54,14 +54,14 @@ class Frequent:
         found = [(int(self.keys[at]), int(self.counts[at])) for at in self._top()]
         return [(self.values[key], count) for key, count in found if key in self.values]
 
-    def _take(self, keys: Words, counts: npt.NDArray[np.int64], most: int) -> None:
+    def _take(self, keys: Words, counts: npt.NDArray[np.int64]) -> None:
         both = np.concatenate([self.keys, keys])
         self.keys, places = np.unique(both, return_inverse=True)
         totals = np.zeros(len(self.keys), np.int64)
         np.add.at(totals, places, np.concatenate([self.counts, counts]))
         self.counts = totals
-        if len(self.keys) > most:
-            self._keep(self._order()[:most])
+        if len(self.keys) > KEPT:
+            self._keep(self._order()[:KEPT])
 
     def _keep(self, places: npt.NDArray[np.int64]) -> None:
         lost = np.ones(len(self.keys), bool)
