@@ -31,6 +31,17 @@ class ConfigError(CurateError):
     """
 
 
+class MissingColumn(ConfigError):
+    """A file lacks a column that was asked for."""
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message, column)
+        self.column = column
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class StorageError(CurateError):
     """A storage call failed for good."""
 

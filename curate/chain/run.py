@@ -184,8 +184,10 @@ def run_chain(planned: Planned, request: Request) -> ChainSummary:
     """Runs all steps in order, each once those that it reads are complete. Returns how each ended.
 
     A step that is done is run too, as its job alone would be: it looks, starts nothing and writes nothing. Raises
-    KeyboardInterrupt if it was interrupted between steps.
+    ConfigError, before anything is removed, if what is to be made anew was not confirmed; KeyboardInterrupt if it was
+    interrupted between steps.
     """
+    planned = _confirmed(planned, request)
     ends: dict[str, StepEnd] = {}
     interrupted = False
     for step, state in zip(planned.steps, planned.states, strict=True):
@@ -199,6 +201,29 @@ def run_chain(planned: Planned, request: Request) -> ChainSummary:
         ends[step.name] = end
         request.ended(end)
     return ChainSummary(tuple(ends.values()))
+
+
+def _confirmed(planned: Planned, request: Request) -> Planned:
+    """Asks once about all steps to make anew, as nobody may be there to answer when the second one begins."""
+    anew = [
+        state
+        for state in planned.states
+        if state.begun and state.name in planned.asked.overwrite and request.only in ("", state.name)
+    ]
+    if not anew:
+        return planned
+    found = "; ".join(f"step {one.name!r}: {one.done:,} outputs under {one.output}" for one in anew)
+    question = f"remove the outputs and the ledger of each of these? {found}"
+    if not planned.options[anew[0].name].confirm(question):
+        raise ConfigError(
+            f"{option('overwrite', ...)} was not confirmed, and nothing was removed ({found}); answer yes, or add "
+            f"{option('yes')}"
+        )
+    return replace(planned, options={name: replace(one, confirm=_yes) for name, one in planned.options.items()})
+
+
+def _yes(_: str) -> bool:
+    return True
 
 
 def _run(planned: Planned, step: Step, state: StepState, clock: Clock) -> StepEnd:

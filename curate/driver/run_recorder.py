@@ -20,7 +20,7 @@ from curate.log import get_logger
 from curate.observe.eta import Pace, middle
 from curate.observe.metrics import Gauge, Role
 from curate.observe.progress import Progress
-from curate.observe.retries import Retrying, busy_text, failed_text, next_try
+from curate.observe.retries import Retrying, Warned, busy_text, failed_text, next_try
 from curate.observe.run_totals import RunTotals
 from curate.observe.status import RateWindow
 from curate.pipeline.meters import add_packed
@@ -33,8 +33,6 @@ from curate.tasks.scheduler import Scheduler
 
 MOST_AT_HAND = 2_000
 """Running shards that a heartbeat names: 14 KB. Of more, drivers of other parts may do some again."""
-MOST_WARNINGS = 100
-"""Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
 
 
 class RunRecorder:
@@ -87,7 +85,7 @@ class RunRecorder:
         self._window = RateWindow()
         self._pace = Pace()
         self._shown_s = started_s
-        self._warned = 0
+        self._warned = Warned()
         self._retrying = Retrying()
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.stage.operator.metered]
         operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
@@ -188,8 +186,8 @@ class RunRecorder:
             elif final:
                 self._retrying.over(record.index)
                 self.totals.shard_failed(record.index, failure)
-        self._warned += 1
-        if self._warned <= MOST_WARNINGS:
+        logged, more = self._warned.failed(failure, final=final)
+        if logged:
             self.log.warning(
                 failed_text(failure, self.scheduler.policy.limit(failure.kind), final=final),
                 shard=shard.id,
@@ -198,8 +196,8 @@ class RunRecorder:
                 input=shard.uri,
                 error=failure.error,
             )
-        elif self._warned == MOST_WARNINGS + 1:
-            self.log.warning("more shards fail; each is in the ledger, and no more are logged one by one")
+        if more:
+            self.log.warning(more, error=failure.error)
         event = self._event(launch.attempt, launch.task, record, outcome.value)
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add_failure(
@@ -213,15 +211,13 @@ class RunRecorder:
         shard = self.prepared.plan.shard_id(word.index)
         with self._lock:
             news = self._retrying.waits(word, shard, self.clock.monotonic())
-        if news and word.wait_s:
-            self._warned += 1
-            if self._warned <= MOST_WARNINGS:
-                limit = self.scheduler.policy.limit(FailureKind.RETRY_LATER)
-                self.log.warning(
-                    f"{busy_text(word.reason)}; {next_try('its batch', word.wait_s, word.tries, limit)}",
-                    shard=shard,
-                    attempt=launch.attempt,
-                )
+        if news and word.wait_s and self._warned.busy():
+            limit = self.scheduler.policy.limit(FailureKind.RETRY_LATER)
+            self.log.warning(
+                f"{busy_text(word.reason)}; {next_try('its batch', word.wait_s, word.tries, limit)}",
+                shard=shard,
+                attempt=launch.attempt,
+            )
 
     def moves(self, word: ShardProgress) -> None:
         """Notes how far a shard is that takes long."""

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from curate.ledger.failures import Signature, Signatures
 from curate.tasks.failure import Failure, FailureKind, ShardWaits
 from curate.units import format_duration
 
@@ -17,6 +18,10 @@ SHOWN = 100
 """Different reasons that a heartbeat tells, most frequent first."""
 MAX_REASON = 300
 """Characters of a reason."""
+MOST_WARNINGS = 100
+"""Failed tries that a run logs one by one: a million shards may fail, and each is in the ledger."""
+MOST_ALIKE = 3
+"""Those of them that are alike: of a line of code that fails on each shard, the hundredth report tells nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +125,35 @@ def failed_text(failure: Failure, limit: int, *, final: bool) -> str:
             return f"shard failed: the service was busy {limit + 1} times in a row"
         return f"{busy_text(failure.reason)}; {next_try('this shard', failure.wait_s, failure.tries, limit)}"
     return "shard failed" if final else f"shard failed; {next_try('it', failure.wait_s, failure.tries, limit)}"
+
+
+class Warned:
+    """Decides which failed tries are logged, so that a flood of them hides nothing else.
+
+    Tries are alike that have the same signature, and are both the last of their shard, or both not.
+    """
+
+    def __init__(self) -> None:
+        self._signatures = Signatures()
+        self._alike: Counter[tuple[Signature, bool]] = Counter()
+        self._logged = 0
+
+    def busy(self) -> bool:
+        """Counts a wait for a service; returns whether it is logged."""
+        return self._room()
+
+    def failed(self, failure: Failure, *, final: bool) -> tuple[bool, str]:
+        """Counts a failed try; returns whether it is logged, and what else is, if anything."""
+        if failure.kind is not FailureKind.RETRY_LATER:
+            alike = (self._signatures.of({"error": failure.error, "frame": failure.frame}), final)
+            self._alike[alike] += 1
+            if self._alike[alike] > MOST_ALIKE:
+                first = self._alike[alike] == MOST_ALIKE + 1
+                return False, "more fail in the same way; each is in the ledger, but not logged" if first else ""
+        room = self._room()
+        over = not room and self._logged == MOST_WARNINGS + 1
+        return room, "more shards fail; each is in the ledger, and no more are logged one by one" if over else ""
+
+    def _room(self) -> bool:
+        self._logged += 1
+        return self._logged <= MOST_WARNINGS

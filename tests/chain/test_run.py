@@ -120,6 +120,26 @@ def test_a_changed_parameter_is_refused_until_its_step_is_made_anew(place: Path,
     assert predicted(Chain.read(file)) == []
 
 
+@pytest.mark.usefixtures("chain")
+def test_what_is_made_anew_is_asked_about_once_before_anything_is_removed(place: Path, curate: Curate) -> None:
+    """For all steps together: who answered the first question need not wait for a second one."""
+    before = seen(place)
+    refused = curate("run", "pipeline.toml", "--backend", "inline", "--overwrite", "kept")
+    assert (refused.code, seen(place)) == (2, before)
+    for step in ("kept", "last"):
+        assert f"step {step!r}: {FILES} outputs under " in refused.err
+    assert refused.err.rstrip().endswith("answer yes, or add --yes")
+    asked: list[str] = []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return True
+
+    chain = Chain.read(place / "pipeline.toml")
+    assert ran(chain.run(backend="inline", overwrite=["kept"], confirm=confirm)) == {"kept": FILES, "last": FILES}
+    assert len(asked) == 1
+
+
 def test_a_step_that_was_killed_is_finished_first(place: Path) -> None:
     """SIGKILL at half of its shards: its outputs stay, and each shard of the chain is paid for once."""
     (place / "kill").write_text(f"{FILES} {signal.SIGKILL.value}")

@@ -10,11 +10,14 @@ import pytest
 import structlog
 
 import curate
-from curate.driver.run_recorder import MOST_WARNINGS, RunRecorder
+from curate.driver.run_recorder import RunRecorder
 from curate.job.job import Job
 from curate.ledger.summary import RunState
+from curate.observe.failures import read_failures
 from curate.observe.metrics import PipelineMetrics
 from curate.observe.progress import NoDisplay, Progress
+from curate.observe.retries import MOST_ALIKE, MOST_WARNINGS, Warned
+from curate.tasks.failure import Failure, FailureKind
 from tests.job.inline import run_job, write_jsonl
 from tests.support.fakes import FakeClock
 
@@ -28,11 +31,12 @@ class Broken(Job):
         raise ValueError(f"cannot read {batch.num_rows} rows")
 
 
-def test_a_flood_of_failures_does_not_flood_the_log(tmp_path: Path) -> None:
-    """The first hundred tries that fail are logged, then one line says that more do; each is in the ledger."""
+def test_what_fails_alike_is_logged_three_times(tmp_path: Path) -> None:
+    """Of tries that fail alike three are logged, of the last tries of shards three more; then one line says that there
+    are others. Each is in the ledger."""
     source = tmp_path / "in"
     source.mkdir()
-    for number in range(MOST_WARNINGS + 20):
+    for number in range(20):
         # Cut off: fails at once, without a backoff.
         (source / f"{number:04}.parquet").write_bytes(b"PAR1")
     (source / "whole.jsonl").write_text('{"id": 1}\n')
@@ -40,9 +44,24 @@ def test_a_flood_of_failures_does_not_flood_the_log(tmp_path: Path) -> None:
         summary = Broken(max_bad_rows=0).run(
             input=str(source / "*.parquet"), output=str(tmp_path / "out"), backend="inline"
         )
-    assert summary.failed == MOST_WARNINGS + 20
-    assert sum(log["event"] == "shard failed" for log in logs) == MOST_WARNINGS
-    assert sum(log["event"].startswith("more shards fail") for log in logs) == 1
+    assert summary.failed == 20
+    assert sum(log["event"] == "shard failed" for log in logs) == MOST_ALIKE
+    assert sum(log["event"].startswith("more fail in the same way") for log in logs) == 1
+    assert [one.shards for one in read_failures(summary.output).groups()] == [20]
+
+
+def test_a_flood_of_failures_does_not_flood_the_log() -> None:
+    """The first hundred tries that fail are logged, however they fail; then one line says that more do."""
+    warned = Warned()
+    kinds = ["".join(chr(ord("a") + int(digit)) for digit in str(number)) for number in range(MOST_WARNINGS + 20)]
+    told = [
+        warned.failed(Failure(FailureKind.USER_ERROR, f"ValueError: it is {kind}"), final=final)
+        for kind in kinds
+        for final in (False, True)
+    ]
+    assert [logged for logged, _ in told] == [True] * MOST_WARNINGS + [False] * (len(told) - MOST_WARNINGS)
+    assert [more[:16] for _, more in told if more] == ["more shards fail"]
+    assert not warned.busy()
 
 
 CLOCK = FakeClock()

@@ -95,6 +95,8 @@ class TestColumns:
             ({"text_column": "txt"}, "did you mean 'text'?; it has 'id', 'text', 'lang', 'extra'"),
             ({"id_column": "ids"}, "no column 'ids' in"),
             ({"keep_columns": ["lnag"]}, "did you mean 'lang'?"),
+            ({"text_column": "txt"}, ". Another one is chosen with text_column=..."),
+            ({"text_column": "x", "id_column": "x"}, ". Another one is chosen with text_column=... and id_column=..."),
         ],
     )
     @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, MissingColumn, did_you_mean
 from curate.formats.read.json_values import JSON_TEXT, readable
 
 
@@ -125,8 +125,8 @@ def infer_schema(
     return pa.schema(fields)
 
 
-def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> ConfigError:
+def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> MissingColumn:
     """Returns the error for a wanted column that the file does not have."""
     shown = ", ".join(repr(column) for column in list(known)[:30])
     more = f" and {len(known) - 30} more" if len(known) > 30 else ""
-    return ConfigError(f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{more}")
+    return MissingColumn(f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{more}", name)
