@@ -34,16 +34,20 @@ def configure() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    on_terminal = sys.stderr.isatty()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        # Whoever reads along needs no microseconds, and has few columns.
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S" if on_terminal else "iso", utc=True),
         structlog.processors.format_exc_info,
         _redact,
         _tell,
     ]
-    if sys.stderr.isatty():
-        console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    if on_terminal:
+        console = structlog.dev.ConsoleRenderer(
+            exception_formatter=structlog.dev.plain_traceback, pad_event_to=0, pad_level=False
+        )
         # The traceback is text by then, as all else.
         renderer: list[Any] = [_harmless, console]
     else:
