@@ -1,0 +1,1 @@
+"""Tests of the jobs in `jobs/examples`, which people copy."""
