@@ -58,6 +58,8 @@ class Corpus(Quality):
     def check(self) -> None:
         """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
         super().check()
+        if self.annotate:
+            raise ConfigError("--annotate drops nothing; run the job quality with it, to choose thresholds")
         if not self.languages:
             raise ConfigError("--languages is empty, so no text would be kept; give at least one, such as en")
         if self.shards < 1:

@@ -1,24 +1,26 @@
 """Keep texts that read like prose: `python jobs/quality.py --input 'gs://b/pages/*.jsonl.gz' --output gs://b/quality`.
 
-Two published sets of rules, in the order in which they are applied:
+Published sets of rules, each in the module that measures what it is about, are applied in the order of `--rules`:
 
-- `gopher`: Rae et al. 2021, "Scaling Language Models: Methods, Analysis & Insights from Training Gopher", appendix A.
-- `c4`: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", section
-  2.2. The defaults are those of the code that made the corpus (`c4_utils.py` of tensorflow_datasets): at least
-  5 words a line and 3 sentences a page. Descriptions of the article have 3 and 5 instead.
+- `gopher`: Rae et al. 2021, appendix A: `curate/texts/gopher`
+- `gopher-repetition`: the same, table A1: `curate/texts/repetition`
+- `c4`: Raffel et al. 2020, section 2.2: `curate/texts/c4`
+- `fineweb`: Penedo et al. 2024, section 3.4: `curate/texts/fineweb`
 
-Both apply to the text as it was read. A row is dropped for the first rule that it fails, and the summary counts rows by
-rule. C4's rules for lines also change the text: lines that fail are removed. Three parts of C4 are left out: the list
-of bad words (it has no single version), citation marks, and the removal of repeated sentences (it needs other rows).
+A row is dropped for the first rule that it fails, and the summary counts rows by rule. C4's rules for lines also change
+the text, for the sets after it, too. FineWeb itself is made with `--rules gopher-repetition,gopher,c4,fineweb
+--no-ended-lines --words spacy`.
 
-Words are separated by white space, lines by line feeds. Lines are trimmed, and blank lines do not count.
+With `--annotate` nothing is dropped and no text is changed: what was measured is written as columns, with the reason
+for which a row would have been dropped, so that thresholds can be chosen from `curate report`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,196 +29,238 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import param
 from curate.job.shapes import TextJob
+from curate.texts import c4, fineweb, gopher, repetition
+from curate.texts.pieces import Array, lengths
+from curate.texts.rules import Measures, Rule, first_failed
+from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
 
-GOPHER, C4 = "gopher", "c4"
-
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-"""Gopher's, whatever their case, and without the punctuation around them."""
-BULLET = r"^(?:[•‣⁃◦∙▪▫●○■□–-]|\* )"
-"""How a line with a bullet point starts; Gopher does not say. Of asterisks only one before a blank: not `**bold**`."""
-PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~…“”‘’«»"
-ELLIPSES = ("...", "…")
-POLICY = "terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies"
-"""What the lines say that C4's code takes for a notice."""
-TERMINAL = r"[.!?\"]$"
-"""C4's ends of a line: a full stop, exclamation mark, question mark, or quotation mark; an ellipsis is none."""
-SENTENCE_END = r"[.!?]+[\"'”’)\]]*(?:\s|$)"
-"""Where a sentence ends: C4's code has a trained splitter here, which knows abbreviations; this takes them for ends."""
+GOPHER, REPETITION, C4, FINEWEB = "gopher", "gopher-repetition", "c4", "fineweb"
+SETS = (GOPHER, REPETITION, C4, FINEWEB)
+SHARES = (
+    "max_bullet_lines",
+    "max_ellipsis_lines",
+    "min_alpha_words",
+    "max_repeated_lines",
+    "max_repeated_paragraphs",
+    "max_repeated_line_chars",
+    "max_repeated_paragraph_chars",
+    "min_ended_lines",
+    "max_short_lines",
+    "max_duplicate_line_chars",
+)
+REASON = "quality_reason"
+"""The column that says for what a row would be dropped; null: it would be kept."""
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """The pieces of each of a number of texts, words or lines, one after the other."""
+class _Judged:
+    """What a set of rules makes of a number of texts."""
 
-    text: pa.Array
-    """All pieces, those of the first text first."""
-    owner: np.ndarray[Any, Any]
-    """The number of the text that each piece is of."""
-    texts: int
-    """How many texts there are, with pieces or without."""
-
-    def where(self, chosen: pa.Array) -> Pieces:
-        """Returns the pieces for which `chosen` is true."""
-        return Pieces(self.text.filter(chosen), self.owner[chosen.to_numpy(zero_copy_only=False)], self.texts)
-
-    def count(self, chosen: pa.Array | None = None) -> pa.Array:
-        """Returns for each text how many of its pieces there are, or are chosen."""
-        return self.total(np.ones(len(self.owner)) if chosen is None else chosen.to_numpy(zero_copy_only=False))
-
-    def total(self, amount: Any) -> pa.Array:
-        """Returns for each text the sum of `amount`, whole numbers below 2**53, over its pieces."""
-        return pa.array(np.bincount(self.owner, weights=amount, minlength=self.texts).astype(np.int64))
-
-    def joined(self, separator: str) -> pa.Array:
-        """Returns each text's pieces as one text, which is empty where there are none."""
-        ends = np.cumsum(np.bincount(self.owner, minlength=self.texts))
-        offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-        return pc.binary_join(pa.ListArray.from_arrays(offsets, self.text), separator)
+    measured: Measures
+    rules: list[Rule]
+    texts: pa.Array
+    """As the set leaves them."""
+    removed: Mapping[str, Array]
+    """Lines that were removed of each text, by reason."""
 
 
-def words(texts: pa.Array) -> Pieces:
-    """Returns the words of texts."""
-    return _pieces(pc.utf8_split_whitespace(texts))
+class _Batch:
+    """Texts with their words, which are split once as long as the texts stay as they are."""
 
+    def __init__(self, texts: pa.Array, split: Splitter) -> None:
+        self.texts = texts
+        self.split = split
+        self._words: Words | None = None
 
-def lines(texts: pa.Array) -> Pieces:
-    """Returns the lines of texts, trimmed, without the blank ones."""
-    return _pieces(pc.split_pattern(texts, "\n"))
-
-
-def _pieces(split: pa.ListArray) -> Pieces:
-    pieces = Pieces(pc.utf8_trim_whitespace(split.flatten()), pc.list_parent_indices(split).to_numpy(), len(split))
-    return pieces.where(pc.not_equal(pieces.text, ""))
-
-
-def _ratio(part: pa.Array, whole: pa.Array) -> pa.Array:
-    """Returns part / whole as doubles; 0 where both are."""
-    return pc.divide(pc.cast(part, pa.float64()), pc.cast(pc.max_element_wise(whole, 1), pa.float64()))
-
-
-def _ends_in_ellipsis(text: pa.Array) -> pa.Array:
-    return pc.or_(*(pc.ends_with(text, mark) for mark in ELLIPSES))
-
-
-Rules = dict[str, pa.Array]
-"""By the reason for which a text is dropped, whether it is: in the order of the rules."""
+    @property
+    def words(self) -> Words:
+        if self._words is None:
+            self._words = self.split.words(self.texts)
+        return self._words
 
 
 class Quality(TextJob):
-    """Keep texts that pass the quality rules of Gopher and of C4.
+    """Keep texts that pass published quality rules: Gopher's, C4's, FineWeb's.
 
-    Defaults are the published values, which were chosen for whole web pages in English. --rules takes one of the two,
-    or both.
+    Defaults are the published values, which were chosen for whole web pages in English.
     """
 
-    version = "1"
-    rules: list[str] = param([GOPHER, C4], help="sets of rules to apply: gopher, c4, or both")
-    min_words: int = param(50, help="gopher: minimum words of a text")
-    max_words: int = param(100_000, help="gopher: maximum words of a text")
-    min_mean_word_length: float = param(3.0, help="gopher: minimum mean word length, in characters")
-    max_mean_word_length: float = param(10.0, help="gopher: maximum mean word length, in characters")
+    version = "2"
+    rules: list[str] = param([GOPHER, C4], help=f"sets of rules to apply, in this order: {', '.join(SETS)}")
+    words: Literal["whitespace", "spacy"] = param(
+        WHITESPACE, help="what a word is: what is between white space, or what spaCy's English rules make of it"
+    )
+    annotate: bool = param(False, help="drop nothing, and write what was measured as columns")
+    min_words: int = param(50, help="gopher: minimum words of a text that are not punctuation alone")
+    max_words: int = param(100_000, help="gopher: maximum words of a text that are not punctuation alone")
+    min_mean_word_length: float = param(3.0, help="gopher: minimum mean length of these words, in characters")
+    max_mean_word_length: float = param(10.0, help="gopher: maximum mean length of these words, in characters")
     max_symbol_ratio: float = param(0.1, help="gopher: maximum ratio of hash signs to words, and of ellipses to words")
     max_bullet_lines: float = param(0.9, help="gopher: maximum share of lines that start with a bullet point")
     max_ellipsis_lines: float = param(0.3, help="gopher: maximum share of lines that end with an ellipsis")
     min_alpha_words: float = param(0.8, help="gopher: minimum share of words with a letter")
     min_stop_words: int = param(2, help="gopher: minimum number of different stop words, of 8 English ones")
-    min_line_words: int = param(5, help="c4: minimum words of a line")
+    max_repeated_lines: float = param(0.3, help="gopher-repetition: maximum share of lines that repeat an earlier one")
+    max_repeated_paragraphs: float = param(0.3, help="gopher-repetition: the same, of paragraphs")
+    max_repeated_line_chars: float = param(0.2, help="gopher-repetition: maximum share of characters in such lines")
+    max_repeated_paragraph_chars: float = param(0.2, help="gopher-repetition: the same, of such paragraphs")
+    max_top_ngram_chars: dict[str, float] = param(
+        {"2": 0.2, "3": 0.18, "4": 0.16},
+        help="gopher-repetition: maximum share of characters in the most frequent n words in a row, by n",
+    )
+    max_repeated_ngram_chars: dict[str, float] = param(
+        {"5": 0.15, "6": 0.14, "7": 0.13, "8": 0.12, "9": 0.11, "10": 0.1},
+        help="gopher-repetition: maximum share of characters in n words in a row that repeat earlier ones, by n",
+    )
+    min_line_words: int = param(3, help="c4: minimum words of a line; the code that made C4 has 5")
     max_word_length: int = param(1000, help="c4: maximum characters of a word of a line")
-    min_sentences: int = param(3, help="c4: minimum sentences in the lines that are kept")
+    min_sentences: int = param(5, help="c4: minimum sentences in the lines that are kept; the code that made C4 has 3")
+    ended_lines: bool = param(True, help="c4: keep only lines that end in a mark of punctuation")
+    min_ended_lines: float = param(0.12, help="fineweb: minimum share of lines that end in a mark of punctuation")
+    max_short_lines: float = param(0.67, help="fineweb: maximum share of short lines")
+    short_line_chars: int = param(30, help="fineweb: maximum characters of a short line")
+    max_duplicate_line_chars: float = param(0.01, help="fineweb: maximum share of characters in repeated lines")
+    max_breaks: float = param(0.3, help="fineweb: maximum ratio of line feeds to words")
 
     def check(self) -> None:
         """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
+        known = f"{', '.join(SETS[:-1])} and {SETS[-1]}"
         for name in self.rules:
-            if name not in (GOPHER, C4):
-                raise ConfigError(f"--rules {name}: there are {GOPHER} and {C4}{did_you_mean(name, (GOPHER, C4))}")
+            if name not in SETS:
+                raise ConfigError(f"--rules {name}: there are {known}{did_you_mean(name, SETS)}")
+            if self.rules.count(name) > 1:
+                raise ConfigError(f"--rules has {name} twice; name each set once")
         if not self.rules:
-            raise ConfigError(f"--rules is empty, so every text would be kept; give {GOPHER}, {C4}, or both")
+            raise ConfigError(f"--rules is empty, so every text would be kept; there are {known}")
         for least, most in (("min_words", "max_words"), ("min_mean_word_length", "max_mean_word_length")):
             if getattr(self, least) > getattr(self, most):
                 found = f"{_option(least)} {getattr(self, least):g} is above {_option(most)} {getattr(self, most):g}"
                 raise ConfigError(f"{found}, so no text would be kept")
-        for name in ("max_bullet_lines", "max_ellipsis_lines", "min_alpha_words"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{_option(name)} {getattr(self, name):g} is no share; shares are between 0 and 1")
-        if not 0 <= self.min_stop_words <= len(STOP_WORDS):
-            raise ConfigError(f"--min-stop-words {self.min_stop_words}: there are {len(STOP_WORDS)} stop words")
+        for name in SHARES:
+            _check_share(_option(name), getattr(self, name))
+        for name in ("max_top_ngram_chars", "max_repeated_ngram_chars"):
+            for n, share in getattr(self, name).items():
+                if not n.isdecimal() or int(n) < 1:
+                    raise ConfigError(f"{_option(name)} has the key {n!r}; keys are numbers of words, from 1")
+                _check_share(f"{_option(name)} for {n} words", share)
+        if not 0 <= self.min_stop_words <= len(gopher.STOP_WORDS):
+            raise ConfigError(f"--min-stop-words {self.min_stop_words}: there are {len(gopher.STOP_WORDS)} stop words")
         if self.id_column == self.text_column:
             raise ConfigError(f"the text {self.text_column!r} is no id: lines are taken out of it; give --id-column")
+        if self.words == SPACY and importlib.util.find_spec("spacy") is None:
+            raise ConfigError(f"--words {SPACY} needs spaCy, which is not installed: pip install spacy")
+
+    def setup(self) -> None:
+        self._split = splitter(self.words)
 
     def process(self, batch: pa.Table) -> Iterator[pa.Table]:
         # By chunk: a list of words counts with 32 bits.
         for part in batch.to_batches():
-            yield self._judged(pa.Table.from_batches([part]))
+            table = pa.Table.from_batches([part])
+            yield self._annotated(table) if self.annotate else self._filtered(table)
 
-    def _judged(self, table: pa.Table) -> pa.Table:
-        [text] = table[self.text_column].chunks
-        kept_lines, removed = self.c4_lines(lines(text)) if C4 in self.rules else (None, {})
-        failed: Rules = {}
-        if GOPHER in self.rules:
-            failed |= self.gopher(text)
-        if kept_lines is not None:
-            failed |= self.c4(text, kept_lines)
-        kept = pa.array(np.ones(len(text), dtype=bool))
-        for reason, fails in failed.items():
-            self.drop(pc.sum(pc.and_(kept, fails), min_count=0), reason)
-            kept = pc.and_not(kept, fails)
+    def _filtered(self, table: pa.Table) -> pa.Table:
+        texts = table[self.text_column].combine_chunks()
+        removed: dict[str, Array] = {}
+        batch = _Batch(texts, self._split)
+        for name in self.rules:
+            judged = self._judged(name, batch)
+            failed = first_failed(judged.rules, judged.measured, len(table))
+            for number, rule in enumerate(judged.rules):
+                self.drop(int(np.count_nonzero(failed == number)), rule.reason)
+            kept = failed < 0
+            removed = {reason: counts[kept] for reason, counts in {**removed, **judged.removed}.items()}
+            if kept.all() and judged.texts is batch.texts:
+                continue
+            table = table.filter(pa.array(kept))
+            batch = _Batch(judged.texts.filter(pa.array(kept)), self._split)
         for reason, counts in removed.items():
-            if number := pc.sum(counts.filter(kept), min_count=0).as_py():
+            if number := int(counts.sum()):
                 self.count(f"lines removed: {reason}", number)
-        return self._with_text(table, text if kept_lines is None else kept_lines.joined("\n")).filter(kept)
+        return self._with_text(table, batch.texts)
 
-    def gopher(self, text: pa.Array) -> Rules:
-        """Returns Gopher's rules for texts. A ratio to no words, or to no lines, is 0."""
-        word = words(text)
-        count = word.count()
-        length = _ratio(word.total(pc.utf8_length(word.text).to_numpy()), count)
-        hashes = _ratio(pc.count_substring(text, "#"), count)
-        ellipses = _ratio(pc.add(*(pc.count_substring(text, mark) for mark in ELLIPSES)), count)
-        line = lines(text)
-        bullets = _ratio(line.count(pc.match_substring_regex(line.text, BULLET)), line.count())
-        unfinished = _ratio(line.count(_ends_in_ellipsis(line.text)), line.count())
-        alpha = _ratio(word.count(pc.match_substring_regex(word.text, r"\pL")), count)
-        return {
-            "gopher: too few words": pc.less(count, self.min_words),
-            "gopher: too many words": pc.greater(count, self.max_words),
-            "gopher: words too short": pc.less(length, self.min_mean_word_length),
-            "gopher: words too long": pc.greater(length, self.max_mean_word_length),
-            "gopher: too many hash signs": pc.greater(hashes, self.max_symbol_ratio),
-            "gopher: too many ellipses": pc.greater(ellipses, self.max_symbol_ratio),
-            "gopher: too many bullet points": pc.greater(bullets, self.max_bullet_lines),
-            "gopher: too many lines end with an ellipsis": pc.greater(unfinished, self.max_ellipsis_lines),
-            "gopher: too few words with a letter": pc.less(alpha, self.min_alpha_words),
-            "gopher: too few stop words": pc.less(_stop_words(word), self.min_stop_words),
-        }
+    def _annotated(self, table: pa.Table) -> pa.Table:
+        texts = table[self.text_column].combine_chunks()
+        batch = _Batch(texts, self._split)
+        result = self._with_text(table, texts)
+        reasons = np.full(len(table), "", dtype=object)
+        for name in self.rules:
+            judged = self._judged(name, batch)
+            failed = first_failed(judged.rules, judged.measured, len(table))
+            for number, rule in enumerate(judged.rules):
+                reasons[(failed == number) & (reasons == "")] = rule.reason
+            for measure, values in judged.measured.items():
+                result = result.append_column(measure, pa.array(values))
+            if judged.texts is not batch.texts:
+                batch = _Batch(judged.texts, self._split)
+        return result.append_column(REASON, pa.array([reason or None for reason in reasons], pa.string()))
 
-    def c4_lines(self, line: Pieces) -> tuple[Pieces, Rules]:
-        """Returns the lines that C4 keeps, and how many of each text it removes, by the first rule that they fail."""
-        word = words(line.text)
-        lower = pc.ascii_lower(line.text)
-        ends = pc.and_not(pc.match_substring_regex(line.text, TERMINAL), pc.ends_with(line.text, "..."))
-        long = pc.greater(word.count(pc.greater(pc.utf8_length(word.text), self.max_word_length)), 0)
-        rules = {
-            "a word is too long": long,
-            "no end of a sentence": pc.invert(ends),
-            "too few words": pc.less(word.count(), self.min_line_words),
-            "javascript": pc.match_substring(lower, "javascript"),
-            "policy": pc.match_substring_regex(lower, POLICY),
-        }
-        kept = pa.array(np.ones(len(line.text), dtype=bool))
-        removed: Rules = {}
-        for reason, fails in rules.items():
-            removed[reason] = line.count(pc.and_(kept, fails))
-            kept = pc.and_not(kept, fails)
-        return line.where(kept), removed
+    def _judged(self, name: str, batch: _Batch) -> _Judged:
+        """Returns what a set of rules makes of texts."""
+        if name == C4:
+            return self._c4(batch)
+        if name == GOPHER:
+            return _Judged(gopher.measure(batch.texts, batch.words), self.gopher(), batch.texts, {})
+        if name == FINEWEB:
+            measured = fineweb.measure(batch.texts, batch.words, self.short_line_chars)
+            return _Judged(measured, self.fineweb(), batch.texts, {})
+        top, repeated = map(int, self.max_top_ngram_chars), map(int, self.max_repeated_ngram_chars)
+        ngrams = repetition.measure_words(lengths(batch.texts), batch.words, [*top], [*repeated])
+        return _Judged({**repetition.measure(batch.texts), **ngrams}, self.repetition(), batch.texts, {})
 
-    def c4(self, text: pa.Array, kept: Pieces) -> Rules:
-        """Returns C4's rules for texts, of which the lines `kept` are left."""
-        sentences = kept.total(pc.count_substring_regex(kept.text, SENTENCE_END).to_numpy())
-        return {
-            "c4: lorem ipsum": pc.match_substring(pc.ascii_lower(text), "lorem ipsum"),
-            "c4: curly bracket": pc.match_substring_regex(text, "[{}]"),
-            "c4: too few sentences": pc.less(sentences, self.min_sentences),
+    def _c4(self, batch: _Batch) -> _Judged:
+        bounds = c4.Lines(self.min_line_words, self.max_word_length, self.ended_lines)
+        kept = c4.measure(batch.texts, batch.split, bounds)
+        left = pc.utf8_trim_whitespace(kept.lines.joined("\n"))
+        return _Judged(kept.measures, self.c4(), left, kept.removed)
+
+    def gopher(self) -> list[Rule]:
+        """Returns Gopher's rules for quality, in order."""
+        return [
+            Rule("gopher: too few words", "gopher_words", least=self.min_words),
+            Rule("gopher: too many words", "gopher_words", most=self.max_words),
+            Rule("gopher: words too short", "gopher_mean_word_length", least=self.min_mean_word_length),
+            Rule("gopher: words too long", "gopher_mean_word_length", most=self.max_mean_word_length),
+            Rule("gopher: too many hash signs", "gopher_hash_signs", most=self.max_symbol_ratio),
+            Rule("gopher: too many ellipses", "gopher_ellipses", most=self.max_symbol_ratio),
+            Rule("gopher: too many bullet points", "gopher_bullet_lines", most=self.max_bullet_lines),
+            Rule("gopher: too many lines end with an ellipsis", "gopher_ellipsis_lines", most=self.max_ellipsis_lines),
+            Rule("gopher: too few words with a letter", "gopher_alpha_words", least=self.min_alpha_words),
+            Rule("gopher: too few stop words", "gopher_stop_words", least=self.min_stop_words),
+        ]
+
+    def repetition(self) -> list[Rule]:
+        """Returns Gopher's rules for repetition, in order."""
+        whole = {
+            "repeated_paragraphs": ("too many paragraphs", self.max_repeated_paragraphs),
+            "repeated_paragraph_chars": ("too much text in paragraphs", self.max_repeated_paragraph_chars),
+            "repeated_lines": ("too many lines", self.max_repeated_lines),
+            "repeated_line_chars": ("too much text in lines", self.max_repeated_line_chars),
+            **{
+                f"top_{n}_gram_chars": (f"the most frequent {n} words", most)
+                for n, most in self.max_top_ngram_chars.items()
+            },
+            **{f"repeated_{n}_gram_chars": (f"{n} words", most) for n, most in self.max_repeated_ngram_chars.items()},
         }
+        return [Rule(f"repetition: {what}", measure, most=most) for measure, (what, most) in whole.items()]
+
+    def c4(self) -> list[Rule]:
+        """Returns C4's rules for texts, in order."""
+        return [
+            Rule("c4: lorem ipsum", "c4_lorem_ipsum", most=0),
+            Rule("c4: curly bracket", "c4_curly_bracket", most=0),
+            Rule("c4: too few sentences", "c4_sentences", least=self.min_sentences),
+        ]
+
+    def fineweb(self) -> list[Rule]:
+        """Returns FineWeb's rules, in order."""
+        return [
+            Rule("fineweb: no line", "fineweb_lines", least=1),
+            Rule("fineweb: too few lines end in punctuation", "fineweb_ended_lines", least=self.min_ended_lines),
+            Rule("fineweb: too many short lines", "fineweb_short_lines", most=self.max_short_lines),
+            Rule("fineweb: repeated lines", "fineweb_repeated_line_chars", most=self.max_duplicate_line_chars),
+            Rule("fineweb: too many line feeds", "fineweb_breaks", most=self.max_breaks),
+        ]
 
     def _with_text(self, table: pa.Table, text: pa.Array) -> pa.Table:
         passed = self.passed_through(table)
@@ -225,11 +269,9 @@ class Quality(TextJob):
         return passed.append_column(self.text_column, text)
 
 
-def _stop_words(word: Pieces) -> pa.Array:
-    """Returns how many different stop words each text has."""
-    plain = pc.ascii_lower(pc.utf8_trim(word.text, characters=PUNCTUATION))
-    found = [pc.min_element_wise(word.count(pc.equal(plain, stop)), 1).to_numpy() for stop in STOP_WORDS]
-    return pa.array(np.sum(found, axis=0))
+def _check_share(what: str, share: float) -> None:
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{what} {share:g} is no share; shares are between 0 and 1")
 
 
 def _option(name: str) -> str:

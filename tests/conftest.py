@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and not config.getoption("--extras"):
-        reason = f"needs the extra `embed`, and there is no {missing[0]}: scripts/test --extras"
+        reason = f"needs the extras `embed` and `words`, and there is no {missing[0]}: scripts/test --extras"
         for item in items:
             if item.get_closest_marker("extras"):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -211,6 +211,10 @@ def shown(default: object) -> str:
             return "none"
         case True:
             return "on"
+        case False:
+            return "off"
+        case dict():
+            return ", ".join(f"{name}: {value:g}" for name, value in default.items())
         case "required":
             return default
         case str():

@@ -17,19 +17,17 @@ from hypothesis import strategies as st
 from curate.ledger.summary import RunState
 from curate.testing.local import run_local
 from jobs.langid import LangId
-from jobs.quality import Quality, lines
+from jobs.quality import REASON, SETS, Quality
 from tests.job.inline import output_rows, refusing, run_job
+from tests.texts import plain
+from tests.texts.test_measures import TEXTS
 
 ROOT = Path(__file__).parents[2]
-PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~…“”‘’«»"
-STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
-POLICY = ["terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies"]
-
 PROSE = (
     "The committee agreed that the plan would be sent to all of the members before the end of the month. "
     "They have read it with care, and most of them think that it is sound. "
     "A few of the older members asked whether the garden could have a second gate, with a path to the river. "
-    "Nobody knew what that would cost, and so the question was left for another day."
+    "Nobody knew what that would cost, and so the question was left for another day. It is the last one."
 )
 
 
@@ -37,103 +35,22 @@ def rows(*texts: Any) -> list[dict[str, Any]]:
     return [{"id": f"r{k}", "text": text} for k, text in enumerate(texts)]
 
 
-# The rules once more, a text at a time.
-
-
-def text_lines(text: str) -> list[str]:
-    return [line.strip() for line in text.split("\n") if line.strip()]
-
-
-def gopher(job: Quality, text: str) -> dict[str, bool]:
-    words, all_lines = text.split(), text_lines(text)
-    n, m = max(len(words), 1), max(len(all_lines), 1)
-    mean = sum(len(word) for word in words) / n
-    bullets = sum(line[0] in "•‣⁃◦∙▪▫●○■□–-" or line.startswith("* ") for line in all_lines)
-    stops = {word.strip(PUNCTUATION).lower() for word in words} & STOP_WORDS
-    return {
-        "gopher: too few words": len(words) < job.min_words,
-        "gopher: too many words": len(words) > job.max_words,
-        "gopher: words too short": mean < job.min_mean_word_length,
-        "gopher: words too long": mean > job.max_mean_word_length,
-        "gopher: too many hash signs": text.count("#") / n > job.max_symbol_ratio,
-        "gopher: too many ellipses": (text.count("...") + text.count("…")) / n > job.max_symbol_ratio,
-        "gopher: too many bullet points": bullets / m > job.max_bullet_lines,
-        "gopher: too many lines end with an ellipsis": sum(line.endswith(("...", "…")) for line in all_lines) / m
-        > job.max_ellipsis_lines,
-        "gopher: too few words with a letter": sum(any(map(str.isalpha, word)) for word in words) / n
-        < job.min_alpha_words,
-        "gopher: too few stop words": len(stops) < job.min_stop_words,
-    }
-
-
-def line_fault(job: Quality, line: str) -> str | None:
-    if any(len(word) > job.max_word_length for word in line.split()):
-        return "a word is too long"
-    if not line.endswith((".", "!", "?", '"')) or line.endswith("..."):
-        return "no end of a sentence"
-    if len(line.split()) < job.min_line_words:
-        return "too few words"
-    if "javascript" in line.lower():
-        return "javascript"
-    if any(phrase in line.lower() for phrase in POLICY):
-        return "policy"
-    return None
-
-
-def sentences(line: str) -> int:
-    """Counts ends one character at a time: marks, then what closes, then white space or nothing."""
-    found = at = 0
-    while at < len(line):
-        if line[at] not in ".!?":
-            at += 1
-            continue
-        while at < len(line) and line[at] in ".!?":
-            at += 1
-        while at < len(line) and line[at] in "\"'”’)]":
-            at += 1
-        found += at == len(line) or line[at] in " \t\r\f\v"
-    return found
-
-
-def c4(job: Quality, text: str) -> tuple[dict[str, bool], str, Counter[str]]:
-    faults = {number: line_fault(job, line) for number, line in enumerate(text_lines(text))}
-    kept = [line for number, line in enumerate(text_lines(text)) if faults[number] is None]
-    failed = {
-        "c4: lorem ipsum": "lorem ipsum" in text.lower(),
-        "c4: curly bracket": "{" in text or "}" in text,
-        "c4: too few sentences": sum(map(sentences, kept)) < job.min_sentences,
-    }
-    return failed, "\n".join(kept), Counter(fault for fault in faults.values() if fault)
-
-
 def judged(job: Quality, texts: list[str]) -> tuple[list[tuple[int, str]], Counter[str], Counter[str]]:
     """Returns the texts that are kept, with their numbers; what is dropped; and which lines are removed."""
     kept, dropped, removed = [], Counter[str](), Counter[str]()
     for number, text in enumerate(texts):
-        by_page, left, by_line = c4(job, text)
-        failed = (gopher(job, text) if "gopher" in job.rules else {}) | (by_page if "c4" in job.rules else {})
-        reason = next((reason for reason, fails in failed.items() if fails), None)
-        if reason is not None:
-            dropped[reason] += 1
+        reason, left, lines, _ = plain.judged(job, text)
+        if reason is None:
+            kept.append((number, left))
+            removed += lines
         else:
-            kept.append((number, left if "c4" in job.rules else text))
-            removed.update(by_line if "c4" in job.rules else {})
+            dropped[reason] += 1
     return kept, dropped, removed
 
 
-PIECES = [
-    *("the", "The", "“and”", "to", "be,", "HAVE.", "with", "then", "a", "garden", "señor", "猫", "42", "1.5", "x" * 12),
-    *("#", "##tag", "...", "…", "....", "wait...", "•", "- ", "* ", "*", "**bold**", "–", "{", "}", "[1]"),
-    *(".", "!", "?", '"', '."', "?!", "”", ")", "(so.)", "e.g. this.", "Nice one!", 'They said "no."'),
-    *("JavaScript", "lorem Ipsum", "Lorem  ipsum", "our Privacy Policy.", "use cookies", "terms of\nuse"),
-    *("\n", "\n\n", "\r\n", "\t", "\u00a0", "\u2003", "\u2028", " ", "  "),
-]
-TEXTS = st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from([" ", " ", " ", "", "\n"])), max_size=14).map(
-    lambda parts: "".join(piece + end for piece, end in parts)
-)
 THRESHOLDS = st.fixed_dictionaries(
     {
-        "rules": st.sampled_from([["gopher"], ["c4"], ["gopher", "c4"]]),
+        "rules": st.permutations(SETS).flatmap(lambda sets: st.integers(1, 4).map(lambda most: sets[:most])),
         "min_words": st.integers(0, 4),
         "max_words": st.integers(4, 12),
         "min_mean_word_length": st.sampled_from([0.0, 1.5, 2.0, 3.0]),
@@ -143,46 +60,49 @@ THRESHOLDS = st.fixed_dictionaries(
         "max_ellipsis_lines": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
         "min_alpha_words": st.sampled_from([0.0, 0.5, 0.8, 1.0]),
         "min_stop_words": st.integers(0, 3),
+        "max_repeated_lines": st.sampled_from([0.0, 0.3, 1.0]),
+        "max_repeated_paragraph_chars": st.sampled_from([0.0, 0.2, 1.0]),
+        "max_top_ngram_chars": st.sampled_from([{}, {"2": 0.5}, {"1": 0.9, "3": 0.9}]),
+        "max_repeated_ngram_chars": st.sampled_from([{}, {"2": 0.1}, {"1": 0.9, "3": 0.2}]),
         "min_line_words": st.integers(0, 4),
         "max_word_length": st.sampled_from([5, 11, 1000]),
         "min_sentences": st.integers(0, 3),
+        "ended_lines": st.booleans(),
+        "min_ended_lines": st.sampled_from([0.0, 0.12, 0.5]),
+        "max_short_lines": st.sampled_from([0.5, 0.67, 1.0]),
+        "short_line_chars": st.integers(0, 10),
+        "max_duplicate_line_chars": st.sampled_from([0.0, 0.1, 1.0]),
+        "max_breaks": st.sampled_from([0.0, 0.3, 1.0]),
     }
 )
 
 
-def flags(rules: dict[str, pa.Array]) -> dict[str, list[bool]]:
-    return {reason: fails.to_pylist() for reason, fails in rules.items()}
-
-
-@given(THRESHOLDS, st.lists(TEXTS, max_size=5))
-def test_each_rule_is_what_it_says(parameters: dict[str, Any], texts: list[str]) -> None:
-    """All rules, in their order, and the lines that are left, equal those of plain Python."""
-    job, column = Quality(**parameters), pa.array(texts, pa.string())
-    assert flags(job.gopher(column)) == by_reason([gopher(job, text) for text in texts], job.gopher(column))
-    kept, removed = job.c4_lines(lines(column))
-    expected = [c4(job, text) for text in texts]
-    assert flags(job.c4(column, kept)) == by_reason([failed for failed, _, _ in expected], job.c4(column, kept))
-    assert kept.joined("\n").to_pylist() == [left for _, left, _ in expected]
-    assert {reason: counts.to_pylist() for reason, counts in removed.items()} == {
-        reason: [faults[reason] for _, _, faults in expected] for reason in removed
-    }
-
-
-def by_reason(found: list[dict[str, bool]], rules: dict[str, pa.Array]) -> dict[str, list[bool]]:
-    """Turns rules by text into texts by rule; holds the order, too."""
-    for one in found:
-        assert list(one) == list(rules)
-    return {reason: [one[reason] for one in found] for reason in rules}
-
-
 @given(THRESHOLDS, st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 7))
 def test_a_batch_is_judged_text_by_text(parameters: dict[str, Any], texts: list[str], chunk: int) -> None:
-    """What is kept, with its text, and in which order, whatever the chunks of the batch."""
+    """What is kept, with its text, and in which order, whatever the sets of rules and the chunks of the batch."""
     job = Quality(**parameters)
     table = pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())})
     pieces = [table.slice(start, chunk) for start in range(0, len(texts), chunk)]
-    found = [row for part in job.process(pa.concat_tables(pieces)) for row in part.to_pylist()]
+    found = [row for part in processed(job, pa.concat_tables(pieces)) for row in part.to_pylist()]
     assert [(row["id"], row["text"]) for row in found] == judged(job, texts)[0]
+
+
+def processed(job: Quality, table: pa.Table) -> list[pa.Table]:
+    """Calls the code of the job as a worker does."""
+    job.setup()
+    return list(job.process(table))
+
+
+@given(THRESHOLDS, st.lists(TEXTS, min_size=1, max_size=4))
+def test_annotated_nothing_is_dropped_and_all_is_told(parameters: dict[str, Any], texts: list[str]) -> None:
+    """Each row with its text as it was, with each measure, and the reason for which it would be dropped."""
+    job = Quality(annotate=True, **parameters)
+    [found] = processed(job, pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())}))
+    rows = found.to_pylist()
+    assert [(row.pop("id"), row.pop("text")) for row in rows] == list(enumerate(texts))
+    expected = [plain.judged(job, text) for text in texts]
+    assert [row.pop(REASON) for row in rows] == [reason for reason, _, _, _ in expected]
+    assert rows == [measured for _, _, _, measured in expected]
 
 
 LONG_LINE = " ".join(["word"] * 60) + " and the end."
@@ -193,39 +113,65 @@ CASES = {
     "gopher: words too long": "and incomprehensibilities the " + "incomprehensibilities " * 58,
     "gopher: too many hash signs": PROSE + " #" * 12,
     "gopher: too many ellipses": PROSE.replace(" of ", "... ").replace(" the ", "… ").replace(" and ", "… "),
-    "gopher: too many bullet points": "\n".join(f"- {part}" for part in PROSE.split(".")),
+    "gopher: too many bullet points": "\n".join(f"- {part}" for part in PROSE.split(".") if part),
     "gopher: too many lines end with an ellipsis": f"{PROSE}\nMore of it ...\nWhat came of it …",
     "gopher: too few words with a letter": PROSE + " 1234" * 30,
     "gopher: too few stop words": "Some text without any common words goes here. " * 10,
+    "repetition: too many paragraphs": f"{PROSE}\n\nShort.\n\nShort.\n\nShort.",
+    "repetition: too much text in paragraphs": f"{PROSE}\n\n{PROSE[:140]}\n\n{PROSE[:140]}\n\nWell.",
+    "repetition: too many lines": f"{PROSE}\nShort.\nShort.\nShort.\n\nWell.",
+    "repetition: too much text in lines": f"{PROSE}\n{PROSE[:140]}\n{PROSE[:140]}\nWell.",
+    "repetition: the most frequent 2 words": PROSE.replace(" of ", " in between, ").replace(" the ", " in between, "),
+    "repetition: 10 words": f"{PROSE} {PROSE[:100]}",
     "c4: lorem ipsum": f"{PROSE} Lorem Ipsum dolor sit amet.",
-    "c4: curly bracket": f"{PROSE}\nif (x) {{ return",
+    "c4: curly bracket": f"{PROSE}\nif (x) {{ it is returned.",
     "c4: too few sentences": LONG_LINE,
+    "fineweb: too few lines end in punctuation": PROSE[:-1],
+    "fineweb: too many short lines": f"{PROSE}\nOne here.\nTwo there.\nThree.\nFour.",
+    "fineweb: repeated lines": PROSE + "\nIt is said more than once, and it stays." * 2,
+    "fineweb: too many line feeds": PROSE + "\n" * 60,
+    "fineweb: no line": " \n \n",
 }
+SET = {"gopher": "gopher", "repetition": "gopher-repetition", "c4": "c4", "fineweb": "fineweb"}
 
 
-def test_each_reason_is_given_for_a_text_that_fails_that_rule_alone() -> None:
-    """With the published thresholds, but for 150 words at most; alone of its set. The books count each once."""
-    job = Quality(max_words=150)
-    for reason, text in CASES.items():
-        failed = gopher(job, text) | (c4(job, text)[0] if reason.startswith("c4") else {})
-        assert [name for name, fails in failed.items() if fails] == [reason]
-    ran = run_local(job, rows(*CASES.values(), PROSE))
-    assert ran.rows == [{"id": f"r{len(CASES)}", "text": PROSE}]
-    assert ran.summary.books.dropped == dict.fromkeys(CASES, 1)
-    assert ran.summary.books.rows_in == len(CASES) + 1
+@pytest.mark.parametrize("reason", CASES)
+def test_each_reason_is_given_for_a_text_that_fails_that_rule(reason: str) -> None:
+    """First of its set, with the published thresholds, but for 150 words at most; the book counts it once."""
+    job = Quality(max_words=150, rules=[SET[reason.split(":")[0]]])
+    ran = run_local(job, rows(CASES[reason], PROSE))
+    assert ran.rows == [{"id": "r1", "text": PROSE}]
+    assert ran.summary.books.dropped == {reason: 1}
+    assert ran.summary.books.rows_in == 2
+
+
+def test_all_published_rules_have_a_case() -> None:
+    """Of the rules for n words in a row those for one n."""
+    job = Quality()
+    reasons = {rule.reason for name in SETS for rule in getattr(job, name.removeprefix("gopher-"))()}
+    assert set(CASES) <= reasons
+    assert {re.sub(r"\d+", "n", reason) for reason in reasons} == {re.sub(r"\d+", "n", reason) for reason in CASES}
 
 
 def test_the_first_rule_counts() -> None:
     """A text that fails many rules is dropped once, for the first in the order of the rules."""
     ran = run_local(Quality, rows("{lorem ipsum} #", ""))
     assert ran.summary.books.dropped == {"gopher: too few words": 2}
-    ran = run_local(Quality(rules=["c4"]), rows("{lorem ipsum} #", "{", ""))
+    ran = run_local(Quality(rules=["c4"]), rows("The {lorem ipsum} one.", "It is { here.", ""))
     assert ran.summary.books.dropped == {"c4: lorem ipsum": 1, "c4: curly bracket": 1, "c4: too few sentences": 1}
+
+
+def test_a_set_sees_what_those_before_it_left() -> None:
+    """A menu is taken out by C4 before FineWeb counts its short lines; in the other order it drops the text."""
+    menu = "Home\nLog in\nHelp\n" + PROSE
+    assert run_local(Quality(rules=["c4", "fineweb"]), rows(menu)).rows == [{"id": "r0", "text": PROSE}]
+    dropped = run_local(Quality(rules=["fineweb", "c4"]), rows(menu)).summary.books.dropped
+    assert dropped == {"fineweb: too many short lines": 1}
 
 
 def test_the_defaults_are_the_published_values() -> None:
     job = Quality()
-    found = {name: getattr(job, name) for name in Quality._params if re.match("min_|max_", name)}
+    found = {name: getattr(job, name) for name in Quality._params if re.match("min_|max_|short_|ended_", name)}
     assert found == {
         "min_words": 50,
         "max_words": 100_000,
@@ -236,9 +182,21 @@ def test_the_defaults_are_the_published_values() -> None:
         "max_ellipsis_lines": 0.3,
         "min_alpha_words": 0.8,
         "min_stop_words": 2,
-        "min_line_words": 5,
+        "max_repeated_lines": 0.3,
+        "max_repeated_paragraphs": 0.3,
+        "max_repeated_line_chars": 0.2,
+        "max_repeated_paragraph_chars": 0.2,
+        "max_top_ngram_chars": {"2": 0.2, "3": 0.18, "4": 0.16},
+        "max_repeated_ngram_chars": {"5": 0.15, "6": 0.14, "7": 0.13, "8": 0.12, "9": 0.11, "10": 0.1},
+        "min_line_words": 3,
         "max_word_length": 1000,
-        "min_sentences": 3,
+        "min_sentences": 5,
+        "ended_lines": True,
+        "min_ended_lines": 0.12,
+        "max_short_lines": 0.67,
+        "short_line_chars": 30,
+        "max_duplicate_line_chars": 0.01,
+        "max_breaks": 0.3,
     }
 
 
@@ -290,8 +248,15 @@ def test_the_same_whatever_the_batches(size: int) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rules": ["gofer"]}, "--rules gofer: there are gopher and c4; did you mean 'gopher'?"),
-        ({"rules": []}, "--rules is empty, so every text would be kept; give gopher, c4, or both"),
+        (
+            {"rules": ["gofer"]},
+            "--rules gofer: there are gopher, gopher-repetition, c4 and fineweb; did you mean 'gopher'?",
+        ),
+        ({"rules": []}, "--rules is empty, so every text would be kept; there are gopher, gopher-repetition"),
+        ({"rules": ["c4", "c4"]}, "--rules has c4 twice; name each set once"),
+        ({"words": "nltk"}, "nltk"),
+        ({"max_top_ngram_chars": {"two": 0.2}}, "--max-top-ngram-chars has the key 'two'; keys are numbers of words"),
+        ({"max_repeated_ngram_chars": {"5": 15.0}}, "--max-repeated-ngram-chars for 5 words 15 is no share"),
         ({"min_words": 9, "max_words": 8}, "--min-words 9 is above --max-words 8, so no text would be kept"),
         ({"min_mean_word_length": 11.0}, "--min-mean-word-length 11 is above --max-mean-word-length 10"),
         ({"max_bullet_lines": 90.0}, "--max-bullet-lines 90 is no share; shares are between 0 and 1"),
@@ -313,7 +278,7 @@ def test_the_demo_corpus(tmp_path: Path) -> None:
     run_job(LangId(text_column="body", keep_columns=["body"]), tmp_path / "in", tmp_path / "all")
     comments = output_rows(tmp_path / "all")
     assert len(comments) == 3000
-    job = Quality(text_column="body", min_words=20, min_line_words=12)
+    job = Quality(text_column="body", min_words=20, min_line_words=12, min_sentences=2)
     summary = run_job(job, tmp_path / "in", tmp_path / "out")
     kept, dropped, removed = judged(job, [row["body"] for row in comments])
     assert (summary.state, summary.books.rows_in, summary.books.quarantined) == (RunState.COMPLETE, 3003, 3)

@@ -1,0 +1,197 @@
+"""Texts in words: by white space, or by spaCy's rules, which published quality rules count with.
+
+Words are numbers into a vocabulary, so that what is asked of a word is asked once for all its occurrences. Of a corpus
+of texts few words are new; so spaCy, which takes a microsecond for each character, is asked about each *chunk* (what is
+between white space) once, and its rules for chunks know nothing of what is beside them. One exception is left out:
+tokens of white space alone, which those who count words leave out, too.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError
+from curate.texts.characters import sentence_marks
+from curate.texts.pieces import Array, lengths, per_text
+
+WHITESPACE, SPACY = "whitespace", "spacy"
+SENTENCE_END = r"[.!?]+[\"'”’)\]]*(?:\s|$)"
+"""Where a sentence ends, where nothing is known of words."""
+_OTHER_BLANKS = r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+_WIDE = rf"[ {_OTHER_BLANKS}]{{2,}}|[{_OTHER_BLANKS}]"
+_BLANK_WORD = "\ue000"
+"""A character for private use: a word that is no punctuation."""
+MOST_CHUNKS = 1_000_000
+"""Chunks whose words are remembered, about 200 MB; then it is begun anew."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of each of a number of texts, one after the other, in order."""
+
+    vocabulary: pa.Array
+    """Different words."""
+    code: Array
+    """Each word, as its place in the vocabulary."""
+    owner: Array
+    """The number of the text that each word is of."""
+    texts: int
+
+    @cached_property
+    def count(self) -> Array:
+        """How many words each text has."""
+        return per_text(self.owner, self.texts)
+
+    @cached_property
+    def length(self) -> Array:
+        """How many characters each word of the vocabulary has."""
+        return lengths(self.vocabulary)
+
+    def total(self, of_word: Array) -> Array:
+        """Returns for each text the sum of what each word of the vocabulary has: true is 1."""
+        return per_text(self.owner, self.texts, of_word[self.code])
+
+    def having(self, characters: frozenset[str] | None = None) -> Array:
+        """Returns which words of the vocabulary have a letter; or, a character that is none of `characters`."""
+        if characters is None:
+            # Letters as `str.isalpha` has them.
+            return np.asarray(pc.match_substring_regex(self.vocabulary, r"\pL"))
+        return np.fromiter(
+            (not characters.issuperset(word) for word in self.vocabulary.to_pylist()), bool, len(self.vocabulary)
+        )
+
+
+class Splitter(Protocol):
+    """Splits texts into words, and counts their sentences."""
+
+    def words(self, texts: pa.Array) -> Words:
+        """Returns the words of texts."""
+
+    def sentences(self, lines: pa.Array) -> Array:
+        """Returns how many sentences each of a number of lines has."""
+
+
+def splitter(name: str) -> Splitter:
+    """Returns what splits texts: `whitespace` or `spacy`. Raises ConfigError if spaCy is not installed."""
+    return PlainWords() if name == WHITESPACE else SpacyWords()
+
+
+def by_whitespace(texts: pa.Array) -> Words:
+    """Returns what is between white space in texts.
+
+    >>> by_whitespace(pa.array(["a b\\n a", ""])).count
+    array([3, 0])
+    """
+    vocabulary, code, owner = _chunks(texts)
+    return Words(vocabulary, code, owner, len(texts))
+
+
+class PlainWords:
+    """Splits texts at white space; sentences end at marks of punctuation before white space."""
+
+    def words(self, texts: pa.Array) -> Words:
+        """Returns the words of texts."""
+        return by_whitespace(texts)
+
+    def sentences(self, lines: pa.Array) -> Array:
+        """Returns how often a sentence ends in each line; abbreviations are taken for ends."""
+        found: Array = pc.count_substring_regex(lines, SENTENCE_END).to_numpy(zero_copy_only=False)
+        return found
+
+
+def _chunks(texts: pa.Array) -> tuple[pa.Array, Array, Array]:
+    """Returns the different chunks of texts, each occurrence as its place among them, and the text that it is in."""
+    parts = pc.utf8_split_whitespace(texts)
+    chunks = parts.flatten()
+    owner = pc.list_parent_indices(parts).to_numpy()
+    some = pc.not_equal(chunks, "").to_numpy(zero_copy_only=False)
+    if not some.all():
+        chunks, owner = chunks.filter(pa.array(some)), owner[some]
+    coded = chunks.dictionary_encode()
+    return coded.dictionary, coded.indices.to_numpy(zero_copy_only=False), owner
+
+
+class SpacyWords:
+    """Splits texts into the words that spaCy's blank English pipeline makes of them, as datatrove's filters do."""
+
+    def __init__(self) -> None:
+        try:
+            import spacy
+        except ImportError:
+            raise ConfigError(
+                "words as spaCy has them need spaCy, which is not installed: pip install spacy; or choose "
+                f"{WHITESPACE!r}, which needs nothing"
+            ) from None
+        self._tokenizer: Any = spacy.blank("en").tokenizer
+        self._forget()
+
+    def _forget(self) -> None:
+        self._chunks: dict[str, tuple[int, ...]] = {}
+        self._codes: dict[str, int] = {}
+        self._words: list[str] = []
+
+    def words(self, texts: pa.Array) -> Words:
+        """Returns the words of texts."""
+        if len(self._chunks) > MOST_CHUNKS:
+            self._forget()
+        chunks, code, owner = _chunks(texts)
+        made = [self._made(chunk) for chunk in chunks.to_pylist()]
+        sizes = np.fromiter(map(len, made), np.int64, len(made))
+        starts = np.cumsum(sizes) - sizes
+        flat = np.fromiter((word for words in made for word in words), np.int64, int(sizes.sum()))
+        repeats = sizes[code]
+        ends = np.cumsum(repeats)
+        # The n-th word of an occurrence is the n-th of its chunk.
+        places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - repeats - starts[code], repeats)
+        return Words(pa.array(self._words, pa.string()), flat[places], np.repeat(owner, repeats), len(texts))
+
+    def sentences(self, lines: pa.Array) -> Array:
+        """Returns how many sentences each line has, as spaCy's `sentencizer` counts."""
+        # White space beyond a single blank is a word of its own to it, with which a sentence may begin.
+        return _sentences(self.words(pc.replace_substring_regex(lines, _WIDE, f" {_BLANK_WORD} ")))
+
+    def _made(self, chunk: str) -> tuple[int, ...]:
+        found = self._chunks.get(chunk)
+        if found is None:
+            words = (word.strip() for word in map(str, self._tokenizer(chunk)))
+            found = tuple(self._code(word) for word in words if word)
+            self._chunks[chunk] = found
+        return found
+
+    def _code(self, word: str) -> int:
+        code = self._codes.setdefault(word, len(self._words))
+        if code == len(self._words):
+            self._words.append(word)
+        return code
+
+
+def _sentences(words: Words) -> Array:
+    """Returns how many sentences each text has, as spaCy's `sentencizer` counts: one begins with the first word that is
+    no punctuation behind a mark such as a full stop."""
+    if not len(words.code):
+        return np.zeros(words.texts, dtype=np.int64)
+    marks = sentence_marks()
+    vocabulary = words.vocabulary.to_pylist()
+    is_mark = np.fromiter((word in marks for word in vocabulary), bool, len(vocabulary))[words.code]
+    plain = (
+        np.fromiter((not _is_punctuation(word) for word in vocabulary), bool, len(vocabulary))[words.code] & ~is_mark
+    )
+    place = np.arange(len(words.code))
+    last_mark = np.maximum.accumulate(np.where(is_mark, place, -1))
+    last_plain = np.maximum.accumulate(np.where(plain, place, -1))
+    before = np.concatenate([[-1], last_plain[:-1]])
+    first = np.searchsorted(words.owner, words.owner)
+    # The first plain word behind a mark of the same text.
+    begins = plain & (last_mark >= first) & (last_mark > before)
+    return np.minimum(words.count, 1) + per_text(words.owner, words.texts, begins)
+
+
+def _is_punctuation(word: str) -> bool:
+    return all(unicodedata.category(one).startswith("P") for one in word)

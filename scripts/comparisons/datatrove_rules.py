@@ -1,0 +1,252 @@
+"""The program of `scripts/compare datatrove`, run by the Python of an environment that has both.
+
+    python datatrove_rules.py COUNT SEED [PARQUET]
+
+It prints what it found as one JSON object on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datatrove.data import Document  # type: ignore[import-not-found, unused-ignore]
+from datatrove.pipeline.filters import (  # type: ignore[import-not-found, unused-ignore]
+    C4QualityFilter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+)
+from loguru import logger  # type: ignore[import-not-found, unused-ignore]
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from texts import made  # type: ignore[import-not-found, unused-ignore]
+
+from curate.jobs.quality import REASON, Quality
+from curate.texts.rules import Rule
+
+EXAMPLES = 3
+NEAR = 0.05
+BATCH = 1_000
+TIMED = 2_000
+
+GOPHER: dict[str, Any] = dict.fromkeys(
+    (
+        "min_doc_words",
+        "max_doc_words",
+        "min_avg_word_length",
+        "max_avg_word_length",
+        "max_symbol_word_ratio",
+        "max_bullet_lines_ratio",
+        "max_ellipsis_lines_ratio",
+        "max_non_alpha_words_ratio",
+        "min_stop_words",
+    )
+)
+REPETITION: dict[str, Any] = {
+    **dict.fromkeys(("dup_line_frac", "dup_para_frac", "dup_line_char_frac", "dup_para_char_frac")),
+    "top_n_grams": (),
+    "dup_n_grams": (),
+}
+FINEWEB: dict[str, Any] = {
+    "line_punct_thr": 0.0,
+    "short_line_thr": 1.0,
+    "char_duplicates_ratio": 1.0,
+    "new_line_ratio": float("inf"),
+}
+MAX_WORDS = 500
+"""Instead of 100,000, so that texts are small."""
+
+
+def alone() -> dict[str, tuple[Any, set[str]]]:
+    """Returns by curate's reason the filter that has that rule alone, and what it calls it."""
+    gopher = {
+        "gopher: too few words": ("min_doc_words", 50, "gopher_short_doc"),
+        "gopher: too many words": ("max_doc_words", MAX_WORDS, "gopher_long_doc"),
+        "gopher: words too short": ("min_avg_word_length", 3, "gopher_below_avg_threshold"),
+        "gopher: words too long": ("max_avg_word_length", 10, "gopher_above_avg_threshold"),
+        "gopher: too many hash signs": ("max_symbol_word_ratio", 0.1, "gopher_too_many_hashes"),
+        "gopher: too many ellipses": ("max_symbol_word_ratio", 0.1, "gopher_too_many_ellipsis"),
+        "gopher: too many bullet points": ("max_bullet_lines_ratio", 0.9, "gopher_too_many_bullets"),
+        "gopher: too many lines end with an ellipsis": (
+            "max_ellipsis_lines_ratio",
+            0.3,
+            "gopher_too_many_end_ellipsis",
+        ),
+        "gopher: too few words with a letter": ("max_non_alpha_words_ratio", 0.8, "gopher_below_alpha_threshold"),
+        "gopher: too few stop words": ("min_stop_words", 2, "gopher_enough_stop_words"),
+    }
+    repetition: dict[str, tuple[str, Any, str]] = {
+        "repetition: too many paragraphs": ("dup_para_frac", 0.3, "dup_para_frac"),
+        "repetition: too much text in paragraphs": ("dup_para_char_frac", 0.2, "dup_para_char_frac"),
+        "repetition: too many lines": ("dup_line_frac", 0.3, "dup_line_frac"),
+        "repetition: too much text in lines": ("dup_line_char_frac", 0.2, "dup_line_char_frac"),
+    }
+    for n, share in ((2, 0.2), (3, 0.18), (4, 0.16)):
+        repetition[f"repetition: the most frequent {n} words"] = ("top_n_grams", ((n, share),), f"top_{n}_gram")
+    for n, share in ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.1)):
+        repetition[f"repetition: {n} words"] = ("dup_n_grams", ((n, share),), f"duplicated_{n}_n_grams")
+    fineweb = {
+        "fineweb: too few lines end in punctuation": ("line_punct_thr", 0.12, "line_punct_ratio"),
+        "fineweb: too many short lines": ("short_line_thr", 0.67, "short_line_ratio"),
+        "fineweb: repeated lines": ("char_duplicates_ratio", 0.01, "char_dup_ratio"),
+        "fineweb: too many line feeds": ("new_line_ratio", 0.3, "list_ratio"),
+    }
+    c4 = C4QualityFilter()
+    return {
+        **{
+            reason: (GopherQualityFilter(**{**GOPHER, name: value}), {word})
+            for reason, (name, value, word) in gopher.items()
+        },
+        **{
+            reason: (GopherRepetitionFilter(**{**REPETITION, name: value}), {word})
+            for reason, (name, value, word) in repetition.items()
+        },
+        "c4: lorem ipsum": (c4, {"lorem_ipsum"}),
+        "c4: curly bracket": (c4, {"curly_bracket"}),
+        "c4: too few sentences": (c4, {"too_few_sentences"}),
+        **{
+            reason: (FineWebQualityFilter(**{**FINEWEB, name: value}), {word})
+            for reason, (name, value, word) in fineweb.items()
+        },
+    }
+
+
+def decided(texts: list[str]) -> dict[str, list[Any]]:
+    """Returns what datatrove decides of each text, by curate's reason: whether it is dropped for it. Text by text, as
+    it splits a text into words once if that is asked for again at once."""
+    filters = alone()
+    found: dict[str, list[Any]] = {reason: [] for reason in filters}
+    left: list[Any] = []
+    for text in texts:
+        answers: dict[int, Any] = {}
+        for reason, (one, words) in filters.items():
+            if id(one) not in answers:
+                document = Document(text=text, id="")
+                answers[id(one)] = one.filter(document)
+                if isinstance(one, C4QualityFilter):
+                    left.append(document.text if answers[id(one)] is True else None)
+            answer = answers[id(one)]
+            found[reason].append(isinstance(answer, tuple) and answer[1] in words)
+    found["c4: the text that is left"] = left
+    return found
+
+
+def compared(texts: list[str]) -> list[dict[str, Any]]:
+    """Returns for each rule how often both say the same, and how many texts are near its threshold."""
+    theirs = decided(texts)
+    job = Quality(
+        rules=["gopher-repetition", "gopher", "fineweb", "c4"], words="spacy", annotate=True, max_words=MAX_WORDS
+    )
+    job.setup()
+    table = pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())})
+    ours = pa.concat_tables(
+        [part for start in range(0, len(texts), BATCH) for part in job.process(table[start : start + BATCH])]
+    )
+    rules: list[Rule] = [*job.repetition(), *job.gopher(), *job.fineweb(), *job.c4()]
+    found = []
+    c4 = set(job_reasons(job.c4()))
+    first = c4_reasons(texts)
+    for rule in rules:
+        if rule.reason not in theirs:
+            continue
+        value = ours[rule.measure].to_numpy(zero_copy_only=False).astype(float)
+        # Of C4 the first rule that is failed decides, in both.
+        drops = (
+            np.asarray([one == rule.reason for one in first])
+            if rule.reason in c4
+            else rule.fails({rule.measure: value})
+        )
+        bound = rule.least if rule.least is not None else rule.most
+        near = np.abs(value - bound) <= max(NEAR * bound, 1 if rule.reason in c4 or "stop" in rule.reason else 0)
+        found.append(agreement(rule.reason, texts, drops.tolist(), theirs[rule.reason], int(near.sum())))
+    kept = Quality(rules=["c4"], words="spacy")
+    kept.setup()
+    left = {row["id"]: row["text"] for part in _batches(kept, table) for row in part.to_pylist()}
+    mine = [left.get(number) for number in range(len(texts))]
+    same = agreement("c4: the text that is left", texts, mine, theirs["c4: the text that is left"], 0)
+    same |= {"kept": sum(one is not None for one in mine), "dropped": sum(one is None for one in mine)}
+    return [*found, same]
+
+
+def job_reasons(rules: Iterable[Rule]) -> list[str]:
+    return [rule.reason for rule in rules]
+
+
+def c4_reasons(texts: list[str]) -> list[str | None]:
+    """Returns for what C4's set alone drops each text."""
+    job = Quality(rules=["c4"], words="spacy", annotate=True)
+    job.setup()
+    table = pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())})
+    return [reason for part in _batches(job, table) for reason in part[REASON].to_pylist()]
+
+
+def _batches(job: Quality, table: pa.Table) -> Iterable[pa.Table]:
+    job.drop = lambda *_: None  # type: ignore[method-assign]
+    job.count = lambda *_: None  # type: ignore[method-assign]
+    for start in range(0, len(table), BATCH):
+        yield from job.process(table[start : start + BATCH])
+
+
+def agreement(reason: str, texts: list[str], ours: list[Any], theirs: list[Any], near: int) -> dict[str, Any]:
+    differing = [text for text, one, other in zip(texts, ours, theirs, strict=True) if one != other]
+    return {
+        "rule": reason,
+        "texts": len(texts),
+        "kept": sum(not one for one in theirs),
+        "dropped": sum(bool(one) for one in theirs),
+        "near": near,
+        "agree": len(texts) - len(differing),
+        "examples": differing[:EXAMPLES],
+    }
+
+
+def rates(texts: list[str]) -> list[dict[str, Any]]:
+    """Returns how many texts a second each set of rules decides about, by the processor's time, with words and all;
+    the second of two rounds, of other texts, as a worker that has been at it for a while."""
+    filters = {
+        "gopher-repetition": GopherRepetitionFilter,
+        "gopher": GopherQualityFilter,
+        "c4": C4QualityFilter,
+        "fineweb": FineWebQualityFilter,
+    }
+    found = []
+    half = len(texts) // 2
+    for name, make in filters.items():
+        job, theirs = Quality(rules=[name], words="spacy"), make()
+        job.setup()
+        seconds = {"curate": 0.0, "datatrove": 0.0}
+        for part in (texts[:half], texts[half:]):
+            table = pa.table({"id": pa.array(range(len(part))), "text": pa.array(part, pa.string())})
+            before = time.process_time()
+            for _ in _batches(job, table):
+                pass
+            between = time.process_time()
+            for text in part:
+                theirs.filter(Document(text=text, id=""))
+            seconds = {"curate": between - before, "datatrove": time.process_time() - between}
+        found.append({"set": name, **{who: half / taken for who, taken in seconds.items()}})
+    return found
+
+
+def main() -> None:
+    logger.remove()
+    count, seed = int(sys.argv[1]), int(sys.argv[2])
+    texts = list(made(count, seed))
+    title = f"{count:,} made-up texts"
+    rules = {title: compared(texts)}
+    for path in sys.argv[3:]:
+        real = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
+        rules[f"{len(real):,} texts of {Path(path).name}"] = compared(real)
+    sys.stdout.write(json.dumps({"made": title, "rules": rules, "rates": rates(texts[:TIMED])}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""scripts/compare: texts are made for each rule, on both sides of its threshold; what agrees is what it counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from jobs.quality import Quality
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from comparisons.texts import BELOW, MAKES, Writer, made  # noqa: E402
+
+
+def test_texts_follow_from_the_seed() -> None:
+    assert list(made(70, seed=3)) == list(made(70, seed=3)) != list(made(70, seed=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    {
+        "min_words": "gopher: too few words",
+        "max_words": "gopher: too many words",
+        "min_mean": "gopher: words too short",
+        "max_mean": "gopher: words too long",
+        "hashes": "gopher: too many hash signs",
+        "ellipses": "gopher: too many ellipses",
+        "bullets": "gopher: too many bullet points",
+        "unfinished": "gopher: too many lines end with an ellipsis",
+        "letters": "gopher: too few words with a letter",
+        "stop_words": "gopher: too few stop words",
+        "paragraphs": "repetition: too many paragraphs",
+        "paragraph_chars": "repetition: too much text in paragraphs",
+        "lines": "repetition: too many lines",
+        "line_chars": "repetition: too much text in lines",
+        "top_2": "repetition: the most frequent 2 words",
+        "repeated_5": "repetition: 5 words",
+        "repeated_10": "repetition: 10 words",
+        "short": "fineweb: too many short lines",
+        "ended": "fineweb: too few lines end in punctuation",
+        "duplicates": "fineweb: repeated lines",
+        "breaks": "fineweb: too many line feeds",
+    }.items(),
+)
+def test_each_kind_is_on_both_sides_of_its_threshold(name: str, reason: str) -> None:
+    """Far on one side most are dropped for that rule, and far on the other most are kept by it."""
+    writer = Writer(1)
+    job = Quality(rules=["gopher-repetition", "gopher", "fineweb"], annotate=True, max_words=500)
+    job.setup()
+    [rule] = [one for one in (*job.repetition(), *job.gopher(), *job.fineweb()) if one.reason == reason]
+    dropped = []
+    for ratio in (0.6, 1.6):
+        texts = [MAKES[name](writer, ratio) for _ in range(20)]
+        [table] = job.process(pa.table({"id": list(range(20)), "text": texts}))
+        fails = rule.fails({rule.measure: table[rule.measure].to_numpy()})
+        dropped.append(int(fails.sum()))
+    assert (dropped if name not in BELOW else dropped[::-1]) <= [4, 20]
+    assert max(dropped) >= 16
+    assert min(dropped) <= 4
+
+
+def test_a_wrong_argument_is_said() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/compare"), "datatrove", "--count", "1"], capture_output=True, text=True
+    )
+    assert ran.returncode == 2
+    assert "Invalid value for '--count'" in ran.stderr
