@@ -24,12 +24,14 @@ from datatrove.pipeline.filters import (  # type: ignore[import-not-found, unuse
     GopherQualityFilter,
     GopherRepetitionFilter,
 )
+from datatrove.pipeline.formatters import PIIFormatter  # type: ignore[import-not-found, unused-ignore]
 from loguru import logger  # type: ignore[import-not-found, unused-ignore]
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from texts import made  # type: ignore[import-not-found, unused-ignore]
+from texts import Writer, made  # type: ignore[import-not-found, unused-ignore]
 
 from curate.jobs.quality import REASON, Quality
+from curate.texts.pii import EMAIL, IP, find, replaced
 from curate.texts.rules import Rule
 
 EXAMPLES = 3
@@ -208,6 +210,24 @@ def agreement(reason: str, texts: list[str], ours: list[Any], theirs: list[Any],
     }
 
 
+def addresses(count: int, seed: int) -> list[dict[str, Any]]:
+    """Returns how often both replace the same mail addresses, and the same IPv4 addresses, in texts with some."""
+    writer = Writer(seed)
+    kinds = {
+        EMAIL: (writer.mail, PIIFormatter(remove_ips=False, email_replacement="[email]")),
+        IP: (writer.address, PIIFormatter(remove_emails=False, ip_replacement="[ip]")),
+    }
+    found = []
+    for kind, (make, theirs) in kinds.items():
+        texts = [writer.with_some(make) for _ in range(count)]
+        mine = [replaced(text, find(text, [kind]), "[{}]".format) for text in texts]
+        other = [theirs.format(text) for text in texts]
+        same = agreement(f"pii: {kind}", texts, mine, other, 0)
+        kept = sum(text == left for text, left in zip(texts, other, strict=True))
+        found.append(same | {"kept": kept, "dropped": count - kept})
+    return found
+
+
 def rates(texts: list[str]) -> list[dict[str, Any]]:
     """Returns how many texts a second each set of rules decides about, by the processor's time, with words and all;
     the second of two rounds, of other texts, as a worker that has been at it for a while."""
@@ -241,7 +261,7 @@ def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     texts = list(made(count, seed))
     title = f"{count:,} made-up texts"
-    rules = {title: compared(texts)}
+    rules = {title: compared(texts) + addresses(count, seed)}
     for path in sys.argv[3:]:
         real = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
         rules[f"{len(real):,} texts of {Path(path).name}"] = compared(real)

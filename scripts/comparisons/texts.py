@@ -38,6 +38,27 @@ class Writer:
             words[4] += self.random.choice([",", ";", "'s", " -", " (so)"])
         return words[0].capitalize() + " " + " ".join(words[1:]) + self.random.choice([".", ".", ".", "!", "?", '."'])
 
+    def mail(self) -> str:
+        """Returns a mail address, or what looks like one."""
+        local = self.random.choice(["john.doe", "a", "x_y-z+1", "#tag", "o'neil", "a..b", ".a", "a.", "ü"])
+        host = self.random.choice(
+            ["example.com", "sub.a-b.co.uk", "x", "a_b.com", "-a.com", "b.c.", "1.2.3.4", "[1.2.3.4]", "exa mple.com"]
+        )
+        return local + self.random.choice(["@", "@", "@", " @", "@@"]) + host
+
+    def address(self) -> str:
+        """Returns an IPv4 address, public or not."""
+        return ".".join(str(self.random.choice([0, 1, 8, 10, 99, 127, 168, 172, 192, 203, 255])) for _ in range(4))
+
+    def with_some(self, make: Callable[[], str]) -> str:
+        """Returns prose with none or some of what `make` makes, and marks around it."""
+        words = self.words(40)
+        for _ in range(self.random.randint(0, 3)):
+            before = self.random.choice(["", "", "(", "<", "to:", '"'])
+            behind = self.random.choice(["", ".", ",", ")", ">", ";", "'s", "/24"])
+            words.insert(self.random.randrange(len(words)), before + make() + behind)
+        return " ".join(words)
+
     def prose(self, words: int, lines: int = 1) -> str:
         """Returns about as many words in as many lines, each a few sentences."""
         found = []

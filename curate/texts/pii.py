@@ -1,0 +1,201 @@
+"""Where texts name persons, or open doors: mail and IP addresses, phone, card and account numbers, keys.
+
+Every pattern has bounds on what it repeats, so that each takes linear time on any text. What has a checksum, or an
+address that no other network can reach, is verified, as most long numbers are neither.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EMAIL, IP, PHONE, CARD, IBAN, KEY = "email", "ip", "phone", "card", "iban", "key"
+KINDS = (KEY, EMAIL, IBAN, CARD, IP, PHONE)
+"""In the order in which they are looked for: what is found is not looked at again."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Found:
+    """A part of a text, from character `start` to before `stop`."""
+
+    start: int
+    stop: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    hint: str
+    """What a text has that has any, for RE2, which is fast and knows less."""
+    regex: re.Pattern[str]
+    valid: Callable[[str], bool] = lambda _: True
+
+
+_LOCAL = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+_MAIL = re.compile(
+    rf"\b{_LOCAL}{{1,64}}(?:\.{_LOCAL}{{1,64}}){{0,8}}@(?:(?:{_LABEL}\.){{1,8}}{_LABEL}|\[{_OCTET}(?:\.{_OCTET}){{3}}\])"
+)
+_DOMAIN = re.compile(rf"(?:{_LABEL}\.){{1,8}}[A-Za-z0-9]|\[\d")
+_AROUND = 320
+"""Characters of a mail address before, and behind, its @: RFC 5321 allows 64 and 255."""
+
+
+def _mails(text: str) -> Iterator[re.Match[str]]:
+    """Yields mail addresses, looked for around each @: from each character on, it would take quadratic time."""
+    stop = 0
+    at = text.find("@")
+    while at >= 0:
+        if _DOMAIN.match(text, at + 1):
+            match = _MAIL.search(text, max(stop, at - _AROUND), at + _AROUND)
+            if match is not None and match.start() <= at:
+                yield match
+                stop = match.end()
+        at = text.find("@", max(at + 1, stop))
+
+
+def _is_public(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_global
+    except ValueError:
+        return False
+
+
+def luhn(number: str) -> bool:
+    """Returns whether the digits of `number` pass the check of ISO/IEC 7812, annex B.
+
+    >>> luhn("4111 1111 1111 1111"), luhn("4111 1111 1111 1112")
+    (True, False)
+    """
+    digits = [int(one) for one in number if one.isdigit()]
+    doubled = [2 * one - 9 * (one > 4) for one in digits[-2::-2]]
+    return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+
+
+def _is_card(number: str) -> bool:
+    digits = re.sub(r"\D", "", number)
+    # First digits 2 to 6 are those of banks and of travel, and no card has one digit alone.
+    return 13 <= len(digits) <= 19 and digits[0] in "23456" and len(set(digits)) > 1 and luhn(digits)
+
+
+_IBAN_LENGTHS = (
+    "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20 "
+    "EG29 ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 "
+    "KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 "
+    "PL28 PS29 PT25 QA29 RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 "
+    "VA22 VG24 XK20 YE30"
+)
+_IBANS = {one[:2]: int(one[2:]) for one in _IBAN_LENGTHS.split()}
+"""By country, how long its numbers are: the registry of ISO 13616."""
+
+
+def iban(number: str) -> bool:
+    """Returns whether `number` is an account number of ISO 13616: its country, its length, its check digits.
+
+    >>> iban("GB82 WEST 1234 5698 7654 32"), iban("GB82 WEST 1234 5698 7654 33")
+    (True, False)
+    """
+    plain = number.replace(" ", "")
+    if _IBANS.get(plain[:2]) != len(plain):
+        return False
+    return int("".join(str(int(one, 36)) for one in plain[4:] + plain[:4])) % 97 == 1
+
+
+_KEYS = (
+    r"(?:AKIA|ASIA)[0-9A-Z]{16}",
+    r"AIza[0-9A-Za-z_-]{35}",
+    r"gh[opsur]_[0-9A-Za-z]{36,255}",
+    r"github_pat_[0-9A-Za-z_]{22,255}",
+    r"glpat-[0-9A-Za-z_-]{20,64}",
+    r"hf_[0-9A-Za-z]{30,64}",
+    r"npm_[0-9A-Za-z]{36}",
+    r"pypi-[0-9A-Za-z_-]{50,255}",
+    r"xox[abeoprs]-[0-9A-Za-z-]{10,255}",
+    r"sk-(?:ant-|proj-)?[0-9A-Za-z_-]{20,255}",
+    r"[rs]k_(?:live|test)_[0-9A-Za-z]{16,255}",
+    r"eyJ[0-9A-Za-z_-]{10,2000}\.eyJ[0-9A-Za-z_-]{10,2000}\.[0-9A-Za-z_-]{10,1000}",
+    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[0-9A-Za-z+/=\s]{0,8000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?",
+)
+_PATTERNS = {
+    KEY: _Pattern(
+        "AKIA|ASIA|AIza|gh[opsur]_|github_pat_|glpat-|hf_|npm_|pypi-|xox[abeoprs]-|sk-|k_live_|k_test_|eyJ|PRIVATE KEY",
+        re.compile(rf"(?<![0-9A-Za-z_])(?:{'|'.join(_KEYS)})(?![0-9A-Za-z_])"),
+    ),
+    IBAN: _Pattern(
+        r"[A-Z][A-Z]\d\d[ A-Z0-9]",
+        re.compile(
+            r"(?<![0-9A-Za-z])[A-Z]{2}\d\d(?:[0-9A-Z]{11,29}|(?: [0-9A-Z]{4}){2,7}(?: [0-9A-Z]{1,3})?)(?![0-9A-Za-z])"
+        ),
+        iban,
+    ),
+    CARD: _Pattern(
+        r"\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d[ -]?\d",
+        re.compile(r"(?<![\d.-])\d(?:[ -]?\d){12,18}(?![\d-])"),
+        _is_card,
+    ),
+    IP: _Pattern(
+        r"\d\.\d+\.\d+\.\d|:[0-9A-Fa-f]*:",
+        re.compile(
+            rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)"
+            r"|(?<![\w.:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])"
+        ),
+        _is_public,
+    ),
+    PHONE: _Pattern(
+        r"\d[\d() ./-]{6}",
+        re.compile(
+            r"(?<![\w+.-])(?:\+[1-9](?:[ ./()-]{0,2}\d){7,14}"
+            r"|(?:\+?1[ .-]?)?(?:\([2-9]\d\d\)[ .-]?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4})(?![\w-]|\.\d)"
+        ),
+    ),
+}
+
+
+def find(text: str, kinds: Sequence[str] = KINDS) -> list[Found]:
+    """Returns what of these `kinds` there is in a text, in order; no two overlap.
+
+    >>> find("write to a.b@c.example, or call +49 30 123456")
+    [Found(start=9, stop=22, kind='email'), Found(start=31, stop=44, kind='phone')]
+    """
+    found: list[Found] = []
+    for kind in KINDS:
+        if kind not in kinds:
+            continue
+        taken = sorted(found)
+        matches = _mails(text) if kind == EMAIL else _PATTERNS[kind].regex.finditer(text)
+        for match in matches:
+            one = Found(match.start(), match.end(), kind)
+            if (kind == EMAIL or _PATTERNS[kind].valid(match[0])) and not _overlaps(taken, one):
+                found.append(one)
+    return sorted(found)
+
+
+def _overlaps(taken: Sequence[Found], one: Found) -> bool:
+    at = bisect_left(taken, one)
+    return (at < len(taken) and taken[at].start < one.stop) or (at > 0 and taken[at - 1].stop > one.start)
+
+
+def may_have(texts: pa.Array, kinds: Sequence[str] = KINDS) -> pa.Array:
+    """Returns which texts may have any of these `kinds`: those without are most of them, and are told fast."""
+    hints = ["@" if kind == EMAIL else _PATTERNS[kind].hint for kind in kinds]
+    return pc.match_substring_regex(texts, "|".join(hints))
+
+
+def replaced(text: str, found: Sequence[Found], by: Callable[[str], str]) -> str:
+    """Returns a text with what was found replaced, by its kind, and nothing else changed.
+
+    >>> replaced("call 1", [Found(5, 6, "phone")], "[{}]".format)
+    'call [phone]'
+    """
+    parts, at = [], 0
+    for one in found:
+        parts += [text[at : one.start], by(one.kind)]
+        at = one.stop
+    return "".join([*parts, text[at:]])

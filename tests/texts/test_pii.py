@@ -1,0 +1,188 @@
+"""What names persons or opens doors: what is found, what is not, that the hint misses none, and that time is linear."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import sys
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.texts.pii import KINDS, Found, find, iban, luhn, may_have, replaced
+
+YES = {
+    "email": ["a@b.de", "john.doe+x@sub.example.co.uk", "o'neil@a-b.org", "x@[192.0.2.1]", "t#u@exa.mp.le"],
+    "ip": ["8.8.8.8", "203.0.112.255", "2001:4860:4860::8888", "2A00:1450:4001:81b::200e"],
+    "phone": ["+49 30 123456", "+14155552671", "(212) 555-0123", "212-555-0123", "+1 212 555 0123", "1-212-555-0123"],
+    "card": ["4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005"],
+    "iban": ["GB82 WEST 1234 5698 7654 32", "DE89370400440532013000", "NO9386011117947"],
+    "key": [
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_" + "a1" * 18,
+        "hf_" + "aB" * 17,
+        "sk-ant-" + "x9_" * 12,
+        "xoxb-123456789012-abcdef",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
+    ],
+}
+NO = [
+    *(
+        "a@b",
+        "a @b.de",
+        "@handle",
+        "a@-b.de",
+        "user@",
+        "10.0.0.1",
+        "192.168.1.1",
+        "127.0.0.1",
+        "256.8.8.8",
+        "8.8.8.8.8",
+    ),
+    *(
+        "v8.8.8.8",
+        "::1",
+        "fe80::1",
+        "12:30:45",
+        "10:20",
+        "1.2.3",
+        "2001:db8::1",
+        "std::vector",
+        "2024-01-02",
+        "1,000,000",
+    ),
+    *("4111 1111 1111 1112", "0000 0000 0000 0000", "1234567890123", "DE88370400440532013000", "GB82 WEST 1234"),
+    *(
+        "AKIA",
+        "sk-short",
+        "eyJ",
+        "12345678901234567890",
+        "555-123-4567",
+        "2125550123",
+        "call 911",
+        "ISBN 978-3-16-148410-0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in YES.items() for value in values])
+@pytest.mark.parametrize("around", ["{}", "it is {}.", "({})", "<{}>, {}", '"{}"', "a {}\n{}"])
+def test_what_is_found(kind: str, value: str, around: str) -> None:
+    """Whole, wherever it stands, and nothing else."""
+    text = around.format(value, value)
+    found = find(text)
+    assert [(one.kind, text[one.start : one.stop]) for one in found] == [(kind, value)] * around.count("{}")
+    assert replaced(text, found, "[{}]".format) == around.format(f"[{kind}]", f"[{kind}]")
+    assert may_have(pa.array([text])).to_pylist() == [True]
+
+
+@pytest.mark.parametrize("value", NO)
+def test_what_is_not(value: str) -> None:
+    assert find(f"it is {value}, really") == []
+
+
+PIECES = [
+    *(value for values in YES.values() for value in values),
+    *NO,
+    " ",
+    ".",
+    ",",
+    "@",
+    "a",
+    "1",
+    "-",
+    ":",
+    "+",
+    "\n",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join), st.sets(st.sampled_from(KINDS), min_size=1))
+def test_rules(text: str, kinds: set[str]) -> None:
+    """The hint misses none; parts are in order and do not overlap; all else stays as it is."""
+    found = find(text, sorted(kinds))
+    assert not found or may_have(pa.array([text]), sorted(kinds)).to_pylist() == [True]
+    assert {one.kind for one in found} <= kinds
+    assert found == sorted(found)
+    assert all(one.stop <= other.start for one, other in itertools.pairwise(found))
+    rest, at = [], 0
+    for one in found:
+        rest.append(text[at : one.start])
+        at = one.stop
+    assert replaced(text, found, lambda _: "\0").split("\0") == [*rest, text[at:]]
+
+
+def test_check_digits_against_the_definitions() -> None:
+    """Of a valid number, each other last digit is invalid."""
+    rng = random.Random(1)
+    for _ in range(100):
+        digits = "".join(rng.choices("0123456789", k=15))
+        assert sum(luhn(digits + last) for last in "0123456789") == 1
+        plain = "".join(rng.choices("0123456789", k=18))
+        assert sum(iban(f"DE{check:02}{plain}") for check in range(2, 99)) == 1
+    assert not iban("DE8937040044053201300")
+    assert not iban("ZZ89370400440532013000")
+
+
+HOSTILE = [
+    "a-",
+    "@",
+    "a@",
+    "a@b.",
+    "a.",
+    "1-",
+    "1 ",
+    "1.",
+    "+1 ",
+    "A1 ",
+    "AB12 ",
+    "eyJ",
+    "eyJaaaaaaaaaaaa.",
+    ":",
+    "a:",
+    "(2",
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_pattern_takes_more_than_linear_time(hostile: str) -> None:
+    """A text twice as long runs at most twice as many lines of Python; what each line does is bounded: see below."""
+
+    def lines_run(size: int) -> int:
+        run = 0
+
+        def trace(_: FrameType, event: str, __: Any) -> Any:
+            nonlocal run
+            run += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            find(hostile * size)
+        finally:
+            sys.settrace(before)
+        return run
+
+    assert lines_run(2_000) <= 2 * lines_run(1_000) + 100
+
+
+def test_patterns_repeat_within_bounds() -> None:
+    """A pattern that repeats without bound tries each text from each of its characters to its end."""
+    from curate.texts import pii
+
+    patterns = [pii._MAIL, pii._DOMAIN, *(one.regex for one in pii._PATTERNS.values())]
+    for one in patterns:
+        # Without classes of characters, and what is escaped.
+        plain = re.sub(r"\\.", "c", re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]", "c", one.pattern))
+        assert not {"*", "+"} & set(plain)
+
+
+def test_a_part_is_a_value() -> None:
+    assert Found(1, 2, "ip") == Found(1, 2, "ip") < Found(1, 3, "ip")
