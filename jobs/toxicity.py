@@ -14,18 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
+from curate.texts.fasttext_model import FastTextModel, named_label, plain_label
 
 Scores = npt.NDArray[np.float64]
 
 SCORE, TOXIC = "toxicity", "toxic"
 """Columns of the output."""
 
-# What published toxicity models call their positive class, after `_plain`. Names of negative classes (`nontoxic`,
-# `clean`, `0`) are deliberately no part of the rule: a label is toxic by its own name, not for want of another.
+# What published toxicity models call their positive class, as `plain_label` has it. Names of negative classes
+# (`nontoxic`, `clean`, `0`) are deliberately no part of the rule: a label is toxic by its own name, not for want of
+# another.
 TOXIC_LABELS = frozenset(
     {"1", "abusive", "hate", "hatespeech", "nsfw", "obscene", "offensive", "profane", "toxic", "toxicity"}
 )
@@ -63,11 +65,7 @@ class BundledClassifier:
 
 
 class FastTextClassifier:
-    """Scores text with a supervised fastText model (`.bin` or `.ftz`): the probability of its toxic label.
-
-    Text is passed as one line and otherwise untouched: a model trained on lower-cased text wants it lower-cased
-    first. A text for which the model names no label at all gets 0.
-    """
+    """Scores text with a supervised fastText model: the probability of its toxic label."""
 
     def __init__(self, path: str, label: str | None = None) -> None:
         """Loads the model at a local `path`; `label` names the toxic one, with or without `__label__`.
@@ -75,63 +73,36 @@ class FastTextClassifier:
         Without `label`, the one label whose plain name is in TOXIC_LABELS is taken. Raises ConfigError if the file is
         no supervised fastText model, or if none or several of its labels could be meant.
         """
-        import fasttext
-
-        try:
-            self._model = fasttext.load_model(path)
-            labels = self._predict("")[0]
-        except ValueError as error:
-            raise ConfigError(
-                f"{path} cannot be used as a fastText model ({error}); give a supervised .bin or .ftz file"
-            ) from error
-        self.label = choose_label(labels, label)
+        self._model = FastTextModel(path)
+        self.label = choose_label(self._model.labels, label)
 
     def score(self, texts: Sequence[str]) -> Scores:
-        scores = np.zeros(len(texts))
-        for row, text in enumerate(texts):
-            labels, probabilities = self._predict(text)
-            if self.label in labels:
-                scores[row] = probabilities[labels.index(self.label)]
-        # fastText adds 1e-5 within its logarithm, so a sure label comes out above 1.
-        return np.clip(scores, 0.0, 1.0, out=scores)
-
-    def _predict(self, text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        # fastText predicts one line and stops at its end, also where the text spells that end out as `</s>`: the rest
-        # of such a text would go unscored. Its predict() for lists is broken in this build, hence one call a text.
-        line = text.replace("\n", " ").replace("</s>", " ")
-        labels, probabilities = self._model.predict(line, k=-1)
-        return tuple(labels), tuple(probabilities)
+        return self._model.scores(texts, self.label)
 
 
 def choose_label(labels: Sequence[str], wanted: str | None) -> str:
     """Returns the one of a model's `labels` that means toxic: `wanted` if given, else the one in TOXIC_LABELS.
 
-    Case, punctuation and the prefix `__label__` do not count. Raises ConfigError, listing the labels, if none or
-    several fit.
+    Raises ConfigError, listing the labels, if none or several fit.
 
-    >>> choose_label(["__label__nontoxic", "__label__toxic"], None)
-    '__label__toxic'
-    >>> choose_label(["__label__spam", "__label__ham"], "spam")
-    '__label__spam'
+    >>> choose_label(["nontoxic", "toxic"], None)
+    'toxic'
+    >>> choose_label(["spam", "ham"], "spam")
+    'spam'
     """
-    known = {label.removeprefix("__label__"): label for label in sorted(labels)}
-    listing = ", ".join(known) or "none"
+    name_it = "Name the toxic one with --model-label"
     if wanted is not None:
-        name = wanted.removeprefix("__label__")
-        fitting = [known[name]] if name in known else [v for k, v in known.items() if _plain(k) == _plain(name)]
-        problem = f"the model has no label {name!r}{did_you_mean(name, known)}"
-    else:
-        fitting = [label for name, label in known.items() if _plain(name) in TOXIC_LABELS]
-        problem = "none of the model's labels is known to mean toxic"
+        try:
+            return named_label(labels, wanted)
+        except ConfigError as error:
+            raise ConfigError(f"{error}. {name_it}") from None
+    fitting = [label for label in labels if plain_label(label) in TOXIC_LABELS]
     if len(fitting) == 1:
         return fitting[0]
+    problem = "none of the model's labels is known to mean toxic"
     if fitting:
         problem = f"{len(fitting)} of the model's labels could be meant"
-    raise ConfigError(f"{problem}; it has: {listing}. Name the toxic one with --model-label")
-
-
-def _plain(label: str) -> str:
-    return "".join(character for character in label.casefold() if character.isalnum())
+    raise ConfigError(f"{problem}; it has: {', '.join(sorted(labels)) or 'none'}. {name_it}")
 
 
 def load_classifier(path: str | None = None, label: str | None = None) -> Classifier:

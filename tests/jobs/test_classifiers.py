@@ -62,13 +62,13 @@ def test_fasttext_scores_what_follows_a_line_break_or_an_end_of_line_mark(tmp_pa
 @pytest.mark.parametrize(
     ("labels", "wanted", "chosen"),
     [
-        (["__label__toxic", "__label__nontoxic"], None, "__label__toxic"),
-        (["__label__non-toxic", "__label__Toxic"], None, "__label__Toxic"),
-        (["__label__hate_speech", "__label__neither"], None, "__label__hate_speech"),
-        (["__label__0", "__label__1"], None, "__label__1"),
-        (["__label__toxic", "__label__obscene", "__label__clean"], "obscene", "__label__obscene"),
-        (["__label__toxic", "__label__nontoxic"], "__label__nontoxic", "__label__nontoxic"),
-        (["__label__Spam", "__label__ham"], "spam", "__label__Spam"),
+        (["toxic", "nontoxic"], None, "toxic"),
+        (["non-toxic", "Toxic"], None, "Toxic"),
+        (["hate_speech", "neither"], None, "hate_speech"),
+        (["0", "1"], None, "1"),
+        (["toxic", "obscene", "clean"], "obscene", "obscene"),
+        (["toxic", "nontoxic"], "__label__nontoxic", "nontoxic"),
+        (["Spam", "ham"], "spam", "Spam"),
     ],
 )
 def test_the_toxic_label_is_found_by_its_name(labels: list[str], wanted: str | None, chosen: str) -> None:
@@ -78,18 +78,10 @@ def test_the_toxic_label_is_found_by_its_name(labels: list[str], wanted: str | N
 @pytest.mark.parametrize(
     ("labels", "wanted", "message"),
     [
-        (
-            ["__label__spam", "__label__ham"],
-            None,
-            r"none of .* known to mean toxic; it has: ham, spam\. .*--model-label",
-        ),
-        (["__label__toxic", "__label__nsfw"], None, r"2 of .* could be meant; it has: nsfw, toxic\."),
-        (
-            ["__label__toxic", "__label__clean"],
-            "toxik",
-            r"no label 'toxik'; did you mean 'toxic'\?; it has: clean, toxic",
-        ),
-        (["__label__NSFW", "__label__nsfw"], "Nsfw", r"2 of .* could be meant"),
+        (["spam", "ham"], None, r"none of .* known to mean toxic; it has: ham, spam\. .*--model-label"),
+        (["toxic", "nsfw"], None, r"2 of .* could be meant; it has: nsfw, toxic\."),
+        (["clean", "toxic"], "toxik", r"no label 'toxik'; did you mean 'toxic'\?; it has: clean, toxic"),
+        (["NSFW", "nsfw"], "Nsfw", r"2 of .* could be meant"),
     ],
 )
 def test_a_label_in_doubt_is_refused_with_the_list(labels: list[str], wanted: str | None, message: str) -> None:
