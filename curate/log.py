@@ -132,13 +132,26 @@ _USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)", re.IG
 _KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL)
 
 
+_hidden: set[str] = set()
+"""Texts that this process was told to show nowhere."""
+
+
+def hide(*secrets: str) -> None:
+    """From now on takes these texts out of whatever this process logs or records; those that are too short to be
+    secrets are words of other texts."""
+    _hidden.update(one for one in secrets if len(one) >= _LEAST_CHARS)
+
+
 def redacted(text: str) -> str:
     """Returns `text` without what opens doors: signatures of URLs, tokens, private keys, passwords in URLs, the values
-    of environment variables that are called like secrets, and whole environments.
+    of environment variables that are called like secrets, whole environments, and what `hide` was told.
 
     >>> redacted("GET https://b.example/o?X-Goog-Signature=0a1b&x=1 failed")
     'GET https://b.example/o?X-Goog-Signature=[secret]&x=1 failed'
     """
+    # Longest first, so that a secret that contains another one goes as a whole.
+    for secret in sorted(_hidden, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
     for name, value in os.environ.items():
         if len(value) >= _LEAST_CHARS and value in text and _VARIABLE.search(name):
             text = text.replace(value, HIDDEN)

@@ -46,6 +46,21 @@ def parse_percent(text: str) -> float:
     return float(match[1]) / 100
 
 
+_SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Returns the seconds that `text` names, above 0. Raises ConfigError.
+
+    >>> parse_duration("90"), parse_duration("30min"), parse_duration("1.5 h")
+    (90.0, 1800.0, 5400.0)
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|)\s*", text)
+    if match is None or not float(match[1]):
+        raise ConfigError(f"{text!r} is not a time above 0; write it like 90s, 30min or 2h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
 def format_count(number: int, what: str) -> str:
     """Returns a number of things.
 

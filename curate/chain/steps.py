@@ -14,7 +14,7 @@ from curate.ledger.side_outputs import side_name
 from curate.sources.patterns import could_match, parse_input
 from curate.storage.uris import absolute, normalise
 
-ONE_RUN = ("limit", "sample", "retry_failed", "overwrite", "accept_code_change", "allow_concurrent", "part")
+ONE_RUN = ("limit", "sample", "retry_failed", "overwrite", "accept_code_change", "allow_concurrent", "part", "notify")
 """Options of a run that a step cannot have: they are for one run, and a chain is run many times."""
 STEP_OPTIONS = tuple(name for name in OPTIONS if name not in ("input", "output", *ONE_RUN))
 """Options of a run that a step may have."""

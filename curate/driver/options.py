@@ -13,11 +13,14 @@ from curate.backends.choose import VARIABLE
 from curate.backends.make import AUTO, BACKENDS, check_backend
 from curate.errors import ConfigError
 from curate.keywords import option, shows_keywords
+from curate.ledger.heartbeat import NO_PROGRESS_AFTER_S
+from curate.notify.receiver import Receiver, parse_receiver
+from curate.notify.teller import NoTeller, Teller
 from curate.observe.progress import Display, NoDisplay
 from curate.storage.uris import normalise
 from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
-from curate.units import parse_percent
+from curate.units import parse_duration, parse_percent
 
 
 def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -108,6 +111,18 @@ def _part(text: str | None) -> Part | None:
         raise ConfigError(f"{option('part', text)}: {error}") from error
 
 
+def _quiet(value: str | float | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = parse_duration(value if isinstance(value, str) else f"{value:.6f}")
+    except (ConfigError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{option('no_progress_after', value)} is not a time above 0; write it like 90s, 30min or 2h"
+        ) from error
+    return seconds
+
+
 def _failed_shards(value: str | int | None) -> str | None:
     if value is not None:
         parse_max_failed_shards(str(value), 1)
@@ -192,11 +207,33 @@ class RunOptions:
         default_text="max(16, 2 x slots)",
         below_one="would run nothing; it is a number of tasks",
     )
+    notify: Receiver | None = _option(  # noqa: RUF009 - a field
+        "URL to post to, as JSON with a line for Slack, when the run ends, fails, is interrupted or makes no progress; "
+        "or the name of an environment variable that has it. A killed run is reported by the next one",
+        default=None,
+        metavar="URL|VARIABLE",
+        check=parse_receiver,
+    )
+    no_progress_after: float | None = _option(
+        "say that there is no progress after so long without a shard that ended",
+        default=None,
+        metavar="TIME",
+        default_text="30min",
+        check=_quiet,
+    )
+    """Seconds."""
+    teller: Teller = field(default_factory=NoTeller)
+    """Who hears of the run as it goes: made by who runs the job, of `notify`."""
     confirm: Callable[[str], bool] = lambda _: False
     """Asked before anything is removed."""
     display: Display = field(default_factory=NoDisplay)
     handle_signals: bool = False
     """Whether SIGINT and SIGTERM end the run in order; only a program's main thread may."""
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds without a shard that ended after which the run makes no progress."""
+        return NO_PROGRESS_AFTER_S if self.no_progress_after is None else self.no_progress_after
 
     @property
     def concurrent(self) -> bool:
@@ -238,6 +275,8 @@ class RunArguments(TypedDict, total=False):
     target_task_seconds: float
     max_failed_shards: str | int | None
     max_in_flight: int | None
+    notify: str | None
+    no_progress_after: str | float | None
     yes: bool
     """Answers `confirm`."""
     confirm: Callable[[str], bool] | None

@@ -23,44 +23,29 @@ driver whose heartbeat did not change for 30 s. It counts these seconds itself, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
 from curate.clock import Clock
 from curate.errors import ConfigError
 from curate.keywords import option
-from curate.ledger.heartbeat import NEWEST_RUNS, RUNS_A_PART, Heartbeat, ProcessState, read_heartbeats
+from curate.ledger.heartbeat import (
+    LONG_SILENT_S,
+    NEWEST_RUNS,
+    RUNS_A_PART,
+    Heartbeat,
+    Liveness,
+    first_look,
+    read_heartbeats,
+)
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.log import get_logger
 from curate.tasks.parts import Part
 
 BETWEEN_LOOKS_S = 2 * HEARTBEAT_S
-LONG_SILENT_S = 600.0
-"""Silence after which a run elsewhere is taken for gone at the first look."""
 PART_SILENT_S = 3 * HEARTBEAT_S
 """Silence after which the driver of another part is not waited for. If it was only slow, a few shards run twice."""
 OVERWRITE_SILENT_S = 86_400.0
 """The same for a driver that is going to remove what the other one would still be making."""
-
-
-class Liveness(Enum):
-    """What a run is taken for."""
-
-    GONE = "gone"
-    ALIVE = "alive"
-    UNCLEAR = "unclear"
-    """A second look will tell."""
-
-
-def first_look(beat: Heartbeat, process: ProcessState, now: float, silent_s: float = LONG_SILENT_S) -> Liveness:
-    """Returns what a run is taken for at once, by what is known of its process; after `silent_s` seconds of silence it
-    is gone."""
-    if not beat.running or process is ProcessState.GONE:
-        return Liveness.GONE
-    if process is ProcessState.ALIVE:
-        # However long it was silent: one that is stopped, or waits for the store, goes on where it was.
-        return Liveness.ALIVE
-    return Liveness.GONE if now - beat.updated > silent_s else Liveness.UNCLEAR
 
 
 def second_look(before: Heartbeat, after: Heartbeat) -> Liveness:

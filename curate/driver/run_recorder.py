@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import Any
 
@@ -9,18 +10,26 @@ import numpy as np
 
 from curate.clock import Clock
 from curate.driver.options import RunOptions
-from curate.driver.stage_progress import StageHandle, incomplete_as_dict, introduction
+from curate.driver.stage_progress import (
+    StageHandle,
+    incomplete_as_dict,
+    introduction,
+    reports_of,
+    summary_as_dict,
+)
 from curate.driver.state import Prepared, generation_hash
 from curate.ledger.failures import failure_event
 from curate.ledger.heartbeat import RUNNING
 from curate.ledger.run_log import RunLog
 from curate.ledger.stages import ExchangeReport, StageReport, exchanges, source_bytes
-from curate.ledger.summary import RunState, Summary, staged_as_dict
+from curate.ledger.summary import RunState, Summary
 from curate.log import get_logger
+from curate.notify.standstill import Standstill
+from curate.notify.waiting import Waiting
 from curate.observe.eta import Pace, middle
 from curate.observe.metrics import Gauge, Role
 from curate.observe.progress import Progress
-from curate.observe.retries import Retrying, Warned, busy_text, failed_text, next_try
+from curate.observe.retries import Retrying, TryLog
 from curate.observe.run_totals import RunTotals
 from curate.observe.status import RateWindow
 from curate.pipeline.meters import add_packed
@@ -31,6 +40,8 @@ from curate.tasks.events import Launch, Outcome
 from curate.tasks.failure import FailureKind, ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 
+LOOK_S = 1.0
+"""How often it is looked at what the run waits for: a look counts the shards of the plan."""
 MOST_AT_HAND = 2_000
 """Running shards that a heartbeat names: 14 KB. Of more, drivers of other parts may do some again."""
 
@@ -84,13 +95,13 @@ class RunRecorder:
         self._slots = 1
         self._window = RateWindow()
         self._pace = Pace()
-        self._shown_s = started_s
-        self._warned = Warned()
+        self._shown_s = self._looked_s = started_s
+        self._tries = TryLog(self.log)
         self._retrying = Retrying()
+        self._still = Standstill(clock, options.quiet_s, options.teller)
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.stage.operator.metered]
         operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
         self._gauge = Gauge(operators, started_s)
-        self._waits = self._waits_for = ""
         self._helps = False
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
@@ -101,6 +112,10 @@ class RunRecorder:
         if self._at is not None:
             self._at.watch(self.heartbeat)
         prepared, dropped = self.prepared, self.prepared.uncommitted.dropped
+        if self.of_job:
+            name, shared = prepared.record.name, self.options.concurrent
+            self.options.teller.begins(prepared.ledger, name, prepared.run_id, shared=shared)
+        self._still.shard_ended()
         shards = {"total": len(prepared.plan), "scope": len(prepared.scope), "skipped": self.skipped}
         self._runlog.open(
             {
@@ -118,6 +133,8 @@ class RunRecorder:
     def begin(self, backend: Backend) -> None:
         """Measures from now on what the operators have to work with."""
         self._gauge.begin(backend, self.clock.monotonic())
+        with self._lock:
+            self._still.host = socket.gethostname() if backend.alone() else ""
 
     def close(self, state: RunState) -> None:
         """Writes down the rest, and how the run ended."""
@@ -149,6 +166,7 @@ class RunRecorder:
         self.generations[record.index] = generation_hash(record.generation)
         books = record.books or Books()
         with self._lock:
+            self._still.shard_ended()
             self._retrying.over(record.index)
             self.prepared.history.add(record.index, books)
             self.totals.shard_done(record)
@@ -184,20 +202,11 @@ class RunRecorder:
             if outcome is Outcome.RETRY:
                 self._retrying.again(record.index, shard.id, failure, self.clock.monotonic())
             elif final:
+                self._still.shard_ended()
                 self._retrying.over(record.index)
                 self.totals.shard_failed(record.index, failure)
-        logged, more = self._warned.failed(failure, final=final)
-        if logged:
-            self.log.warning(
-                failed_text(failure, self.scheduler.policy.limit(failure.kind), final=final),
-                shard=shard.id,
-                attempt=launch.attempt,
-                kind=failure.kind.value,
-                input=shard.uri,
-                error=failure.error,
-            )
-        if more:
-            self.log.warning(more, error=failure.error)
+        limit = self.scheduler.policy.limit(failure.kind)
+        self._tries.failed(failure, limit, final=final, shard=shard.id, attempt=launch.attempt, input=shard.uri)
         event = self._event(launch.attempt, launch.task, record, outcome.value)
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add_failure(
@@ -211,30 +220,33 @@ class RunRecorder:
         shard = self.prepared.plan.shard_id(word.index)
         with self._lock:
             news = self._retrying.waits(word, shard, self.clock.monotonic())
-        if news and word.wait_s and self._warned.busy():
+        if news and word.wait_s:
             limit = self.scheduler.policy.limit(FailureKind.RETRY_LATER)
-            self.log.warning(
-                f"{busy_text(word.reason)}; {next_try('its batch', word.wait_s, word.tries, limit)}",
-                shard=shard,
-                attempt=launch.attempt,
-            )
+            self._tries.waits(word, limit, shard=shard, attempt=launch.attempt)
 
     def moves(self, word: ShardProgress) -> None:
         """Notes how far a shard is that takes long."""
         with self._lock:
             self.totals.moves(word)
 
+    def begun(self, launch: Launch, node: str, pid: int) -> None:
+        """Notes where a task runs."""
+        with self._lock:
+            self._still.started(launch.task, node, pid)
+
     def helps(self, ranks: Any, waits: str) -> None:
         """Counts shards of other parts as this run's to do; `waits` says what it waits for, if there are none."""
         with self._lock:
             self.totals.helps(ranks)
-        if waits and not self._waits_for:
+        if waits and not self._still.others:
             self.log.info(waits)
-        self._waits_for, self._helps = waits, len(ranks) > 0
+        self._still.others, self._helps = waits, len(ranks) > 0
 
     def found_elsewhere(self, ranks: Any) -> None:
         """Counts shards that other drivers have done: their books are not known before `gathered`."""
         with self._lock:
+            if len(ranks):
+                self._still.shard_ended()
             self.totals.found_elsewhere(ranks)
 
     def gathered(self, record: ShardRecord) -> None:
@@ -263,7 +275,10 @@ class RunRecorder:
         with self._lock:
             self._window.add(now_s, self.totals.shards_run, self.totals.rows_seen(), self.totals.bytes_read)
             self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
-            self._waits = self._gauge.look(now_s, slots)
+            self._still.no_place = self._gauge.look(now_s, slots)
+            if now_s - self._looked_s >= LOOK_S:
+                self._looked_s = now_s
+                self._look()
         self._show(now_s)
         if self._helps:
             # By now these shards run: others that help leave them alone.
@@ -273,9 +288,18 @@ class RunRecorder:
     def wait(self, backend: Backend) -> None:
         """Tells what the cluster has no place for, before the first task runs."""
         with self._lock:
-            self._waits = backend.waits()
-        if self._waits:
+            self._still.no_place = backend.waits()
+            waits = self._look()
+        if waits:
             self._show(self.clock.monotonic())
+
+    def _look(self) -> Waiting | None:
+        """Sees what the run waits for."""
+        totals = self.totals
+        left = len(self.prepared.scope) - len(self.scheduler.held()) - totals.done - totals.elsewhere - totals.failed
+        return self._still.look(
+            self.scheduler, self.prepared.plan.shard_id, left, self._slots, self._retrying.waiting()
+        )
 
     def _show(self, now_s: float) -> None:
         if now_s - self._shown_s >= self.options.display.interval_s:
@@ -316,7 +340,7 @@ class RunRecorder:
                 self._pace.time_left(left, totals.bytes_left),
                 self._gauge.metrics(running, self.start_s),
                 "" if self._at is None else self._at.text,
-                self._waits or self._waits_for,
+                self._still.text(),
                 self._retrying.text(self.clock.monotonic()),
                 self.totals.bytes_moved(),
                 self.totals.bytes_scope,
@@ -324,7 +348,11 @@ class RunRecorder:
             )
 
     def _beat(self) -> dict[str, Any]:
-        return self.heartbeat() if self._at is None else self._at.whole(self.heartbeat())
+        own = self.heartbeat()
+        whole = own if self._at is None else self._at.course.whole(own)
+        if self._state == RUNNING:
+            self._still.speak(self.prepared.run_id if self._at is None else self._at.course.run_id, whole)
+        return own if self._at is None else self._at.whole(own)
 
     def heartbeat(self) -> dict[str, Any]:
         """Returns cumulative totals, and how the run is doing: the content of `heartbeat.json`."""
@@ -359,7 +387,7 @@ class RunRecorder:
                 **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
                 **self._at_hand(),
                 **(progress.measured.as_dict() if progress.measured else {}),
-                **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
+                **(self._still.as_dict() if self._state == RUNNING else {}),
             }
 
     def _at_hand(self) -> dict[str, Any]:
@@ -370,19 +398,9 @@ class RunRecorder:
 
     def job_summary(self) -> dict[str, Any] | None:
         """Returns the content of `summary.json`; None unless every shard of the job, not only of the scope, is done."""
-        totals = self.totals
-        if totals.job_done < len(self.prepared.plan):
+        if self.totals.job_done < len(self.prepared.plan):
             return None
-        return {
-            **({} if self._earlier is None else {"earlier": self._earlier.as_dict()}),
-            "job": self.prepared.record.name,
-            "fingerprint": self.prepared.record.fingerprint,
-            "run_id": self.prepared.run_id,
-            "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
-            **totals.as_dict(),
-            **incomplete_as_dict(self.prepared.incomplete_input),
-            **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
-        }
+        return summary_as_dict(self.prepared, self.totals, self._earlier, self._reports(RunState.COMPLETE))
 
     def exchanges(self) -> list[ExchangeReport]:
         """Returns the equations of the exchanges of a job that is complete."""
@@ -390,18 +408,7 @@ class RunRecorder:
 
     def _reports(self, state: RunState) -> tuple[StageReport, ...]:
         """Returns the stages of the job, the last of which ended as `state`; none if it has no others."""
-        history, totals = self.prepared.history, self.totals
-        if history.summarised:
-            return history.reports
-        if not self.prepared.stage.reports:
-            return ()
-        *before, last = self.prepared.stage.reports
-        shards = len(self.prepared.plan), totals.job_done, 0, totals.failed
-        now = StageReport(
-            *(last.key, last.name, last.reads, state.value, *shards),
-            *(totals.books.rows(), totals.bytes_in, totals.bytes_out),
-        )
-        return (*before, now)
+        return reports_of(self.prepared, self.totals, state)
 
     def summary(self, state: RunState) -> Summary:
         """Returns the result of the run, which ended as `state`."""

@@ -17,17 +17,19 @@ from typing import Any, Self
 
 from curate.clock import Clock
 from curate.driver.options import RunOptions
+from curate.driver.state import Prepared
 from curate.ledger.heartbeat import NO_RATE, RUNNING
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, new_run_id
 from curate.ledger.stages import LAST, StageReport, source_bytes, stage_title
-from curate.ledger.summary import RunState, Summary
+from curate.ledger.summary import RunState, Summary, staged_as_dict
 from curate.observe import registry
 from curate.observe.progress import Display, Progress
+from curate.observe.run_totals import RunTotals
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import Stage
 from curate.storage.protocol import Calls
-from curate.tasks.books import Books
+from curate.tasks.books import Books, UpstreamBooks
 
 
 def introduction(
@@ -50,6 +52,38 @@ def introduction(
 def incomplete_as_dict(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns what a record says was missing of the inputs; nothing if they were whole."""
     return {"incomplete_input": [dict(one) for one in found]} if found else {}
+
+
+def reports_of(prepared: Prepared, totals: RunTotals, state: RunState) -> tuple[StageReport, ...]:
+    """Returns the stages of a job, the last of which ended as `state`; none if it has no others."""
+    history = prepared.history
+    if history.summarised:
+        return history.reports
+    if not prepared.stage.reports:
+        return ()
+    *before, last = prepared.stage.reports
+    shards = len(prepared.plan), totals.job_done, 0, totals.failed
+    now = StageReport(
+        *(last.key, last.name, last.reads, state.value, *shards),
+        *(totals.books.rows(), totals.bytes_in, totals.bytes_out),
+    )
+    return (*before, now)
+
+
+def summary_as_dict(
+    prepared: Prepared, totals: RunTotals, earlier: UpstreamBooks | None, reports: Sequence[StageReport]
+) -> dict[str, Any]:
+    """Returns the content of `summary.json` of a job of which every shard is done."""
+    return {
+        **({} if earlier is None else {"earlier": earlier.as_dict()}),
+        "job": prepared.record.name,
+        "fingerprint": prepared.record.fingerprint,
+        "run_id": prepared.run_id,
+        "shards": {"total": len(prepared.plan), "done": totals.job_done},
+        **totals.as_dict(),
+        **incomplete_as_dict(prepared.incomplete_input),
+        **staged_as_dict([one.settled() for one in reports]),
+    }
 
 
 BeatFields = Callable[[], dict[str, Any]]
@@ -105,6 +139,7 @@ class JobProgress:
         self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat, self._options.part)
 
     def _open(self) -> None:
+        self._options.teller.begins(self.ledger, self.job, self.run_id, shared=self._options.concurrent)
         about = introduction(self._stage.record, self._options, self.started, self._stage.holes)
         self._runlog.open({**about, "stages": [one.planned() for one in self._stages.values()]})
         registry.register(self.ledger.root, self.job, self.run_id, self.started)

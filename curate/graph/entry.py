@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from curate.backends.choose import Ask, Chosen
 from curate.clock import Clock, SystemClock
-from curate.driver.options import RunOptions
+from curate.driver.options import RunOptions, resolve_output
 from curate.driver.signals import Signals
 from curate.driver.state import Prepared
 from curate.graph import dry
 from curate.graph.graph import JobRun
 from curate.ledger.summary import Summary
 from curate.log import get_logger
+from curate.notify.teller import telling
 from curate.runtime.protocol import Backend
 from curate.stage.stage import Stage
 
@@ -38,9 +39,13 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
     chosen = Chosen.of(options.backend, asks_of(stage), backend)
-    options = replace(options, backend=chosen.name)
-    with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
-        return JobRun(clock or SystemClock(), chosen, signals).run(stage, options)
+    clock = clock or SystemClock()
+    with telling(options.notify, resolve_output(options.output), clock) as teller:
+        options = replace(options, backend=chosen.name, teller=teller)
+        with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
+            ended = JobRun(clock, chosen, signals).run(stage, options)
+        teller.ended(ended)
+    return ended
 
 
 def asks_of(stage: Stage) -> Iterator[Ask]:

@@ -22,6 +22,11 @@ NEWEST_RUNS = 20
 RUNS_A_PART = 4
 """Runs that are looked at beside those for each part of a job that several drivers make."""
 
+LONG_SILENT_S = 600.0
+"""Silence after which a run elsewhere is taken for gone at the first look."""
+NO_PROGRESS_AFTER_S = 1800.0
+"""After so long without a shard that ended, a run says that it makes no progress, unless it was told otherwise."""
+
 RUNNING = "running"
 """The state of a run that has not ended."""
 
@@ -84,6 +89,7 @@ class Heartbeat:
     retrying: tuple[Mapping[str, Any], ...] = ()
     operators: tuple[Mapping[str, Any], ...] = ()
     waits: str = ""
+    """What it waits for, in words, without how long."""
     missing: tuple[int, int] = (0, 0)
     """Inputs of earlier runs that the run was not given, and their shards."""
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
@@ -98,6 +104,13 @@ class Heartbeat:
     """Storage calls of the run, its workers' included, by kind."""
     tries: int = 0
     """Attempts at shards that ended in it."""
+    waits_since: float | None = None
+    waits_kind: str = ""
+    waits_node: str = ""
+    last_end: float = 0.0
+    """When a shard last ended in it, or it began."""
+    no_progress_after_s: float = NO_PROGRESS_AFTER_S
+    """After how long without one it says that it makes no progress."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -125,7 +138,7 @@ class Heartbeat:
             tuple(value.get("failures", ())),
             tuple(value.get("retrying", ())),
             tuple(filter(_is_operator, operators)) if isinstance(operators, list) else (),
-            waits if isinstance(waits, str) else "",
+            _text(waits),
             (inputs, missing),
             tuple(value.get("incomplete_input", ())),
             parse_stages(value),
@@ -134,12 +147,22 @@ class Heartbeat:
             tuple(one for one in at_hand if isinstance(one, int)) if isinstance(at_hand, list) else (),
             value.get("storage_calls", {}),
             value.get("tasks", {}).get("attempts", 0),
+            _number(value.get("waits_since")),
+            _text(value.get("waits_kind")),
+            _text(value.get("waits_node")),
+            _number(value.get("last_end")) or value.get("started", updated),
+            _number(value.get("no_progress_after_s")) or NO_PROGRESS_AFTER_S,
         )
 
     @property
     def running(self) -> bool:
         """Whether it says that it is still at work."""
         return self.state == RUNNING
+
+    def quiet_s(self, now: float) -> float:
+        """Returns for how long nothing has ended in it, if that is so long that it makes no progress; else 0."""
+        quiet_s = now - self.last_end
+        return quiet_s if self.running and quiet_s >= self.no_progress_after_s else 0.0
 
     def __str__(self) -> str:
         done, total = self.shards["done"], self.shards["total"]
@@ -148,11 +171,39 @@ class Heartbeat:
         return f"{part}run {self.run_id} on {process.host} (pid {process.pid}), {done:,} of {total:,} shards done"
 
 
+class Liveness(Enum):
+    """What a run is taken for."""
+
+    GONE = "gone"
+    ALIVE = "alive"
+    UNCLEAR = "unclear"
+    """A second look will tell."""
+
+
+def first_look(beat: Heartbeat, process: ProcessState, now: float, silent_s: float = LONG_SILENT_S) -> Liveness:
+    """Returns what a run is taken for at once, by what is known of its process; after `silent_s` seconds of silence it
+    is gone."""
+    if not beat.running or process is ProcessState.GONE:
+        return Liveness.GONE
+    if process is ProcessState.ALIVE:
+        # However long it was silent: one that is stopped, or waits for the store, goes on where it was.
+        return Liveness.ALIVE
+    return Liveness.GONE if now - beat.updated > silent_s else Liveness.UNCLEAR
+
+
 def _range(value: Any) -> tuple[float, float] | None:
     match value:
         case [int() | float() as low, int() | float() as high]:
             return low, high
     return None
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _part(value: Any) -> str:

@@ -9,6 +9,8 @@ runs/<run-id>/heartbeat.json  the only mutable object
 runs/<run-id>/events-000001.jsonl.zst ...
 runs/<run-id>/failures/000001.jsonl.zst ...    every failed attempt, whole
 runs/<run-id>/logs/<worker>-000001.jsonl.zst ...   what workers logged and printed
+runs/<run-id>/notified/asked.json   somebody is to be told how the run goes
+runs/<run-id>/notified/end.json, no-progress-<since>.json   create-only: that was posted, and is not posted again
 summary.json                  totals; exists if and only if the job is complete
 quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
 inputs/<hash>.parquet         the inputs of a job with an exchange, as it began with them; named by `job.json`
@@ -51,6 +53,7 @@ _EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
 _FAILURES = re.compile(rf"{re.escape(RUNS)}[^/]+/failures/\d+\.jsonl\.zst")
 _LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
 _RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
+_TOLD = re.compile(rf"{re.escape(RUNS)}([^/]+)/notified/([^/]+)\.json")
 _HASH = "[0-9a-f]{16}"
 _QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
 _SCRATCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
@@ -67,7 +70,8 @@ _OWN = re.compile(
         | quarantine/({_HASH}\.jsonl\.zst)?
         | inputs/({_HASH}\.parquet | \d{{5,}}\.json)?
         | runs/([^/]+/(run\.json | heartbeat\.json | events-\d{{6,}}\.jsonl\.zst
-            | failures/(\d{{6,}}\.jsonl\.zst)? | logs/([^/]+-\d{{6,}}\.jsonl\.zst)?)?)?
+            | failures/(\d{{6,}}\.jsonl\.zst)? | logs/([^/]+-\d{{6,}}\.jsonl\.zst)?
+            | notified/((asked|end|no-progress-\d{{8}}T\d{{6}}Z)\.json)?)?)?
         | tmp/(({_SCRATCH.pattern})/({TEMPORARY})?)?
         | stages/
     )""",
@@ -109,6 +113,21 @@ def run_of(name: str) -> str | None:
 def run_file(run_id: str, name: str) -> str:
     """Returns the name of a file of a run."""
     return f"{RUNS}{run_id}/{name}"
+
+
+def told_file(run_id: str, event: str) -> str:
+    """Returns the name of the mark that somebody was told of an event of a run, or, `asked`, is to be told of all."""
+    return run_file(run_id, f"notified/{event}.json")
+
+
+def told_of(name: str) -> tuple[str, str] | None:
+    """Returns the run and the event of such a mark, None if `name` is not one.
+
+    >>> told_of("_curate/runs/20240101T000000Z-abc123/notified/end.json")
+    ('20240101T000000Z-abc123', 'end')
+    """
+    found = _TOLD.fullmatch(name)
+    return None if found is None else (found[1], found[2])
 
 
 def events_segment(run_id: str, number: int) -> str:

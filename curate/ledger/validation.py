@@ -206,6 +206,9 @@ BEAT: Mapping[str, Check] = {
     "stages": many(_stage),
     "incomplete_input": _incomplete,
     "missing_inputs": lambda value: many(count)(value) and len(value) == 2,
+    "last_end": moment,
+    "waits_since": moment,
+    "no_progress_after_s": number,
 }
 RUN: Mapping[str, Check] = {
     **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},

@@ -45,6 +45,7 @@ from curate.runtime.protocol import (
     TaskFinished,
 )
 from curate.runtime.scaling import does_not_fit, fits, needs, take_resources
+from curate.units import format_bytes
 
 MESSAGE_INTERVAL_S = 0.25
 """What a bundle says is sent on at least this often."""
@@ -151,8 +152,18 @@ class LocalBackend:
         return self._pools.states() if self._pools else []
 
     def waits(self) -> str:
-        """Returns nothing: what this machine cannot hold was refused."""
-        return ""
+        """Returns which tasks wait for memory while there are CPUs for them; empty if none does."""
+        short = [one for one in self._queue if self._lacks_memory(one)]
+        if not short:
+            return ""
+        waits = "1 task waits" if len(short) == 1 else f"{len(short):,} tasks wait"
+        needs_each, free = format_bytes(short[0].needs["memory"]), format_bytes(max(0.0, self._free["memory"]))
+        return f"{waits} for {needs_each} of memory{' each' * (len(short) > 1)}; {free} is free on this machine"
+
+    def _lacks_memory(self, task: _Task) -> bool:
+        if "memory" not in task.needs or fits(self._free, task.needs):
+            return False
+        return bool(fits(self._free, {name: n for name, n in task.needs.items() if name != "memory"}))
 
     def slots(self) -> int:
         """Returns how many tasks this machine can hold, beside the actors of pools."""

@@ -14,6 +14,7 @@ from curate.ledger.failures import Signature, Signatures
 from curate.tasks.failure import Failure, FailureKind, ShardWaits
 from curate.units import format_duration
 
+BUSY = "service busy"
 SHOWN = 100
 """Different reasons that a heartbeat tells, most frequent first."""
 MAX_REASON = 300
@@ -63,6 +64,14 @@ class Retrying:
         self._shards[word.index] = _Retry(shard, reason, now_s + word.wait_s, word.tries, in_place=True)
         return before is None or not before.in_place or before.tries != word.tries
 
+    def waiting(self) -> tuple[int, str]:
+        """Returns how many shards wait for a service, and what most of them were answered."""
+        reasons = Counter(one.reason for one in self._shards.values() if one.reason.startswith(BUSY))
+        if not reasons:
+            return 0, ""
+        ((most, _),) = reasons.most_common(1)
+        return reasons.total(), most[len(BUSY) :].strip(" ()")
+
     def over(self, rank: int) -> None:
         """Notes that a shard is done, or given up."""
         self._shards.pop(rank, None)
@@ -96,7 +105,7 @@ class Retrying:
 
 def busy_text(reason: str) -> str:
     """Returns that a service is busy, as people are told."""
-    return f"service busy ({reason})" if reason else "service busy"
+    return f"{BUSY} ({reason})" if reason else BUSY
 
 
 def next_try(what: str, wait_s: float, tries: int, limit: int) -> str:
@@ -157,3 +166,27 @@ class Warned:
     def _room(self) -> bool:
         self._logged += 1
         return self._logged <= MOST_WARNINGS
+
+
+class TryLog:
+    """Logs failed tries and waits, as `Warned` decides."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._warned = Warned()
+
+    def failed(self, failure: Failure, limit: int, *, final: bool, **about: Any) -> None:
+        """Logs a try that failed."""
+        logged, more = self._warned.failed(failure, final=final)
+        if logged:
+            text = failed_text(failure, limit, final=final)
+            self._log.warning(text, **about, kind=failure.kind.value, error=failure.error)
+        if more:
+            self._log.warning(more, error=failure.error)
+
+    def waits(self, word: ShardWaits, limit: int, **about: Any) -> None:
+        """Logs that a shard waits within its task."""
+        if self._warned.busy():
+            self._log.warning(
+                f"{busy_text(word.reason)}; {next_try('its batch', word.wait_s, word.tries, limit)}", **about
+            )

@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from weakref import WeakSet
 
 from curate.clock import Clock, SystemClock
 from curate.errors import TransientStorageError
@@ -87,6 +88,20 @@ class Window:
         return Window(max(bounds.floor, int(self.limit * bounds.kept)), 0, now_s, self.limit)
 
 
+_LIMITERS: WeakSet[Limiter] = WeakSet()
+"""Those of this process."""
+REFUSED_S = 60.0
+"""A store that refused a request so long ago still counts as one that does."""
+
+
+def refusing() -> str:
+    """Returns in words that a store refuses requests of this process; empty if none does now."""
+    for one in list(_LIMITERS):
+        if text := one.refusing():
+            return text
+    return ""
+
+
 class Limiter:
     """Lets the requests of one process to one store through, first come first served. Safe to share between threads.
 
@@ -104,6 +119,15 @@ class Limiter:
         self._changed = threading.Condition()
         self._held: set[threading.Thread] = set()
         self._queue: deque[object] = deque()
+        _LIMITERS.add(self)
+
+    def refusing(self) -> str:
+        """Returns in words that the store refuses requests; empty if it does not now."""
+        window = self._window
+        if self._clock.monotonic() - window.lowered_s > REFUSED_S:
+            return ""
+        at_once = "1 request" if window.limit == 1 else f"{window.limit:,} requests"
+        return f"the store refuses or loses requests: {at_once} at once instead of {window.refused_at:,.0f}"
 
     @property
     def window(self) -> Window:

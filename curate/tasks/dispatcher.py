@@ -61,6 +61,10 @@ class Observer(Protocol):
         """A shard that takes long says how far it is."""
         ...
 
+    def begun(self, launch: Launch, node: str, pid: int) -> None:
+        """A task has begun, in a process of a node; told of those that take long."""
+        ...
+
     def tick(self, slots: int) -> None:
         """Called after every harvest, and at least every half second (after every shard, inline)."""
         ...
@@ -173,6 +177,7 @@ class Dispatcher:
         elif isinstance(news, Started):
             self.setup.started(launch.task, f"in process {news.pid} on {news.node}")
             self._handle(TaskStarted(launch.task))
+            self.observer.begun(launch, news.node, news.pid)
         elif isinstance(news, TaskFinished):
             self._task_ended(launch, news)
 

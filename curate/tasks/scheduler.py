@@ -270,6 +270,20 @@ class Scheduler:
         tasks = itertools.islice(self._running.values(), self._slots)
         return [next(iter(task.left)) for task in tasks if task.left]
 
+    def longest(self) -> tuple[TaskId, int, float] | None:
+        """Returns the task of which nothing was heard for longest, of those that can have a slot; the shard that it is
+        at, as far as is known, and since when. None if nothing runs."""
+        tasks = itertools.islice(self._running.items(), max(1, self._slots))
+        found = [
+            (task.heard_s or task.started_s or task.launched_s, number, next(iter(task.left)))
+            for number, task in tasks
+            if task.left
+        ]
+        if not found:
+            return None
+        since_s, number, shard = min(found)
+        return number, shard, since_s
+
     def unreported(self, task: TaskId) -> tuple[int, ...]:
         """Returns the shards of a task that have not ended, in the order in which it runs them."""
         record = self._running.get(task)

@@ -14,16 +14,22 @@ from hypothesis import strategies as st
 
 from curate.driver.rivals import (
     BETWEEN_LOOKS_S,
-    LONG_SILENT_S,
     OVERWRITE_SILENT_S,
-    Liveness,
-    first_look,
     refuse_rivals,
     running_drivers,
     second_look,
 )
 from curate.errors import ConfigError
-from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Process, ProcessState, process_started
+from curate.ledger.heartbeat import (
+    LONG_SILENT_S,
+    NEWEST_RUNS,
+    Heartbeat,
+    Liveness,
+    Process,
+    ProcessState,
+    first_look,
+    process_started,
+)
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S, whereabouts
 from tests.support.fakes import FakeClock

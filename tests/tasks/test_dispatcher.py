@@ -65,6 +65,9 @@ class Watcher:
         assert word.index in launch.shards
         self.words.append(word)
 
+    def begun(self, launch: Launch, node: str, pid: int) -> None:
+        assert launch.shards, (node, pid)
+
     def tick(self, slots: int) -> None:
         assert self.slots in (None, slots)
         self.ticks += 1

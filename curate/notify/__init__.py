@@ -1,0 +1,1 @@
+"""Why nothing moves, and who is told: what a run waits for; posts of ends and standstills, each known by an id."""

@@ -1,0 +1,114 @@
+"""Who is to be told how runs go, and what was told: create-only marks beside each run, which hold no URL.
+
+A mark is made after the post has arrived. So an event is told again if the process was killed in between: by the same
+id, by which the receiver drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from curate.errors import ObjectNotFound
+from curate.ledger import layout
+from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Liveness, first_look, read_heartbeats
+from curate.ledger.ledger import Ledger, open_ledger
+from curate.notify.message import END, KILLED, Event, of_beat, of_stall, stall_name
+from curate.notify.waiting import without_reason
+
+ASKED = "asked"
+
+
+@dataclass(slots=True)
+class Marks:
+    """The runs of an output, with their marks."""
+
+    run_ids: list[str] = field(default_factory=list)
+    told: dict[str, set[str]] = field(default_factory=dict)
+    """Events of which somebody was told, by run; `asked` among them if somebody is to be told at all."""
+
+    def has(self, run_id: str, event: str) -> bool:
+        """Returns whether a run has a mark."""
+        return event in self.told.get(run_id, ())
+
+    def open_runs(self) -> list[str]:
+        """Returns the newest runs of whose end nobody was told."""
+        return [one for one in sorted(self.run_ids) if not self.has(one, END)][-NEWEST_RUNS:]
+
+
+def read_marks(ledger: Ledger) -> Marks:
+    """Returns the marks of an output: one listing of the folder of its runs. Raises what the store raises."""
+    found, cut = Marks(), len(ledger.root) + 1
+    for item in ledger.store.list(ledger.uri(layout.RUNS)):
+        name = item.uri[cut:]
+        if run_id := layout.run_of(name):
+            found.run_ids.append(run_id)
+        elif mark := layout.told_of(name):
+            found.told.setdefault(mark[0], set()).add(mark[1])
+    return found
+
+
+def mark(ledger: Ledger, run_id: str, event: str, about: Mapping[str, Any]) -> None:
+    """Marks a run. Does nothing if there is no such run any more. Raises what the store raises."""
+    if event != ASKED:
+        try:
+            ledger.store.stat(ledger.uri(layout.run_file(run_id, "run.json")))
+        except ObjectNotFound:
+            return  # the job was overwritten
+    ledger.create_json(layout.told_file(run_id, event), about)
+
+
+def untold(
+    job: str,
+    output: str,
+    marks: Marks,
+    beats: Collection[Heartbeat],
+    now: float,
+    *,
+    stalls: bool = False,
+    after_s: float | None = None,
+) -> list[Event]:
+    """Returns what is to be told of runs that do not tell it themselves any more, oldest first: pure.
+
+    Of those of which somebody is to be told: the ends of which nobody was, also of those that were killed. With
+    `stalls`, also of runs that go on and make no progress: by `after_s`, else as they say themselves.
+    """
+    found = []
+    for beat in sorted(beats, key=lambda beat: beat.run_id):
+        if not marks.has(beat.run_id, ASKED) or marks.has(beat.run_id, END):
+            continue
+        if first_look(beat, beat.process.state(), now) is Liveness.GONE:
+            found.append(of_beat(job, output, beat, KILLED if beat.running else ""))
+        elif stalls and _quiet(beat, now, after_s) and not marks.has(*_stall(beat)):
+            found.append(of_stall(job, output, beat, without_reason(beat.waits_kind, beat.waits), now))
+    return found
+
+
+def _quiet(beat: Heartbeat, now: float, after_s: float | None) -> bool:
+    return beat.running and now - beat.last_end >= (beat.no_progress_after_s if after_s is None else after_s)
+
+
+def _stall(beat: Heartbeat) -> tuple[str, str]:
+    return beat.run_id, stall_name(beat.last_end)
+
+
+def earlier_events(output: str, now: float) -> list[Event]:
+    """Returns what is to be told of earlier runs of an output, which said nothing themselves.
+
+    One listing of its runs, a small read for each that somebody is to be told of. Raises what the store raises.
+    """
+    ledger = open_ledger(output)
+    marks = read_marks(ledger)
+    asked = [one for one in marks.open_runs() if marks.has(one, ASKED)]
+    if not asked:
+        return []
+    return untold(job_name(ledger), output, marks, read_heartbeats(ledger, asked, begun=True), now)
+
+
+def job_name(ledger: Ledger) -> str:
+    """Returns the name of the job that writes to an output; that of its folder if the ledger does not say."""
+    try:
+        return str(ledger.read_json(layout.JOB).get("job", ""))
+    except ObjectNotFound:
+        return ledger.root.rpartition("/")[2]
