@@ -22,7 +22,7 @@ from curate.observe import registry
 from curate.observe.eta import format_range
 from curate.observe.job import NoJobError, read_status
 from curate.observe.retries import shards_text
-from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus
+from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, quiet_text
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.pages.known import look_at
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
@@ -113,7 +113,7 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
     names = max((len(ellipsize(one.name, SHOWN_NAME)) for one in status.stages), default=0)
     for number, one in enumerate(status.stages):
         fact(console, "" if number else "stages", _stage(number + 1, one, names, at=one.key == status.stage))
-    for label, value in _facts(status):
+    for label, value in _facts(status, now):
         fact(console, label, Text(value))
     for label, value in _failures(status):
         fact(console, label, Text(value), "red")
@@ -144,7 +144,7 @@ def _shown_runs(status: JobStatus) -> list[RunStatus]:
     return sorted(newest.values(), key=lambda run: int(run.part.partition("/")[0]))[:SHOWN_PARTS]
 
 
-def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
+def _facts(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     counts = {"running": status.running, "pending": status.pending, "failed": status.failed, "stale": status.stale}
     so_far = f" ({status.rows_running:,} rows so far)" if status.rows_running else ""
     if status.stages and status.state != COMPLETE:
@@ -178,8 +178,10 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
             f"{rate['shards_per_s']:,.1f} shards/s, {rate['rows_per_s']:,.0f} rows/s, "
             f"{format_bytes(rate['bytes_per_s'])}/s",
         )
+        if status.quiet_s:
+            yield "progress", quiet_text(status.quiet_s)
         if status.waits:
-            yield "waits", ellipsize(status.waits, SHOWN_CHARS)
+            yield "waits", ellipsize(status.waits_text(now), SHOWN_CHARS)
         texts = (f"{shards_text(one['count'])} {ellipsize(one['error'], SHOWN_CHARS)}" for one in status.retrying)
         yield from _listed("retrying", texts, SHOWN_FAILURES)
         yield "ETA", format_range(status.eta_range_s)

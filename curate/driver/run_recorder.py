@@ -133,8 +133,7 @@ class RunRecorder:
     def begin(self, backend: Backend) -> None:
         """Measures from now on what the operators have to work with."""
         self._gauge.begin(backend, self.clock.monotonic())
-        with self._lock:
-            self._still.host = socket.gethostname() if backend.alone() else ""
+        self._still.host = socket.gethostname() if backend.alone() else ""
 
     def close(self, state: RunState) -> None:
         """Writes down the rest, and how the run ended."""
@@ -297,9 +296,8 @@ class RunRecorder:
         """Sees what the run waits for."""
         totals = self.totals
         left = len(self.prepared.scope) - len(self.scheduler.held()) - totals.done - totals.elsewhere - totals.failed
-        return self._still.look(
-            self.scheduler, self.prepared.plan.shard_id, left, self._slots, self._retrying.waiting()
-        )
+        busy = self._retrying.waiting()
+        return self._still.look(self.scheduler, self.prepared.plan.shard_id, left, self._slots, busy)
 
     def _show(self, now_s: float) -> None:
         if now_s - self._shown_s >= self.options.display.interval_s:

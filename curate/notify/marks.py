@@ -6,6 +6,7 @@ id, by which the receiver drops it.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,9 @@ from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Liveness, first_look
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.notify.message import END, KILLED, Event, of_beat, of_stall, stall_name
 from curate.notify.waiting import without_reason
+from curate.storage.local import remove_scratch
+from curate.storage.open import open_store
+from curate.storage.uris import is_local
 
 ASKED = "asked"
 
@@ -49,14 +53,19 @@ def read_marks(ledger: Ledger) -> Marks:
     return found
 
 
-def mark(ledger: Ledger, run_id: str, event: str, about: Mapping[str, Any]) -> None:
+def mark(output: str, run_id: str, event: str, about: Mapping[str, Any]) -> None:
     """Marks a run. Does nothing if there is no such run any more. Raises what the store raises."""
-    if event != ASKED:
-        try:
+    scratch = f"{output}/{layout.TMP}begin-{uuid.uuid4().hex[:8]}"
+    ledger = Ledger(open_store(output, scratch=scratch), output)
+    try:
+        if event != ASKED:
             ledger.store.stat(ledger.uri(layout.run_file(run_id, "run.json")))
-        except ObjectNotFound:
-            return  # the job was overwritten
-    ledger.create_json(layout.told_file(run_id, event), about)
+        ledger.create_json(layout.told_file(run_id, event), about)
+    except ObjectNotFound:
+        return  # the job was overwritten
+    finally:
+        if is_local(output):
+            remove_scratch(scratch)
 
 
 def untold(

@@ -11,7 +11,6 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 
 from curate.clock import Clock
 from curate.errors import CurateError
-from curate.ledger.ledger import open_ledger
 from curate.log import get_logger
 from curate.notify.marks import mark
 from curate.notify.message import Event
@@ -125,7 +124,7 @@ class Poster:
         about = {"told_by": self.by, "at": self._clock.now(), "id": event.id}
         for output, run_id in ((event.output, event.run_id), *event.also):
             try:
-                mark(open_ledger(output), run_id, event.name, about)
+                mark(output, run_id, event.name, about)
             except CurateError as error:
                 self._log.warning(
                     "cannot record that a notification was sent; it is sent again, with the same id",

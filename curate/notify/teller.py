@@ -88,7 +88,7 @@ class RunTeller:
         self._begun[run_id] = _Run(ledger, job, run_id, shared)
         self._poster.by = run_id
         try:
-            mark(ledger, run_id, ASKED, {"asked_by": run_id})
+            mark(ledger.root, run_id, ASKED, {"asked_by": run_id})
         except CurateError as error:
             self._log.warning("no notification will be sent if this run is killed", error=str(error))
         self._tell_earlier()

@@ -82,7 +82,7 @@ class Watcher:
             gone = first_look(beat, beat.process.state(), now) is Liveness.GONE
             if not asked and not gone:
                 try:
-                    mark(ledger, beat.run_id, ASKED, {"asked_by": BY})
+                    mark(output, beat.run_id, ASKED, {"asked_by": BY})
                 except CurateError:
                     self._unmarked.add(beat.run_id)
                 asked = True

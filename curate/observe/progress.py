@@ -43,7 +43,7 @@ class Progress:
     stage: str = ""
     """Which stage it is, of a job of several."""
     waits: str = ""
-    """What there is no place for in the cluster; empty if there is one for everything."""
+    """What the run waits for, and for how long; empty if it goes on as it should."""
     retrying: str = ""
     """Which shards are tried again, and for what; empty if none is."""
     bytes_done: int = 0

@@ -73,7 +73,10 @@ class JobStatus:
     """What each operator did in that run, or in the newest one if none is at work, of a job of more than one step, or
     with a pool."""
     waits: str = ""
-    """What the run at work finds no place for in its cluster."""
+    """What the run at work waits for, in words, without how long."""
+    waits_since: float | None = None
+    quiet_s: float = 0.0
+    """Seconds without a shard that ended, of a run at work that makes no progress; 0 of any other."""
     retrying: list[Mapping[str, Any]] = field(default_factory=list)
     """Shards that the run at work tries again, by what they failed of or wait for."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -102,6 +105,12 @@ class JobStatus:
         """The middle of the range."""
         return middle(self.eta_range_s)
 
+    def waits_text(self, now: float) -> str:
+        """Returns what the run at work waits for, and for how long; empty if it goes on as it should."""
+        if not self.waits or self.waits_since is None:
+            return self.waits
+        return f"{self.waits} (for {format_duration(max(0.0, now - self.waits_since))})"
+
     def _repr_html_(self) -> str:
         """Returns what a notebook shows: how far the job is, its books and its failures."""
         facts = {
@@ -111,6 +120,7 @@ class JobStatus:
             "rows": rows_text(self.rows),
             "time left": self.eta_range_s and " to ".join(map(format_duration, self.eta_range_s)),
             "waits for": self.waits,
+            "progress": quiet_text(self.quiet_s),
             "output": self.output,
         }
         return html_facts(self.job, facts)
@@ -142,12 +152,23 @@ class JobStatus:
             ],
             **({"rows_running": self.rows_running} if self.rows_running else {}),
             **({"waits": self.waits} if self.waits else {}),
+            **({"waits_since": self.waits_since} if self.waits_since is not None else {}),
+            **({"no_progress_seconds": round(self.quiet_s, 1)} if self.quiet_s else {}),
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **({"retrying": self.retrying} if self.retrying else {}),
             **({"metrics": self.metrics} if self.metrics else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
+
+
+def quiet_text(quiet_s: float) -> str:
+    """Returns that a run makes no progress; empty if it does.
+
+    >>> quiet_text(2520.0), quiet_text(0.0)
+    ('none: no shard has ended for 42 min', '')
+    """
+    return f"none: no shard has ended for {format_duration(quiet_s)}" if quiet_s else ""
 
 
 LEAST_SPAN_S = 1.0
@@ -243,6 +264,8 @@ def job_status(
         earlier_runs=earlier_runs,
         operators=list(newest.operators) if newest else [],
         waits=at_work.waits if at_work else "",
+        waits_since=at_work.waits_since if at_work else None,
+        quiet_s=at_work.quiet_s(now) if at_work else 0.0,
         rows_running=at_work.rows_running if at_work else 0,
         missing=newest.missing if newest else (0, 0),
         incomplete_input=incomplete,
@@ -308,6 +331,8 @@ def with_stages(
         eta_range_s=there.eta_range_s if live else None,
         operators=there.operators,
         waits=job.waits,
+        waits_since=job.waits_since,
+        quiet_s=job.quiet_s,
         rows_running=job.rows_running,
         incomplete_input=job.incomplete_input,
         retrying=there.retrying if live else [],

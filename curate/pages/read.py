@@ -36,7 +36,7 @@ from curate.pages.model import (
     StageBooks,
 )
 from curate.storage.uris import normalise
-from curate.units import ellipsize, escape_controls, format_count
+from curate.units import ellipsize, escape_controls, format_count, format_duration
 
 READERS = 16
 SHOWN_CHARS = 400
@@ -98,7 +98,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
     groups = [(one, group) for one, found in timed for group in found.groups()]
     return Page(
         now,
-        _head(last, status, bytes_out),
+        _head(last, status, bytes_out, now),
         books=_books(status, bytes_out),
         bad_rows=tuple(_bad_rows(last, status)),
         time=timeline(together([found.attempts for _, found in timed]), ends),
@@ -151,7 +151,7 @@ def _damaged(output: str, now: float, notes: list[str]) -> Page:
 # Head
 
 
-def _head(found: TimedFailures, status: JobStatus, bytes_out: int) -> Head:
+def _head(found: TimedFailures, status: JobStatus, bytes_out: int, now: float) -> Head:
     job = found.job
     identity = {
         "job": job["job"],
@@ -176,7 +176,7 @@ def _head(found: TimedFailures, status: JobStatus, bytes_out: int) -> Head:
         bytes_out,
         status.rate if status.state == RUNNING else {},
         status.eta_range_s,
-        ellipsize(status.waits, SHOWN_CHARS),
+        ellipsize(status.waits_text(now), SHOWN_CHARS),
         {name: ellipsize(str(value), SHOWN_CHARS) for name, value in identity.items() if value},
         {
             ellipsize(str(name), SHOWN_NAME): ellipsize(_value(value), SHOWN_CHARS)
@@ -193,7 +193,8 @@ def state_text(status: JobStatus) -> str:
     some = f"{status.done:,} of {shards} done"
     failed = f", {status.failed:,} failed" if status.failed else ""
     if status.state == RUNNING:
-        return f"{some}{failed}; {status.running:,} are running now."
+        quiet = f" No shard has ended for {format_duration(status.quiet_s)}." if status.quiet_s else ""
+        return f"{some}{failed}; {status.running:,} are running now.{quiet}"
     if status.state == STALLED and not status.runs[0].gone:
         run = status.runs[0]
         return f"{some}{failed}. No word from process {run.pid} on {_line(run.host)}; if it is gone, run the job again."
