@@ -43,6 +43,8 @@ def chain_command(path: str) -> click.Command:
     )
     @click.option("--yes", is_flag=True, help="Do not ask.")
     @click.option("--accept-code-change", is_flag=True, help="Go on although code changed under the same version.")
+    @click.option("--notify", metavar="URL|VARIABLE", help="Post there how each step ends, as its job's command does.")
+    @click.option("--no-progress-after", metavar="TIME", help="Say that there is no progress after so long.")
     @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
     def run(**values: Any) -> None:
         sys.exit(_run(path, **values))
@@ -69,6 +71,8 @@ def _run(
     overwrite: tuple[str, ...],
     yes: bool,
     accept_code_change: bool,
+    notify: str | None,
+    no_progress_after: str | None,
     as_json: bool,
 ) -> int:
     from curate import log
@@ -83,7 +87,8 @@ def _run(
     log.configure()
     options: dict[str, Any] = {"confirm": ask, "yes": yes, "accept_code_change": accept_code_change}
     options |= {"display": display(as_json), "handle_signals": True}
-    options |= {name: value for name, value in (("backend", backend), ("part", part)) if value}
+    given = {"backend": backend, "part": part, "notify": notify, "no_progress_after": no_progress_after}
+    options |= {name: value for name, value in given.items() if value is not None}
     request = Request(Asked(redo_stale, drop_removed, frozenset(overwrite)), step, options, _tell)
     try:
         with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():

@@ -136,6 +136,8 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
 @click.option("--accept-code-change", is_flag=True, help="Go on although the code changed under the same version.")
 @click.option("--allow-concurrent", is_flag=True, help="Run alongside another process that is already writing OUTPUT.")
 @click.option("--max-failed-shards", metavar="N|P%", help="Stop, with exit code 3, when more shards have failed.")
+@click.option("--notify", metavar="URL|VARIABLE", help="Post there how it ends, as the job's own command does.")
+@click.option("--no-progress-after", metavar="TIME", help="Say that there is no progress after so long.")
 @click.option("--dry-run", "dry", is_flag=True, help="Say what would run; run and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def retry(output: str, **options: Any) -> None:
@@ -190,18 +192,20 @@ def diff(left: str, right: str, id_column: str | None, as_json: bool) -> None:
 @click.argument("outputs", nargs=-1, metavar="[OUTPUT]...")
 @click.option("--port", type=click.IntRange(0, 65535), default=8723, show_default=True, help="The port; 0: a free one.")
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")
-def serve(outputs: tuple[str, ...], port: int, show: bool) -> None:
+@click.option("--notify", metavar="URL|VARIABLE", help="Post there when a run ends, is killed, or makes no progress.")
+@click.option("--no-progress-after", "after", metavar="TIME", help="How long that takes; else as each run says.")
+def serve(outputs: tuple[str, ...], port: int, show: bool, notify: str | None, after: str | None) -> None:
     """Serves the page of the job that writes to OUTPUT, or of several; without OUTPUT, of all known jobs, with a list.
 
     Only programs on this machine can reach it. It reads the ledger for each request, needs no cluster and changes
-    nothing. /metrics has the jobs in the OpenMetrics format, /healthz says that the server runs. Ctrl-C ends it.
+    nothing; with --notify, it records what was sent. /metrics has the jobs in the OpenMetrics format, /healthz says that the server runs. Ctrl-C ends it.
     """
     from curate import log
-    from curate.cli.page import serve_pages
+    from curate.cli.page import Notify, serve_pages
     from curate.clock import SystemClock
 
     log.configure()
-    sys.exit(serve_pages(outputs, SystemClock(), port=port, show=show))
+    sys.exit(serve_pages(outputs, SystemClock(), port=port, show=show, notify=Notify(notify, after)))
 
 
 @cli.command(short_help="Read every output and check it.")

@@ -15,7 +15,9 @@ import click
 
 from curate.clock import Clock
 from curate.errors import ConfigError
+from curate.driver.options import parse_quiet
 from curate.job.streams import stdout_to_stderr
+from curate.notify.receiver import parse_receiver
 from curate.observe.job import NoJobError, find_job
 from curate.pages.document import GENERATOR, document
 from curate.pages.read import read_page
@@ -89,8 +91,19 @@ def _give(asked: Asked, name: str, data: bytes, generator: str) -> int:
     return 0
 
 
-def serve_pages(outputs: Sequence[str], clock: Clock, *, port: int, show: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Who is notified of the jobs that are served."""
+
+    to: str | None = None
+    """A URL, or the name of a variable that has one; None: nobody."""
+    after: str | None = None
+    """After how long a run without a shard that ended makes no progress; None: as each run says."""
+
+
+def serve_pages(outputs: Sequence[str], clock: Clock, *, port: int, show: bool, notify: Notify = Notify()) -> int:
     """Serves pages until it is interrupted. Returns the exit code."""
+    receiver, after_s = parse_receiver(notify.to), parse_quiet(notify.after)
     for output in outputs:
         try:
             find_job(output)
@@ -98,8 +111,16 @@ def serve_pages(outputs: Sequence[str], clock: Clock, *, port: int, show: bool) 
             raise  # said now, rather than in a browser
         except ConfigError:
             continue  # its page says what is damaged
-    with PageServer(outputs, port, clock) as server:
-        click.echo(f"serving {server.url}; end it with Ctrl-C", err=True)
+    with PageServer(outputs, port, clock) as server, contextlib.ExitStack() as watched:
+        notified = ""
+        if receiver is not None:
+            from curate.notify.watch import Watcher
+
+            watcher = Watcher(receiver, server.outputs_now, clock, after_s=after_s)
+            watcher.start()
+            watched.callback(watcher.close)
+            notified = f", notifying {receiver.name}"
+        click.echo(f"serving {server.url}{notified}; end it with Ctrl-C", err=True)
         if show:
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):

@@ -30,6 +30,8 @@ def retry(
     accept_code_change: bool,
     allow_concurrent: bool,
     max_failed_shards: str | None,
+    notify: str | None,
+    no_progress_after: str | None,
     as_json: bool,
     dry: bool,
 ) -> int:
@@ -57,6 +59,8 @@ def retry(
             allow_incomplete_input=run.allow_incomplete_input,
             allow_concurrent=allow_concurrent,
             max_failed_shards=max_failed_shards,
+            notify=notify,
+            no_progress_after=no_progress_after,
             display=display(as_json),
             handle_signals=True,
         )

@@ -111,7 +111,8 @@ def _part(text: str | None) -> Part | None:
         raise ConfigError(f"{option('part', text)}: {error}") from error
 
 
-def _quiet(value: str | float | None) -> float | None:
+def parse_quiet(value: str | float | None) -> float | None:
+    """Returns the seconds without progress after which it is said; None for None. Raises ConfigError."""
     if value is None:
         return None
     try:
@@ -219,7 +220,7 @@ class RunOptions:
         default=None,
         metavar="TIME",
         default_text="30min",
-        check=_quiet,
+        check=parse_quiet,
     )
     """Seconds."""
     teller: Teller = field(default_factory=NoTeller)

@@ -14,7 +14,7 @@ from curate.graph import dry
 from curate.graph.graph import JobRun
 from curate.ledger.summary import Summary
 from curate.log import get_logger
-from curate.notify.teller import telling
+from curate.notify.run_teller import telling
 from curate.runtime.protocol import Backend
 from curate.stage.stage import Stage
 

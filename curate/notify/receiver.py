@@ -6,11 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import orjson
 
@@ -51,10 +48,19 @@ class Receiver:
 
     def post(self, message: Mapping[str, Any], timeout_s: float = ATTEMPT_S) -> None:
         """Posts a message as JSON, once, and follows no redirect. Raises PostError unless the answer is 2xx."""
+        # Late: what only looks at runs posts nothing.
+        from http.client import HTTPException
+        from urllib.error import HTTPError
+        from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+        class NoRedirect(HTTPRedirectHandler):
+            def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+                return None
+
         headers = {"Content-Type": "application/json", "User-Agent": "curate"}
         request = Request(self.url, orjson.dumps(message), headers, method="POST")
         try:
-            with build_opener(_NoRedirect).open(request, timeout=timeout_s) as answer:
+            with build_opener(NoRedirect).open(request, timeout=timeout_s) as answer:
                 answer.read(1024)
         except HTTPError as error:
             with error:
@@ -65,11 +71,6 @@ class Receiver:
             reason = getattr(error, "reason", error)
             said = getattr(reason, "strerror", None) or type(reason).__name__
             raise PostError(f"{self.name} cannot be reached: {log.redacted(str(said))}", again=True) from None
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-        return None
 
 
 def parse_receiver(given: str | None, environ: Mapping[str, str] = os.environ) -> Receiver | None:

@@ -68,6 +68,10 @@ class PageServer(ThreadingHTTPServer):
             return list_jobs()
         return [{"output": one, "job": one.rpartition("/")[2], "started": 0.0} for one in self.outputs]
 
+    def outputs_now(self) -> list[str]:
+        """Returns the outputs of the jobs that it serves."""
+        return [entry["output"] for entry in self.entries()]
+
 
 class _Answer(Exception):
     """What is answered in place of a page."""
