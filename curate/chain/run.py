@@ -11,7 +11,7 @@ from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, 
 from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
 from curate.driver.identity import accepted_code, refuse_other_job
-from curate.driver.options import RunArguments, RunOptions, parse_run_options
+from curate.driver.options import RunArguments, RunOptions, parse_quiet, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import dry_run, run
 from curate.job.job import Job
@@ -20,6 +20,7 @@ from curate.job.settings import SIZES, TUNABLE
 from curate.keywords import option
 from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
+from curate.notify.receiver import parse_receiver
 from curate.observe.job import FoundJob
 from curate.stage.stage import Stage
 from curate.units import parse_bytes
@@ -131,6 +132,9 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
             hint = did_you_mean(name, by_name) or f"; there are: {', '.join(by_name)}"
             raise ConfigError(f"there is no step {name!r}{hint}")
     _refuse_unknown_options(request.options)
+    # Once, and not for each step.
+    parse_receiver(request.options.get("notify"))
+    parse_quiet(request.options.get("no_progress_after"))
     asked = replace(request.asked, overwrite=below(request.asked.overwrite, steps))
     stages: dict[str, Stage] = {}
     options: dict[str, RunOptions] = {}

@@ -198,7 +198,8 @@ def serve(outputs: tuple[str, ...], port: int, show: bool, notify: str | None, a
     """Serves the page of the job that writes to OUTPUT, or of several; without OUTPUT, of all known jobs, with a list.
 
     Only programs on this machine can reach it. It reads the ledger for each request, needs no cluster and changes
-    nothing; with --notify, it records what was sent. /metrics has the jobs in the OpenMetrics format, /healthz says that the server runs. Ctrl-C ends it.
+    nothing; with --notify, it records what was sent. /metrics has the jobs in the OpenMetrics format, /healthz says
+    that the server runs. Ctrl-C ends it.
     """
     from curate import log
     from curate.cli.page import Notify, serve_pages

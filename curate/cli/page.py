@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from curate.clock import Clock
-from curate.errors import ConfigError
 from curate.driver.options import parse_quiet
+from curate.errors import ConfigError
 from curate.job.streams import stdout_to_stderr
 from curate.notify.receiver import parse_receiver
 from curate.observe.job import NoJobError, find_job
@@ -101,8 +101,9 @@ class Notify:
     """After how long a run without a shard that ended makes no progress; None: as each run says."""
 
 
-def serve_pages(outputs: Sequence[str], clock: Clock, *, port: int, show: bool, notify: Notify = Notify()) -> int:
+def serve_pages(outputs: Sequence[str], clock: Clock, *, port: int, show: bool, notify: Notify | None = None) -> int:
     """Serves pages until it is interrupted. Returns the exit code."""
+    notify = notify or Notify()
     receiver, after_s = parse_receiver(notify.to), parse_quiet(notify.after)
     for output in outputs:
         try:

@@ -42,6 +42,8 @@ class WriteOptions(TypedDict, total=False):
     target_task_seconds: float
     max_failed_shards: str | int | None
     max_in_flight: int | None
+    notify: str | None
+    no_progress_after: str | float | None
     max_bad_rows: str | int | None
 
 

@@ -134,12 +134,3 @@ class WaitingSince:
             if now - since >= _AFTER_S.get(kind, AT_ONCE_S):
                 return Waiting(kind, text, since, "" if longest is None else longest.node)
         return None
-
-
-def no_progress(at: Standing, now: float, after_s: float) -> bool:
-    """Returns whether nothing has ended for so long, though there is something to do.
-
-    >>> no_progress(Standing(running=1, ended=0.0), 1800.0, 1800.0), no_progress(Standing(ended=0.0), 1800.0, 1800.0)
-    (True, False)
-    """
-    return bool(at.running or at.pending) and now - at.ended >= after_s
