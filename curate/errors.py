@@ -91,6 +91,10 @@ class JobReplacedError(CurateError):
     """The job that a run works on was removed or overwritten meanwhile: nothing there is that run's any more."""
 
 
+class BegunRunInterrupted(KeyboardInterrupt):
+    """A run was interrupted that had begun: what is done is kept, and the next run resumes."""
+
+
 class RetryLater(CurateError):
     """Raised by user code: a service that it needs is busy or down; make this call again later.
 

@@ -87,6 +87,29 @@ def format_bytes(size: float) -> str:
     return f"{size:.{digits}f} {unit}"
 
 
+def format_rate(per_s: float, what: str) -> str:
+    """Returns how many of something come in a time, of which there is one at least: what is slow is not shown as 0.
+
+    >>> format_rate(4100.2, "row"), format_rate(0.05, "shard"), format_rate(1 / 3600, "shard"), format_rate(0.0, "row")
+    ('4,100 rows/s', '3 shards/min', '1 shards/h', '0 rows/s')
+    """
+    for factor, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h")):
+        if (rate := per_s * factor) >= 1.0 or unit == "h" or not per_s:
+            return f"{rate:,.{1 if round(rate, 1) % 1 and rate < 10 else 0}f} {what}s/{unit}"
+    raise AssertionError
+
+
+def format_number(value: float | None) -> str:
+    """Returns a count or a measure as people read it; whole numbers without a point.
+
+    >>> format_number(4938240.0), format_number(0.25), format_number(7), format_number(None)
+    ('4,938,240', '0.25', '7', 'nan')
+    """
+    if value is None:
+        return "nan"
+    return f"{int(value):,}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else f"{value:,}"
+
+
 def format_duration(seconds: float) -> str:
     """Returns a duration in its two largest units.
 

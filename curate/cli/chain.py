@@ -79,7 +79,7 @@ def _run(
     from curate.chain.chain import Chain
     from curate.chain.plan import Asked
     from curate.chain.run import Request, prepare, run_chain
-    from curate.job.command import EXIT_INTERRUPTED, EXIT_OK, ask, display, exit_code, tell_error
+    from curate.job.command import EXIT_INTERRUPTED, EXIT_OK, ask, display, exit_code, tell_error, tell_interrupted
     from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
     from curate.keywords import on_command_line
 
@@ -89,7 +89,13 @@ def _run(
     options |= {"display": display(as_json), "handle_signals": True}
     given = {"backend": backend, "part": part, "notify": notify, "no_progress_after": no_progress_after}
     options |= {name: value for name, value in given.items() if value is not None}
-    request = Request(Asked(redo_stale, drop_removed, frozenset(overwrite)), step, options, _tell)
+    ended_steps: list[StepEnd] = []
+
+    def tell(end: StepEnd) -> None:
+        ended_steps.append(end)
+        _tell(end)
+
+    request = Request(Asked(redo_stale, drop_removed, frozenset(overwrite)), step, options, tell)
     try:
         with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():
             chain = Chain.read(path)
@@ -99,8 +105,8 @@ def _run(
     except CurateError as error:
         tell_error(error)
         return exit_code(error)
-    except KeyboardInterrupt:
-        click.echo("interrupted; run it again to go on", err=True)
+    except KeyboardInterrupt as interrupt:
+        tell_interrupted(interrupt, begun=bool(ended_steps))
         return EXIT_INTERRUPTED
     if ended is None:
         show(path, planned.states, planned.verdicts, planned.asked, as_json=as_json)

@@ -6,13 +6,14 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import LABEL_COLUMNS, fact, line
+from curate.cli.terminal import LABEL_COLUMNS, fact, line, prose, show
 from curate.clock import Clock
 from curate.errors import CurateError
 from curate.ledger.heartbeat import RUNNING
@@ -21,11 +22,19 @@ from curate.ledger.summary import incomplete_text, missing_text
 from curate.observe import registry
 from curate.observe.eta import format_range
 from curate.observe.job import NoJobError, read_status
-from curate.observe.retries import shards_text
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, quiet_text
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.pages.known import look_at
-from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
+from curate.units import (
+    ellipsize,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_rate,
+    json_line,
+    plain_line,
+)
 
 COLOURS = {
     "complete": "green",
@@ -70,8 +79,8 @@ def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None)
             if as_json:
                 click.echo(json_line(status.as_dict()))
             else:
-                _separate(console, watched=watch_s is not None)
-                _render(console, status, clock.now())
+                more = f"curate status {_word(output)}"
+                show(console, partial(_render, console, status, clock.now()), more if watch_s is not None else "")
             if watch_s is None or status.state != RUNNING:
                 return 0
             clock.sleep(watch_s)
@@ -88,8 +97,7 @@ def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
             if as_json:
                 click.echo(json_line({"jobs": [_as_dict(*one) for one in found]}))
             else:
-                _separate(console, watched=watch_s is not None)
-                _render_all(console, found)
+                show(console, partial(_render_all, console, found), "curate status" if watch_s is not None else "")
             if watch_s is None or not any(isinstance(job, JobStatus) and job.state == RUNNING for _, job in found):
                 return 0
             clock.sleep(watch_s)
@@ -117,15 +125,21 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         fact(console, label, Text(value))
     for label, value in _failures(status):
         fact(console, label, Text(value), "red")
+    for label, value in _books(status):
+        fact(console, label, Text(value))
     shown = _shown_runs(status)
     for number, run in enumerate(shown):
         ago = f"{format_duration(max(0.0, now - run.updated))} ago"
-        if run.gone:
-            ago = f"process {run.pid} on {plain_line(run.host)} is gone; last heartbeat {ago}"
-        elif run.state in (RUNNING, STALLED):
+        if run.state == RUNNING:
             ago = f"last heartbeat {ago} on {plain_line(run.host)}, process {run.pid}"
+            ago = f"for {format_duration(max(0.0, now - run.started))}, {ago}"
+        elif run.gone:
+            ago = f"process {run.pid} on {plain_line(run.host)} is gone; last heartbeat {ago}"
+        elif run.state == STALLED:
+            ago = f"last heartbeat {ago} on {plain_line(run.host)}, process {run.pid}"
+        joint = " " if run.state == RUNNING else ", "
         which = f"part {run.part}  " if run.part else ""
-        fact(console, "" if number else "run", Text.assemble(f"{which}{run.run_id} ", _state(run.state), f", {ago}"))
+        fact(console, "" if number else "run", Text.assemble(f"{which}{run.run_id} ", _state(run.state), joint + ago))
     more = len(status.runs) - len(shown) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
@@ -145,8 +159,9 @@ def _shown_runs(status: JobStatus) -> list[RunStatus]:
 
 
 def _facts(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
+    """Yields what is known of a job, by label: first what somebody who watches it wants to see, then its books."""
     counts = {"running": status.running, "pending": status.pending, "failed": status.failed, "stale": status.stale}
-    so_far = f" ({status.rows_running:,} rows so far)" if status.rows_running else ""
+    so_far = f" ({format_count(status.rows_running, 'row')} so far)" if status.rows_running else ""
     if status.stages and status.state != COMPLETE:
         yield "at", stage_title(status.stages, status.stage)
     yield (
@@ -154,6 +169,27 @@ def _facts(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
         ", ".join(f"{n:,} {name}{so_far if name == 'running' else ''}" for name, n in counts.items() if n)
         or ("all done" if status.total or status.state == COMPLETE or not status.stages else "not planned yet"),
     )
+    if status.state == RUNNING:
+        yield from _going_on(status, now)
+
+
+def _going_on(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
+    rate = status.rate
+    shards, rows = format_rate(rate["shards_per_s"], "shard"), format_rate(rate["rows_per_s"], "row")
+    yield "rate", f"{shards}, {rows}, {format_bytes(rate['bytes_per_s'])}/s"
+    # A run that stands still has no end to be seen.
+    yield "ETA", "unknown while no shard ends" if status.quiet_s else format_range(status.eta_range_s)
+    if status.quiet_s:
+        yield "progress", quiet_text(status.quiet_s)
+    if status.waits:
+        yield "waits", ellipsize(status.waits_text(now), SHOWN_CHARS)
+    texts = (
+        f"{format_count(one['count'], 'shard')}: {ellipsize(one['error'], SHOWN_CHARS)}" for one in status.retrying
+    )
+    yield from _listed("retrying", texts, SHOWN_FAILURES)
+
+
+def _books(status: JobStatus) -> Iterator[tuple[str, str]]:
     rows = status.rows
     dropped = sorted(rows["dropped"].items(), key=lambda item: (-item[1], item[0]))
     yield "rows", rows_text(rows)
@@ -161,30 +197,17 @@ def _facts(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     for one in exchanges(status.stages) if status.state == COMPLETE else ():
         if one.rows_in != one.rows_out:
             yield "unequal", f"{plain_line(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
-    yield from _listed(
-        "counters", (f"{plain_line(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS
-    )
-    yield from _listed(
-        "metrics", (f"{plain_line(k)} = {_number(v)}" for k, v in status.metrics.items()), SHOWN_COUNTERS
-    )
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if any(status.missing):
         yield "", missing_text(*status.missing)
     yield from (("", text) for text in incomplete_text(status.incomplete_input))
+    yield from _listed(
+        "counters", (f"{plain_line(k)} = {format_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS
+    )
+    yield from _listed(
+        "metrics", (f"{plain_line(k)} = {format_number(v)}" for k, v in status.metrics.items()), SHOWN_COUNTERS
+    )
     if status.state == RUNNING:
-        rate = status.rate
-        yield (
-            "rate",
-            f"{rate['shards_per_s']:,.1f} shards/s, {rate['rows_per_s']:,.0f} rows/s, "
-            f"{format_bytes(rate['bytes_per_s'])}/s",
-        )
-        if status.quiet_s:
-            yield "progress", quiet_text(status.quiet_s)
-        if status.waits:
-            yield "waits", ellipsize(status.waits_text(now), SHOWN_CHARS)
-        texts = (f"{shards_text(one['count'])} {ellipsize(one['error'], SHOWN_CHARS)}" for one in status.retrying)
-        yield from _listed("retrying", texts, SHOWN_FAILURES)
-        yield "ETA", format_range(status.eta_range_s)
         yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
 
 
@@ -260,7 +283,7 @@ def _as_dict(entry: dict[str, Any], job: JobStatus | CurateError) -> dict[str, A
 
 def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | CurateError]]) -> None:
     if not found:
-        line(console, Text(f"No jobs are known under {registry.home()}. One is noted there when it starts to run."))
+        prose(console, f"No jobs are known under {registry.home()}. The first run of a job adds it.")
         return
     rows = [("job", "state", "done", "failed", "started (UTC)")]
     gone = [entry["output"] for entry, job in found if isinstance(job, NoJobError)]
@@ -301,19 +324,10 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
 # Lines
 
 
-def _separate(console: Console, *, watched: bool) -> None:
-    if watched and console.is_terminal:
-        console.clear()
-
-
 def _bar(console: Console, part: float) -> tuple[str, str]:
     full, empty = ("█", "░") if console.encoding.startswith("utf") else ("#", ".")
     filled = math.floor(BAR_COLUMNS * part)
     return full * filled + empty * (BAR_COLUMNS - filled), "green"
-
-
-def _number(value: float | None) -> str:
-    return "nan" if value is None else f"{value:,}"
 
 
 def _state(state: str) -> tuple[str, str]:

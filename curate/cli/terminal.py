@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,6 +50,33 @@ def fact(console: Console, label: str, value: Text, style: str = "") -> None:
         wrapped.rstrip()
         head = label if not number else ""
         line(console, Text.assemble((f"{head:<{LABEL_COLUMNS}}", style), wrapped))
+
+
+def prose(console: Console, text: str) -> None:
+    """Prints a sentence, wrapped between words on a terminal, in one line elsewhere."""
+    found = Text(text)
+    for wrapped in found.wrap(console, console.width) if console.is_terminal else [found]:
+        line(console, wrapped)
+
+
+def show(console: Console, render: Callable[[], None], watched: str) -> None:
+    """Has something printed; if it is `watched`, on a terminal, in the place of what was there, and no more than fits:
+    what stands first is what somebody watches. `watched` is the command that prints all of it; empty: it is printed
+    once."""
+    if not (watched and console.is_terminal):
+        render()
+        return
+    with console.capture() as captured:
+        render()
+    lines, room, shown = captured.get().splitlines(), max(1, console.height - 1), 0
+    rows = [max(1, -(-Text.from_ansi(one).cell_len // console.width)) for one in lines]
+    if sum(rows) > room:
+        while shown < len(lines) and sum(rows[: shown + 1]) <= room - 1:
+            shown += 1
+        lines = [*lines[:shown], f"... and {len(lines) - shown:,} more lines: {watched}"]
+    console.clear()
+    console.file.write("".join(f"{one}\n" for one in lines))
+    console.file.flush()
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:

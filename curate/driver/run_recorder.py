@@ -111,10 +111,9 @@ class RunRecorder:
         """Writes down that the run has begun, and from now on how far it is."""
         if self._at is not None:
             self._at.watch(self.heartbeat)
-        prepared, dropped = self.prepared, self.prepared.uncommitted.dropped
+        prepared, dropped, shared = self.prepared, self.prepared.uncommitted.dropped, self.options.concurrent
         if self.of_job:
-            name, shared = prepared.record.name, self.options.concurrent
-            self.options.teller.begins(prepared.ledger, name, prepared.run_id, shared=shared)
+            self.options.teller.begins(prepared.ledger, prepared.record.name, prepared.run_id, shared=shared)
         self._still.shard_ended()
         shards = {"total": len(prepared.plan), "scope": len(prepared.scope), "skipped": self.skipped}
         self._runlog.open(
@@ -124,6 +123,7 @@ class RunRecorder:
                 **({} if dropped is None else {"dropped": dropped["id"].to_pylist()}),
             }
         )
+        self._show(self.clock.monotonic())
 
     @property
     def of_job(self) -> bool:

@@ -10,6 +10,7 @@ from curate.clock import Clock, SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.signals import Signals
 from curate.driver.state import Prepared
+from curate.errors import BegunRunInterrupted
 from curate.graph import dry
 from curate.graph.graph import JobRun
 from curate.ledger.summary import Summary
@@ -42,8 +43,13 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     clock = clock or SystemClock()
     with telling(options.notify, resolve_output(options.output), clock) as teller:
         options = replace(options, backend=chosen.name, teller=teller)
-        with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
-            ended = JobRun(clock, chosen, signals).run(stage, options)
+        try:
+            with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
+                ended = JobRun(clock, chosen, signals).run(stage, options)
+        except KeyboardInterrupt as error:
+            if teller.begun:
+                raise BegunRunInterrupted from error
+            raise
         teller.ended(ended)
     return ended
 

@@ -11,7 +11,7 @@ import click
 
 from curate import log
 from curate.driver.options import parse_run_options
-from curate.errors import ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
+from curate.errors import BegunRunInterrupted, ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
 from curate.job.params import Param
 from curate.job.settings import TUNABLE
@@ -107,15 +107,21 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
     except CurateError as error:
         tell_error(error)
         return exit_code(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         # Before the first task or after the last: in between, signals are counted and handled in order.
-        click.echo("interrupted; run it again to resume", err=True)
+        tell_interrupted(interrupt)
         return EXIT_INTERRUPTED
     # What `--dry-run` says was asked for, and can be paged.
     click.echo(text.output, err=not (as_json or dry))
     if as_json:
         end_stdout()
     return text.exit_code
+
+
+def tell_interrupted(interrupt: KeyboardInterrupt, *, begun: bool = False) -> None:
+    """Prints that the user has ended it; and that it resumes, if there is something to resume."""
+    begun = begun or isinstance(interrupt, BegunRunInterrupted)
+    click.echo("interrupted; run it again to resume" if begun else "interrupted before any shard was begun", err=True)
 
 
 def tell_error(error: CurateError, about: str = "") -> None:

@@ -41,6 +41,11 @@ class RunTeller:
         """Runs of this process, in order; the last of them is the one that ends."""
         self._earlier: list[Event] = []
 
+    @property
+    def begun(self) -> bool:
+        """Whether a run has begun."""
+        return bool(self._begun)
+
     def look(self, output: str) -> None:
         """Sees what is to be told of earlier runs, before this one removes what says so. Told is it later: a run that
         is refused tells nothing."""

@@ -12,6 +12,11 @@ from curate.ledger.summary import Summary
 class Teller(Protocol):
     """Hears of runs as they go."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether a run has begun."""
+        ...
+
     def begins(self, ledger: Ledger, job: str, run_id: str, *, shared: bool) -> None:
         """A run of a job is about to be in its ledger; `shared`: other drivers may be making the same output."""
         ...
@@ -28,8 +33,13 @@ class Teller(Protocol):
 class NoTeller:
     """Tells nobody."""
 
+    def __init__(self) -> None:
+        self.begun = False
+
     def begins(self, ledger: Ledger, job: str, run_id: str, *, shared: bool) -> None:
-        """Does nothing."""
+        """Notes that a run has begun."""
+        del ledger, job, run_id, shared
+        self.begun = True
 
     def stands_still(self, run_id: str, beat: Heartbeat, now: float) -> None:
         """Does nothing."""

@@ -12,7 +12,15 @@ from typing import Any, Protocol
 from curate.log import get_logger
 from curate.observe.eta import format_range
 from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role
-from curate.units import ellipsize, escape_controls, format_bytes, format_count, format_duration, plain_line
+from curate.units import (
+    ellipsize,
+    escape_controls,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    plain_line,
+)
 
 LOG_INTERVAL_S = 30.0
 NAME_COLUMNS = 26
@@ -76,7 +84,7 @@ class Progress:
     def speed(self) -> str:
         """Returns what goes on, how fast, and for how long."""
         return (
-            f"{self.running:,} running, {self.failed:,} failed, {self.rate['rows_per_s']:,.0f} rows/s, "
+            f"{self.running:,} running, {self.failed:,} failed, {format_rate(self.rate['rows_per_s'], 'row')}, "
             f"{format_bytes(self.rate['bytes_per_s'])}/s, ETA {format_range(self.eta_range_s)}"
         )
 
@@ -286,7 +294,7 @@ class LiveDisplay:
         lines = [progress.stage] if progress.stage else []
         lines.append(progress.speed())
         if progress.rows_running:
-            lines.append(f"{progress.rows_running:,} rows so far of running shards")
+            lines.append(f"{format_count(progress.rows_running, 'row')} so far of running shards")
         lines += [line for line in (progress.waits, progress.retrying) if line]
         found = progress.measured
         if found is not None and found.several:

@@ -10,7 +10,7 @@ from curate.keywords import option
 from curate.ledger.stages import StageReport
 from curate.ledger.summary import Summary, incomplete_text, missing_text
 from curate.tasks.books import GROUPED
-from curate.units import ellipsize, format_bytes, format_duration, plain_line
+from curate.units import ellipsize, format_bytes, format_duration, format_number, plain_line
 
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
@@ -93,9 +93,11 @@ def render(summary: Summary) -> str:
         f"  rows     {rows_text(rows.rows())}",
     ]
     lines += [f"             {dropped_text(reason, n)}" for reason, n in sorted(rows.dropped.items())]
-    lines += [f"  counter  {plain_line(name)} = {value:,}" for name, value in rows.sorted_counters().items()]
+    lines += [
+        f"  counter  {plain_line(name)} = {format_number(value)}" for name, value in rows.sorted_counters().items()
+    ]
     metrics = rows.sorted_metrics().get("metrics", {})
-    lines += [f"  metric   {plain_line(name)} = {value:,}" for name, value in metrics.items()]
+    lines += [f"  metric   {plain_line(name)} = {format_number(value)}" for name, value in metrics.items()]
     lines += [
         f"  bytes    {format_bytes(summary.bytes_in)} in, {format_bytes(summary.bytes_out)} out",
         f"  output   {plain_line(summary.output)}",
