@@ -56,6 +56,7 @@ def prose(console: Console, text: str) -> None:
     """Prints a sentence, wrapped between words on a terminal, in one line elsewhere."""
     found = Text(text)
     for wrapped in found.wrap(console, console.width) if console.is_terminal else [found]:
+        wrapped.rstrip()
         line(console, wrapped)
 
 

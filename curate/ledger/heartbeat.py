@@ -107,8 +107,8 @@ class Heartbeat:
     waits_since: float | None = None
     waits_kind: str = ""
     waits_node: str = ""
-    last_end: float = 0.0
-    """When a shard last ended in it, or it began."""
+    last_end: float | None = None
+    """When a shard last ended in it, or it began; None if it does not say."""
     no_progress_after_s: float = NO_PROGRESS_AFTER_S
     """After how long without one it says that it makes no progress."""
 
@@ -150,7 +150,7 @@ class Heartbeat:
             _number(value.get("waits_since")),
             _text(value.get("waits_kind")),
             _text(value.get("waits_node")),
-            _number(value.get("last_end")) or value.get("started", updated),
+            _number(value.get("last_end")),
             _number(value.get("no_progress_after_s")) or NO_PROGRESS_AFTER_S,
         )
 
@@ -159,10 +159,15 @@ class Heartbeat:
         """Whether it says that it is still at work."""
         return self.state == RUNNING
 
-    def quiet_s(self, now: float) -> float:
-        """Returns for how long nothing has ended in it, if that is so long that it makes no progress; else 0."""
+    def quiet_s(self, now: float, after_s: float | None = None) -> float:
+        """Returns for how long nothing has ended in it, if that is so long that it makes no progress; else 0.
+
+        That is `after_s`, else as long as it says itself.
+        """
+        if not self.running or self.last_end is None:
+            return 0.0
         quiet_s = now - self.last_end
-        return quiet_s if self.running and quiet_s >= self.no_progress_after_s else 0.0
+        return quiet_s if quiet_s >= (self.no_progress_after_s if after_s is None else after_s) else 0.0
 
     def __str__(self) -> str:
         done, total = self.shards["done"], self.shards["total"]

@@ -89,17 +89,9 @@ def untold(
             continue
         if first_look(beat, beat.process.state(), now) is Liveness.GONE:
             found.append(of_beat(job, output, beat, KILLED if beat.running else ""))
-        elif stalls and _quiet(beat, now, after_s) and not marks.has(*_stall(beat)):
+        elif stalls and beat.quiet_s(now, after_s) and not marks.has(beat.run_id, stall_name(beat.last_end or 0.0)):
             found.append(of_stall(job, output, beat, without_reason(beat.waits_kind, beat.waits), now))
     return found
-
-
-def _quiet(beat: Heartbeat, now: float, after_s: float | None) -> bool:
-    return beat.running and now - beat.last_end >= (beat.no_progress_after_s if after_s is None else after_s)
-
-
-def _stall(beat: Heartbeat) -> tuple[str, str]:
-    return beat.run_id, stall_name(beat.last_end)
 
 
 def earlier_events(output: str, now: float) -> list[Event]:

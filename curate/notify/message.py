@@ -136,16 +136,17 @@ def of_beat(job: str, output: str, beat: Heartbeat, state: str = "", *, now: flo
 
 def of_stall(job: str, output: str, beat: Heartbeat, plain: str, now: float) -> Event:
     """Returns that nothing has ended in a run since then; `plain` is what it waits for, without what user code said."""
-    quiet = format_duration(max(0.0, now - beat.last_end))
+    ended = beat.started if beat.last_end is None else beat.last_end
+    quiet = format_duration(max(0.0, now - ended))
     waits = f"; it waits for: {plain}" if plain else ""
     done, total, running = (beat.shards[name] for name in ("done", "total", "running"))
     text = (
         f"{job} makes no progress: nothing has ended for {quiet}, {running:,} running, {done:,} of "
         f"{format_count(total, 'shard')} done{waits}; {output}. Look: curate status {shlex.quote(output)}"
     )
-    more = {"since": _time(beat.last_end), "waits_for": plain, "waits_since": _time(beat.waits_since)}
+    more = {"since": _time(ended), "waits_for": plain, "waits_since": _time(beat.waits_since)}
     more = {name: one for name, one in more.items() if one} | ({"node": beat.waits_node} if beat.waits_node else {})
-    name, summary = stall_name(beat.last_end), _summary(job, output, beat)
+    name, summary = stall_name(ended), _summary(job, output, beat)
     return Event(beat.run_id, name, job, output, beat.state, text, summary, {**_where(beat), **more})
 
 
