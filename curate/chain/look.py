@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.chain.parameters import problem_of
 from curate.chain.plan import StepState
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.driver.identity import identity_difference
@@ -52,6 +53,8 @@ def look(steps: Sequence[Step], now: float) -> Looks:
 
 def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
     state = StepState(step.name, step.output, step.reads, only_steps=not step.input)
+    if problem := problem_of(step):
+        return replace(state, problem=problem)
     try:
         found = find_job(step.output)
         status = status_of(found, looks.now)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from curate.errors import CurateError
 from curate.observe.job import NoJobError
-from curate.observe.status import JobStatus
+from curate.observe.status import JobStatus, quiet_text
 from curate.pages import sections
 from curate.pages.elements import moment, state, table
 from curate.pages.markup import Html, tag
@@ -49,7 +49,8 @@ def index(jobs: Sequence[tuple[Mapping[str, Any], JobStatus | CurateError]], now
         link = tag("a", ellipsize(entry["output"], SHOWN_CHARS), href=f"/job?output={quote(entry['output'], safe='')}")
         if isinstance(one, JobStatus):
             began = moment(one.runs[0].started) if one.runs else ""
-            told = [state(one.state), f"{one.done:,} of {one.total:,}", f"{one.failed:,}", began]
+            how = [state(one.state), f", {quiet_text(one.quiet_s)}" if one.quiet_s else ""]
+            told = [tag("span", *how), f"{one.done:,} of {one.total:,}", f"{one.failed:,}", began]
         else:
             told = [state("gone" if isinstance(one, NoJobError) else "unreachable"), "", "", ""]
         job = one.job if isinstance(one, JobStatus) else entry["job"]

@@ -11,7 +11,9 @@ import orjson
 import pytest
 
 from curate.chain.chain import Chain
+from curate.chain.parameters import declared
 from curate.chain.steps import Step
+from curate.job.locate import named_job, packaged_names
 from tests.chain.chains import CHAIN, FILES, STEPS, add_input, place, ran, seen
 from tests.cli.running import Curate, curate
 from tests.job.inline import write_jsonl
@@ -158,3 +160,51 @@ def test_the_file_is_the_value(place: Path) -> None:
         options={"least": 4},
     )
     assert CHAIN.count("[steps.") == len(read)
+
+
+@pytest.mark.parametrize(
+    ("job", "given", "problem"),
+    [
+        (
+            "steps_of_test.py:Kept",
+            {"leats": 2},
+            "steps_of_test.py:Kept has no parameter 'leats'; did you mean 'least'?",
+        ),
+        ("steps_of_test.py:Kept", {"least": "two"}, "least is 'two' (str), expected int"),
+        ("steps_of_test.py:Kept", {"least": True}, "least is True (bool), expected int"),
+        ("steps_of_test.py:Kept", {"least": 2, "batch_size": 7, "max_failed_shards": "1"}, ""),
+        ("quality", {"min_word": 3}, "quality has no parameter 'min_word'; did you mean"),
+        ("quality", {"text_column": "body", "shard_bytes": "64MiB"}, ""),
+        ("quality", {"text_column": 1}, "text_column is 1 (int), expected str"),
+        # What its text does not say, only a run finds.
+        ("elsewhere.py:Any", {"whatever": 1}, ""),
+        ("derived.py", {"whatever": 1}, ""),
+        ("broken.py", {"whatever": 1}, ""),
+    ],
+)
+def test_parameters_are_checked_without_importing_a_job(
+    place: Path, curate: Curate, job: str, given: dict[str, object], problem: str
+) -> None:
+    """A status says what a run would refuse, with the same words where both see it."""
+    (place / "derived.py").write_text("import other\nclass Mine(other.Base):\n    least: int = 1\n")
+    (place / "broken.py").write_text("class (")
+    options = "".join(f"{name} = {orjson.dumps(value).decode()}\n" for name, value in given.items())
+    text = f'[steps.a]\njob = "{job}"\ninput = "in"\noutput = "out/new"\n{options}'
+    (place / "one.toml").write_text(text)
+    shown = curate("status", "one.toml").out
+    assert ("refused: " in shown) is bool(problem)
+    assert problem in shown
+    if problem and "quality" not in job:
+        refused = curate("run", "one.toml", "--backend", "inline", "--dry-run")
+        assert refused.code == 2
+        assert problem.partition(",")[0].partition(";")[0].rpartition("is ")[2] in refused.err
+
+
+def test_every_job_that_curate_brings_can_be_read() -> None:
+    """Its parameters are those that its class has; not of one that derives from the class of another file."""
+    found = {name: declared(name) for name in packaged_names()}
+    assert found.pop("corpus") is None
+    for name in ("quality", "toxicity", "langid"):
+        known = found[name]
+        assert known is not None
+        assert set(known) == set(named_job(name)._params), name
