@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,8 +33,8 @@ class Standstill:
     """When a shard last ended, or the run began, by the wall clock."""
     no_place: str = ""
     others: str = ""
-    now: Waiting | None = None
-    """What it waits for, as it was looked at last."""
+    _at: Standing = field(default_factory=Standing)
+    """What the run was at when it was looked at last: while a driver is in the middle of a shard, nobody looks."""
     _since: WaitingSince = field(default_factory=WaitingSince)
     _places: dict[int, str] = field(default_factory=dict)
     _said: float | None = None
@@ -65,17 +65,21 @@ class Standstill:
             since = now - (self.clock.monotonic() - since_s)
             longest = Longest(shard_id(rank), since, self._places.get(task) or self.host)
         pending = max(0, left - running)
-        at = Standing(running, pending, slots, *busy, self.no_place, refusing(), self.others, self.ended, longest)
-        self.now = self._since.look(at, now)
-        return self.now
+        self._at = Standing(running, pending, slots, *busy, self.no_place, refusing(), self.others, self.ended, longest)
+        return self._now()
+
+    def _now(self) -> Waiting | None:
+        return self._since.look(replace(self._at, ended=self.ended), self.clock.now())
 
     def text(self) -> str:
         """Returns what it waits for with how long; empty while it goes on as it should."""
-        return "" if self.now is None else self.now.told(self.clock.now())
+        found = self._now()
+        return "" if found is None else found.told(self.clock.now())
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what a heartbeat says of it."""
-        waits = {} if self.now is None else self.now.as_dict()
+        found = self._now()
+        waits = {} if found is None else found.as_dict()
         return {"last_end": round(self.ended, 3), "no_progress_after_s": self.after_s, **waits}
 
     def speak(self, run_id: str, value: Mapping[str, Any]) -> None:

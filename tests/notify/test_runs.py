@@ -19,10 +19,10 @@ import structlog
 import curate as api
 from curate.chain.chain import Chain
 from curate.chain.steps import Step
-from curate.errors import ConfigError, RetryLater, TransientStorageError
+from curate.errors import BegunRunInterrupted, ConfigError, RetryLater, TransientStorageError
 from curate.job.job import Job
 from curate.ledger import layout
-from curate.ledger.run_log import HEARTBEAT_S
+from curate.ledger.run_log import HEARTBEAT_S, RunLog
 from curate.notify import marks, post
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
@@ -312,11 +312,74 @@ ADVANCED: list[Any] = [lambda: None]
 BUSY: list[int] = []
 
 
+class Sorted(Stuck):
+    """The same, before an exchange."""
+
+    def build(self, ds: Any) -> Any:
+        return ds.map_batches(stuck).sort("n")
+
+    process = Job.process
+
+
+def stuck(batch: pa.Table) -> pa.Table:
+    """Takes an hour."""
+    CLOCK.advance(3600.0)
+    ADVANCED[0]()
+    return batch
+
+
+class Stopped(Job):
+    """Is interrupted, by nobody that a run would see."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        raise KeyboardInterrupt(batch.num_rows)
+
+
+class TestInterrupted:
+    def test_a_run_that_had_begun(self, stub: StubReceiver, tmp_path: Path) -> None:
+        """It says so to who asked for it: there is something to resume."""
+        with pytest.raises(BegunRunInterrupted):
+            run_job(Stopped(), inputs(tmp_path), tmp_path / "out", notify=stub.url)
+        assert stub.states == ["interrupted"]
+        assert len(stub.posts) == 1
+
+    def test_one_that_had_not(self, stub: StubReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("curate.driver.stage_run.prepare", interrupted)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            run_job(Copy(), inputs(tmp_path), tmp_path / "out", notify=stub.url)
+        assert not isinstance(stopped.value, BegunRunInterrupted)
+        assert stub.posts == []
+
+
 class TestNoProgress:
+    def test_in_a_stage_it_is_the_job_that_tells(
+        self, stub: StubReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Under the run of the job, whose ledger is the one that people know."""
+        logs: list[RunLog] = []
+        before = RunLog.open
+
+        def opened(self: RunLog, about: dict[str, Any]) -> None:
+            logs.append(self)
+            before(self, about)
+
+        monkeypatch.setattr(RunLog, "open", opened)
+        ADVANCED[0] = lambda: [one.flush() for one in logs]
+        ended = run_job(Sorted(), inputs(tmp_path, 2), tmp_path / "out", notify=stub.url, clock=CLOCK)
+        assert ended.state == "complete"
+        stalls = [post for post in stub.posts if post["event"] == "no-progress"]
+        assert stalls
+        assert {post["run_id"] for post in stub.posts} == {ended.run_id}
+        assert {post["output"] for post in stalls} == {str(tmp_path / "out")}
+        assert len(stub.posts) == len({post["id"] for post in stub.posts})
+
     def test_told_once_for_each_time(self, stub: StubReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each heartbeat sees that nothing has ended; the log and the post say it once."""
-        from curate.ledger.run_log import RunLog
-
         logs: list[RunLog] = []
         before = RunLog.open
 
@@ -336,6 +399,9 @@ class TestNoProgress:
         assert len({post["id"] for post in stub.posts}) == 3
         assert len(stub.posts) == 3
         assert "text 0" not in str(stub.posts)
+        # Which shard, and where; of the first one nobody has looked yet.
+        assert stalls[1]["waits_for"] == f"the shard that runs: s1 on {socket.gethostname()}"
+        assert stalls[1]["node"] == socket.gethostname()
         warned = [one for one in said if one["event"].startswith("no progress")]
         assert [one["event"] for one in warned] == ["no progress: no shard has ended for 1 h"] * 2
         assert marked(tmp_path / "out") == ["asked", "end", *[f"no-progress-{one['id'][-16:]}" for one in stalls]]
