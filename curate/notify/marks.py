@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from curate.errors import ObjectNotFound
+from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Liveness, first_look, read_heartbeats
 from curate.ledger.ledger import Ledger, open_ledger
@@ -104,7 +104,21 @@ def earlier_events(output: str, now: float) -> list[Event]:
     asked = [one for one in marks.open_runs() if marks.has(one, ASKED)]
     if not asked:
         return []
-    return untold(job_name(ledger), output, marks, read_heartbeats(ledger, asked, begun=True), now)
+    return untold(job_name(ledger), output, marks, last_words(ledger, asked), now)
+
+
+def last_words(ledger: Ledger, run_ids: Collection[str]) -> list[Heartbeat]:
+    """Returns what runs last said of themselves; of one that was killed before it said anything, that it began."""
+    beats = read_heartbeats(ledger, run_ids, begun=True)
+    for run_id in set(run_ids) - {beat.run_id for beat in beats}:
+        try:
+            value = ledger.read_json(layout.run_file(run_id, "run.json"))
+        except (ObjectNotFound, ConfigError):
+            continue  # removed since, or damaged
+        shards = dict.fromkeys(("total", "done", "skipped", "running", "failed"), 0)
+        if (beat := Heartbeat.of(run_id, {**value, "shards": shards})) is not None:
+            beats.append(beat)
+    return beats
 
 
 def job_name(ledger: Ledger) -> str:

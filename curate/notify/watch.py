@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from curate.clock import Clock
 from curate.errors import CurateError
-from curate.ledger.heartbeat import Liveness, first_look, read_heartbeats
+from curate.ledger.heartbeat import Liveness, first_look
 from curate.ledger.ledger import open_ledger
 from curate.log import get_logger
-from curate.notify.marks import ASKED, job_name, mark, read_marks, untold
+from curate.notify.marks import ASKED, job_name, last_words, mark, read_marks, untold
 from curate.notify.message import Event
 from curate.notify.post import Poster, To
 
@@ -76,7 +76,7 @@ class Watcher:
         ledger, now = open_ledger(output), self._clock.now()
         marks = read_marks(ledger)
         open_runs = [one for one in marks.open_runs() if one not in self._over]
-        beats = read_heartbeats(ledger, open_runs, begun=True) if open_runs else []
+        beats = last_words(ledger, open_runs) if open_runs else []
         for beat in beats:
             asked = marks.has(beat.run_id, ASKED) or beat.run_id in self._unmarked
             gone = first_look(beat, beat.process.state(), now) is Liveness.GONE

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
 from tests.job.inline import everything, numbered, run_job, write_jsonl
 from tests.support.fakes import NEVER_S, FakeClock
+from tests.support.harness import Zygote
 from tests.support.receiver import SECRET, StubReceiver, receiving
 
 __all__ = ["curate"]
@@ -230,7 +230,8 @@ class TestNotArrived:
         assert len(stub.posts) == 1
 
 
-KILLED = """
+SCRIPT = "tests/e2e/jobs/choosy.py"
+SIGNALLED = """
 import os, signal, sys
 from tests.notify.test_runs import Copy
 class Copy(Copy):
@@ -238,58 +239,93 @@ class Copy(Copy):
         os.kill(os.getpid(), getattr(signal, sys.argv[4]))
         return batch
 Copy.__module__ = "tests.notify.test_runs"
-Copy(**{}).run(input=sys.argv[1], output=sys.argv[2], backend="inline", notify=sys.argv[3], handle_signals=True)
+Copy().run(input=sys.argv[1], output=sys.argv[2], backend="inline", notify=sys.argv[3], handle_signals=True)
 """
 
 
-class TestKilled:
-    def kill(self, source: Path, output: Path, url: str, how: str = "SIGKILL") -> int:
-        command = [sys.executable, "-c", KILLED, str(source), str(output), url, how]
-        root = Path(__file__).parents[2]
-        return subprocess.run(command, cwd=root, capture_output=True, timeout=NEVER_S, check=False).returncode
+def texts(folder: Path) -> Path:
+    for shard in range(3):
+        write_jsonl(folder / "in" / f"s{shard}.jsonl", [{"id": f"{shard}{n}", "text": "fine"} for n in range(3)])
+    return folder / "in"
 
-    def test_the_next_run_tells(self, stub: StubReceiver, tmp_path: Path) -> None:
-        """Of each that was killed, once; then of itself; and nothing more."""
-        source, output = inputs(tmp_path), tmp_path / "out"
-        for _ in range(2):
-            assert self.kill(source, output, stub.url) == -signal.SIGKILL
-        # The second one told of the first before it was killed too, or the third does.
-        ended = run_job(Copy(), source, output, notify=stub.url, clock=FakeClock(time.time() + 60))
-        run_job(Copy(), source, output, notify=stub.url)
-        killed, also, complete = sorted(stub.taken, key=lambda post: post["id"])
-        assert [killed["state"], also["state"], complete["state"]] == ["killed", "killed", "complete"]
-        assert complete["run_id"] == ended.run_id
-        assert also["told_by"] == ended.run_id
-        assert "Run it again to resume" in also["text"]
+
+def as_killed(output: Path, **more: Any) -> None:
+    """Leaves what a run leaves whose process was killed a moment ago."""
+    forget_ends(output)
+    (beat,) = output.glob("_curate/runs/*/heartbeat.json")
+    value = orjson.loads(beat.read_bytes())
+    beat.write_bytes(orjson.dumps(value | {"state": "running", "pid_started": "1", **more}))
+
+
+class TestKilled:
+    @pytest.mark.parametrize("points", [4, pytest.param(60, marks=pytest.mark.nightly)])
+    def test_at_any_operation_and_run_again(self, stub: StubReceiver, tmp_path: Path, points: int) -> None:
+        """Each run that began has one end, and no other run tells of it: told by itself, or by one after it."""
+        source = texts(tmp_path)
+        with Zygote(tmp_path / "zygote") as zygote:
+
+            def argv(output: Path) -> tuple[str, ...]:
+                where = ("--input", str(source), "--output", str(output), "--backend", "inline")
+                return (SCRIPT, *where, "--notify", stub.url)
+
+            last = len(zygote.operations(*argv(tmp_path / "whole")))
+            for number in range(points):
+                stub.posts.clear()
+                output, at = tmp_path / f"out-{number}", 1 + (2 * number + 1) * last // (2 * points)
+                for again in range(2):
+                    code = zygote.run(*argv(output), kill_operation=at + again, kill_when="after").code
+                    assert code in (-signal.SIGKILL, 0)
+                assert zygote.run(*argv(output)).code == 0
+                ended = zygote.run(*argv(output))
+                assert ended.code == 0, ended.err
+                begun = {path.parent.name for path in output.glob("_curate/runs/*/run.json")}
+                assert sorted(post["id"] for post in stub.taken) == sorted(f"{run_id}/end" for run_id in begun)
+                assert stub.states.count("complete") == 1
+                assert set(stub.states) <= {"complete", "killed"}
 
     def test_overwritten_by_the_next_run(self, stub: StubReceiver, tmp_path: Path) -> None:
         """What said that it was killed is removed by then."""
         source, output = inputs(tmp_path), tmp_path / "out"
-        self.kill(source, output, stub.url)
+        run_job(Copy(), source, output, notify=stub.url)
+        as_killed(output)
+        stub.posts.clear()
         run_job(Copy(), source, output, notify=stub.url, overwrite=True, yes=True)
         assert sorted(stub.states) == ["complete", "killed"]
 
-    def test_a_run_that_is_still_alive_is_not_told_of(self, stub: StubReceiver, tmp_path: Path) -> None:
+    def test_before_it_said_anything(self, stub: StubReceiver, tmp_path: Path) -> None:
+        """Of a job of several stages: its own record does not count shards."""
+        rows = api.range(20).random_shuffle(seed=1, num_shards=2)
+        rows.write_parquet(str(tmp_path / "out"), backend="inline", notify=stub.url)
+        as_killed(tmp_path / "out")
+        (beat,) = tmp_path.glob("out/_curate/runs/*/heartbeat.json")
+        beat.unlink()
+        (about,) = tmp_path.glob("out/_curate/runs/*/run.json")
+        value = orjson.loads(about.read_bytes())
+        about.write_bytes(orjson.dumps(value | {"pid_started": "1"}))
+        (event,) = marks.earlier_events(str(tmp_path / "out"), value["started"] + 1)
+        assert (event.run_id, event.state) == (value["run_id"], "killed")
+
+    def test_a_run_that_may_be_alive_is_not_told_of(self, stub: StubReceiver, tmp_path: Path) -> None:
         """What is unclear today is told by the next one."""
-        source, output = inputs(tmp_path), tmp_path / "out"
-        self.kill(source, output, stub.url)
-        (beat,) = output.glob("_curate/runs/*/heartbeat.json")
-        value = orjson.loads(beat.read_bytes())
-        clock = FakeClock(value["updated"] + HEARTBEAT_S)
-        beat.write_bytes(orjson.dumps(value | {"boot_id": "elsewhere"}))
-        assert marks.earlier_events(str(output), clock.now()) == []
-        clock.advance(3600.0)
-        (event,) = marks.earlier_events(str(output), clock.now())
+        output = tmp_path / "out"
+        run_job(Copy(), inputs(tmp_path), output, notify=stub.url)
+        now = FakeClock().now()
+        as_killed(output, boot_id="elsewhere", updated=now)
+        assert marks.earlier_events(str(output), now + HEARTBEAT_S) == []
+        (event,) = marks.earlier_events(str(output), now + 3600.0)
         assert event.state == "killed"
 
-    def test_interrupted(self, stub: StubReceiver, tmp_path: Path) -> None:
-        """By Ctrl-C, of which it tells itself; by SIGTERM, of which it or the next run tells."""
+    @pytest.mark.slow
+    def test_signals(self, stub: StubReceiver, tmp_path: Path) -> None:
+        """Of Ctrl-C the run tells itself; of SIGTERM, which leaves it two seconds, it or the next run does."""
         source, output = inputs(tmp_path), tmp_path / "out"
-        self.kill(source, output, stub.url, "SIGINT")
-        assert stub.states == ["interrupted"]
-        self.kill(source, output, stub.url, "SIGTERM")
-        run_job(Copy(), source, output, notify=stub.url)
-        assert stub.states == ["interrupted", "interrupted", "complete"]
+        root = Path(__file__).parents[2]
+        for how, states in (("SIGINT", ["interrupted"]), ("SIGTERM", ["interrupted", "interrupted", "complete"])):
+            command = [sys.executable, "-c", SIGNALLED, str(source), str(output), stub.url, how]
+            subprocess.run(command, cwd=root, capture_output=True, timeout=NEVER_S, check=False)
+            if how == "SIGTERM":
+                run_job(Copy(), source, output, notify=stub.url)
+            assert stub.states == states
 
 
 CLOCK = FakeClock()
