@@ -26,7 +26,7 @@ from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
 from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard, SliceKind
-from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
+from curate.units import ellipsize, format_bytes, format_count, format_duration, json_line, plain_line
 
 SHOWN_GROUPS = 20
 SHOWN_REASONS = 3
@@ -49,8 +49,13 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         return 0
     console = Console(highlight=False)
     line(console, Text.assemble((plain_line(found.job["job"]), "bold"), "  ", plain_line(root)))
-    retrying = read_status(output, SystemClock().now()).retrying
-    for one in _heading(failed, groups, retrying, everything=everything):
+    status = read_status(output, SystemClock().now())
+    if status.failed and not failed and not everything:
+        # It was killed before it wrote down why, or that was removed.
+        text = f"{format_count(status.failed, 'shard')} failed, and the ledger does not record why: run the job again"
+        line(console, Text(text, "red"))
+        return 0
+    for one in _heading(failed, groups, status.retrying, everything=everything):
         line(console, Text(one, "red" if failed else ""))
     for stage, group in pairs[:SHOWN_GROUPS]:
         line(console, Text())

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
-from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Liveness, first_look, read_heartbeats
+from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Liveness, ProcessState, first_look, read_heartbeats
 from curate.ledger.ledger import Ledger, open_ledger
+from curate.ledger.summary import RunState
 from curate.notify.message import END, KILLED, Event, of_beat, of_stall, stall_name
 from curate.notify.waiting import without_reason
 from curate.storage.local import remove_scratch
@@ -108,7 +109,8 @@ def earlier_events(output: str, now: float) -> list[Event]:
 
 
 def last_words(ledger: Ledger, run_ids: Collection[str]) -> list[Heartbeat]:
-    """Returns what runs last said of themselves; of one that was killed before it said anything, that it began."""
+    """Returns what runs last said of themselves; of one that was killed before it said anything, that it began, and of
+    one that was killed after it had completed the job, that it did."""
     beats = read_heartbeats(ledger, run_ids, begun=True)
     for run_id in set(run_ids) - {beat.run_id for beat in beats}:
         try:
@@ -118,7 +120,21 @@ def last_words(ledger: Ledger, run_ids: Collection[str]) -> list[Heartbeat]:
         shards = dict.fromkeys(("total", "done", "skipped", "running", "failed"), 0)
         if (beat := Heartbeat.of(run_id, {**value, "shards": shards})) is not None:
             beats.append(beat)
-    return beats
+    if not any(beat.running for beat in beats):
+        return beats
+    try:
+        summary = ledger.read_json(layout.SUMMARY)
+    except (ObjectNotFound, ConfigError):
+        return beats
+    return [_completed(beat, summary) if beat.run_id == summary.get("run_id") else beat for beat in beats]
+
+
+def _completed(beat: Heartbeat, summary: Mapping[str, Any]) -> Heartbeat:
+    if not beat.running or beat.process.state() is ProcessState.ALIVE:
+        return beat
+    shards = {**beat.shards, **summary.get("shards", {}), "running": 0, "failed": 0}
+    rows, counters = summary.get("rows", beat.rows), summary.get("counters", beat.counters)
+    return replace(beat, state=RunState.COMPLETE.value, shards=shards, rows=rows, counters=counters)
 
 
 def job_name(ledger: Ledger) -> str:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 from curate.log import get_logger
@@ -19,12 +20,11 @@ from curate.units import (
     format_count,
     format_duration,
     format_rate,
-    plain_line,
 )
 
 LOG_INTERVAL_S = 30.0
 NAME_COLUMNS = 26
-"""Columns for the name of an operator: what matters of it then fits into 80."""
+"""Columns for the name of a job, or of an operator: what matters of it, and a bar, then fit into 80."""
 RATE_SPAN_S = 10.0
 """Rows a second are those of the last so many seconds."""
 MOST_PART = 0.999
@@ -205,6 +205,13 @@ def _line(text: str) -> Any:
     return Text(escape_controls(text), no_wrap=True, overflow="ellipsis")
 
 
+def _wrapped(text: str) -> Any:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(escape_controls(text)), (0, 0, 0, 2))
+
+
 class Display(Protocol):
     """Shows progress somewhere."""
 
@@ -285,7 +292,7 @@ class LiveDisplay:
         # Rounded down: 100 % is said of nothing that is not done.
         now = {"completed": progress.part, "percent": int(100 * progress.part)}
         if self._task is None:
-            self._task = self._bar.add_task(plain_line(progress.job), total=1.0, shards="", **now)
+            self._task = self._bar.add_task(ellipsize(progress.job, NAME_COLUMNS), total=1.0, shards="", **now)
             self._live.start()
         if progress.stage != self._stage:
             self._begin(progress)
@@ -295,11 +302,14 @@ class LiveDisplay:
         lines.append(progress.speed())
         if progress.rows_running:
             lines.append(f"{format_count(progress.rows_running, 'row')} so far of running shards")
-        lines += [line for line in (progress.waits, progress.retrying) if line]
         found = progress.measured
+        operators: list[str] = []
         if found is not None and found.several:
-            lines += operator_lines(found, self._rates.look(time.monotonic(), found.operators))
-        self._live.update(Group(self._bar, *(_line(f"  {line}") for line in lines)))
+            operators += operator_lines(found, self._rates.look(time.monotonic(), found.operators))
+        # Why nothing moves is said whole: on which node, and for how long, stands at its end.
+        why = [_wrapped(line) for line in (progress.waits, progress.retrying) if line]
+        shown = [_line(f"  {line}") for line in lines], why, [_line(f"  {line}") for line in operators]
+        self._live.update(Group(self._bar, *chain.from_iterable(shown)))
 
     def _begin(self, progress: Progress) -> None:
         """Leaves a line about the stage before, if there is one, and goes on with the next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,12 @@ from curate.cli.status import show_job
 from curate.cli.terminal import prose, show
 from curate.observe.job import read_status
 from curate.observe.summary_text import render
+from tests.cli.running import Curate, curate
 from tests.notify.test_message import summary
 from tests.support.fakes import FakeClock
 from tests.support.ledgers import heartbeat, make_job
+
+__all__ = ["curate"]
 
 RUN = "20231114T210000Z-abc123"
 CLOCK = FakeClock()
@@ -138,6 +142,15 @@ def test_whole_counters_have_no_point(roots: dict[int, str], screen: Screen) -> 
     assert "counters  counter 0 = 0" in screen(roots[100], 200, 100)
     assert "          counter 11 = 135,795" in screen(roots[100], 200, 100)
     assert "  counter  half = 2" in render(summary()).splitlines()
+
+
+def test_failures_and_status_say_the_same(curate: Curate, tmp_path: Path) -> None:
+    """Where the ledger lacks what failed, as after a kill, it is not said that nothing has."""
+    root = f"{tmp_path}/out"
+    make_job(root, total=100, done=40, runs={RUN: beat(100, 40) | {"state": "failed"}})
+    assert "58 pending, 2 failed" in curate("status", root).out
+    said = "2 shards failed, and the ledger does not record why: run the job again"
+    assert curate("failures", root).out.splitlines()[1:] == [said]
 
 
 def test_sentences_are_wrapped_between_words() -> None:

@@ -51,6 +51,27 @@ def test_what_there_is_no_place_for_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     assert waits in shown.getvalue()
 
 
+def test_it_fits_80_columns_and_says_whole_why_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long name leaves room for the bar. On which node, and for how long, stands at the end of what it waits for."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stderr", shown := io.StringIO())
+    waits = "the last 3 shards; longest runs RC_2024-01.jsonl.gz-00012-of-00400 on worker-17.internal (for 12 min)"
+    retrying = "6 shards are being retried: service busy (HTTP 429 from https://scores/v1/score); next try in 20 s"
+    now = replace(progress(job="deduplicated_comments_of_2024_in_english"), waits=waits, retrying=retrying)
+    now = replace(now, rows_running=1)
+    display = LiveDisplay()
+    display.show(now)
+    display.close(now)
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(line.strip() for line in lines)
+    assert waits in text
+    assert retrying in text
+    assert "1 row so far" in text
+    assert any(line.count("\u2501") >= 10 for line in lines)
+
+
 def test_called_from_code_it_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither stream is touched."""
     display = NoDisplay()
