@@ -241,6 +241,24 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     made.close()
 
 
+def test_what_waits_for_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there are CPUs for it; what waits for a CPU waits for its turn."""
+    monkeypatch.setattr(machine, "cpus", lambda: 2.0)
+    monkeypatch.setattr(machine, "memory_limit", lambda: 8 << 30)
+    made = LocalBackend()
+    made.start(Resources())
+    made.load(Calling())
+    made.launch(0, [(time.sleep, NEVER_S)], 1, memory=6 << 30)
+    assert made.waits() == ""
+    made.launch(1, [(os.getpid,)], 1, memory=4 << 30)
+    assert made.waits() == "1 task waits for 4.00 GiB of memory; 2.00 GiB is free on this machine"
+    made.launch(2, [(os.getpid,)], 1, memory=3 << 30)
+    assert made.waits() == "2 tasks wait for 4.00 GiB of memory each; 2.00 GiB is free on this machine"
+    made.launch(3, [(time.sleep, NEVER_S)], 1)
+    assert made.waits() == ""
+    made.close()
+
+
 @pytest.fixture
 def with_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
     """One with eight CPUs and two GPUs."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from curate.errors import ObjectNotFound, TransientStorageError
 from curate.requests.retry import Retry
-from curate.requests.throttle import Bounds, Limiter, Window
+from curate.requests.throttle import Bounds, Limiter, Window, refusing
 from curate.storage.gcs import GCSStore
 from curate.storage.protocol import Outcome
 from curate.testing.clock import FakeClock
@@ -419,3 +419,17 @@ def test_a_server_that_takes_few_at_once_refuses_few(emulator: GcsEmulator) -> N
     limited, most = hammer("limited", Bounds(start=16))
     assert most <= 16 + 4
     assert limited < free / 4, (limited, free)
+
+
+def test_a_store_that_refuses_is_named_for_a_minute() -> None:
+    """In words that a screen shows; one that has not refused, or not lately, is not."""
+    clock = FakeClock()
+    limiter = Limiter(Bounds(start=16), clock)
+    assert limiter.refusing() == ""
+    with pytest.raises(TransientStorageError), limiter.request():
+        raise TransientStorageError("503")
+    said = "the store refuses or loses requests: 8 requests at once instead of 16"
+    assert limiter.refusing() == said
+    assert said in refusing()
+    clock.advance(61.0)
+    assert limiter.refusing() == ""

@@ -345,6 +345,23 @@ def test_stopped_it_launches_nothing_and_finishes_with_what_runs() -> None:
     assert driven.scheduler.unfinished == 100 - 15
 
 
+def test_which_shard_has_run_longest() -> None:
+    """Of those that can have a slot: since its task was last heard of, or began."""
+    driven = make(8, slots=2)
+    scheduler = driven.scheduler
+    first, second, queued, *_ = driven.launches
+    assert scheduler.longest() == (first.task, first.shards[0], 1000.0)
+    driven.now_s = 1005.0
+    driven.done(first, first.shards[0])
+    driven.ended(first)
+    assert scheduler.longest() == (second.task, second.shards[0], 1000.0)
+    driven.finish(second)
+    found = scheduler.longest()
+    assert found is not None
+    assert found[0] == queued.task
+    assert Scheduler([1], [1]).longest() is None
+
+
 def test_to_stop_twice_is_to_stop() -> None:
     """And before anything runs it is the end."""
     driven = make(3)
