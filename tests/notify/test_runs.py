@@ -249,9 +249,11 @@ def texts(folder: Path) -> Path:
     return folder / "in"
 
 
-def as_killed(output: Path, **more: Any) -> None:
-    """Leaves what a run leaves whose process was killed a moment ago."""
+def as_killed(output: Path, *, complete: bool = False, **more: Any) -> None:
+    """Leaves what a run leaves whose process was killed a moment ago; `complete`: after it had said that the job is."""
     forget_ends(output)
+    if not complete:
+        (output / layout.SUMMARY).unlink()
     (beat,) = output.glob("_curate/runs/*/heartbeat.json")
     value = orjson.loads(beat.read_bytes())
     beat.write_bytes(orjson.dumps(value | {"state": "running", "pid_started": "1", **more}))
@@ -291,6 +293,17 @@ class TestKilled:
         stub.posts.clear()
         run_job(Copy(), source, output, notify=stub.url, overwrite=True, yes=True)
         assert sorted(stub.states) == ["complete", "killed"]
+
+    def test_once_the_job_was_complete(self, stub: StubReceiver, tmp_path: Path) -> None:
+        """Nobody would tell that it is: the next run finds nothing to do."""
+        source, output = inputs(tmp_path), tmp_path / "out"
+        run_job(Copy(), source, output, notify=stub.url)
+        as_killed(output, complete=True, shards={"total": 2, "done": 1})
+        stub.posts.clear()
+        run_job(Copy(), source, output, notify=stub.url)
+        (post,) = stub.posts
+        assert (post["state"], post["summary"]["shards"]["done"]) == ("complete", 2)
+        assert "2 of 2 shards done; 20 rows in, 20 out" in post["text"]
 
     def test_before_it_said_anything(self, stub: StubReceiver, tmp_path: Path) -> None:
         """Of a job of several stages: its own record does not count shards."""
