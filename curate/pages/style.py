@@ -36,6 +36,9 @@ dl.facts div { min-width: 0; } dt { font-size: .875rem; } dd { margin: 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .925rem; margin: .5rem 0; }
 caption { text-align: left; padding: .25rem 0; }
+caption span { position: sticky; left: 0; display: inline-block; max-width: calc(100vw - 2rem);
+  overflow-wrap: anywhere; }
+.n + :not(.n) { padding-left: .75rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line);
   min-width: 6.5rem; max-width: 28rem; }
 thead th { color: var(--soft); font-weight: 600; overflow-wrap: normal; }
