@@ -16,6 +16,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.stages import StageReport, parse_stages
 from curate.tasks.books import Books
 from curate.tasks.parts import Part
+from curate.tasks.times import Times
 
 NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
@@ -98,6 +99,8 @@ class Heartbeat:
     """Storage calls of the run, its workers' included, by kind."""
     tries: int = 0
     """Attempts at shards that ended in it."""
+    times: Mapping[str, Times] = field(default_factory=dict)
+    """When attempts were at work, of each stage of a job of several, by key."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -134,6 +137,7 @@ class Heartbeat:
             tuple(one for one in at_hand if isinstance(one, int)) if isinstance(at_hand, list) else (),
             value.get("storage_calls", {}),
             value.get("tasks", {}).get("attempts", 0),
+            _times(value.get("times")),
         )
 
     @property
@@ -153,6 +157,13 @@ def _range(value: Any) -> tuple[float, float] | None:
         case [int() | float() as low, int() | float() as high]:
             return low, high
     return None
+
+
+def _times(value: Any) -> Mapping[str, Times]:
+    if not isinstance(value, Mapping):
+        return {}
+    found = {str(key): Times.parse(one) for key, one in value.items()}
+    return {key: one for key, one in found.items() if one is not None}
 
 
 def _part(value: Any) -> str:

@@ -58,6 +58,9 @@ figure svg { display: block; width: 100%; }
 .f-blue { fill: var(--blue); }
 .f-grey { fill: var(--grey); } .f-soft { fill: var(--mark); stroke: var(--blue); stroke-width: 1; }
 .s-bad { stroke: var(--bad); fill: none; stroke-width: 2; } .s-line { stroke: var(--grey); fill: none; }
+.s-mark { stroke: var(--text); stroke-width: 1; stroke-dasharray: 4 4; fill: none;
+  vector-effect: non-scaling-stroke; }
+.lanes { background: var(--panel); margin-top: 2px; }
 .s-limit { stroke: var(--warn); stroke-width: 2.5; }
 svg text { fill: var(--text); font: 12px system-ui, sans-serif; } svg .t { font-weight: 600; font-size: 13px; }
 svg.plan { width: auto; max-width: none; }
