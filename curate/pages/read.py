@@ -392,11 +392,18 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
 
 def _costs(timed: list[tuple[StageFailures, TimedFailures]], status: JobStatus, notes: list[str]) -> Any:
     remarks = []
-    if status.stages and status.state == COMPLETE and len(timed) < len(status.stages):
-        remarks.append("Slot-hours are those of the last stage: the events of earlier stages were removed with them.")
+    told = [times for run in status.runs for times in run.times.values()]
+    if told:
+        # Of all stages: the events of one go with it.
+        slot_s = sum(sum(times.amounts["slots"]) for times in told)
+    else:
+        slot_s = sum(total_seconds(found.attempts) for _, found in timed)
+        if status.stages and status.state == COMPLETE and len(timed) < len(status.stages):
+            remarks.append(
+                "Slot-hours are those of the last stage: the events of earlier stages were removed with them."
+            )
     if status.earlier_runs:
-        remarks.append(f"Requests are those of the newest {len(status.runs):,} runs.")
-    slot_s = sum(total_seconds(found.attempts) for _, found in timed)
+        remarks.append(f"{'Slot-hours and requests' if told else 'Requests'} are those of the newest runs.")
     return costs(slot_s, [run.calls for run in status.runs], _prices(notes), remarks)
 
 
