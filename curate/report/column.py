@@ -120,7 +120,7 @@ class Column:
             present = np.flatnonzero(values.is_valid().to_numpy())
             hashes = hashes[present]
         self.distinct.add(hashes)
-        self.frequent.add(hashes, lambda place: shown(values[int(present[place])].as_py()))
+        self.frequent.add(hashes, lambda place: shown(read(values[int(present[place])])))
 
     def merge(self, other: Self) -> None:
         """Takes in what another sketch of the column has seen."""
@@ -249,6 +249,20 @@ def _whole(values: pa.Array) -> npt.NDArray[Any]:
     wide = pa.uint64() if pa.types.is_uint64(values.type) else pa.int64()
     found: npt.NDArray[Any] = values.cast(wide).to_numpy(zero_copy_only=False)
     return found
+
+
+def read(value: pa.Scalar) -> Any:
+    """Returns a value of a column; of a text that is not UTF-8, what can be read of it.
+
+    >>> read(pa.scalar("a"))
+    'a'
+    """
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        if isinstance(value, pa.StringScalar | pa.LargeStringScalar | pa.StringViewScalar):
+            return value.as_buffer().to_pybytes().decode(errors="replace")
+        return f"a value of {value.type} that is not UTF-8"
 
 
 def shown(value: Any) -> Any:
