@@ -164,7 +164,7 @@ def _stages_over_time(told: Timeline) -> Html | None:
     if not told.stages:
         return None
     values = [[one.name, moment(one.start), moment(one.end), took(one.end - one.start)] for one in told.stages]
-    return table("When each stage was at work", ["stage", "from", "to", "time"], values, "...n")
+    return table("When each stage ran", ["stage", "from", "to", "time"], values, "...n")
 
 
 def _shares(told: Timeline) -> list[tuple[float, float]]:
@@ -181,7 +181,7 @@ def _over_time(told: Timeline, name: str, unit: str, values: Sequence[float], fi
         many = format_count(len(told.stages), "stage")
         lanes += [
             tag("span", many, class_="axis lane-name"),
-            charts.bars(many, "each at work in its time", _shares(told)),
+            charts.bars(many, "when each of them ran", _shares(told)),
         ]
     if name == "Slots in use":
         for what, marks, ink in (

@@ -275,6 +275,16 @@ class TestDamaged:
         assert [(one.who, one.command) for one in page.runs] == [("?", "")]
         assert any("cannot read the record of a run" in one for one in page.notes)
 
+    @pytest.mark.parametrize("times", [None, 3, {"": 3}, {"": {"start": "x"}}, {"no stage": {"start": 1, "span_s": 1}}])
+    def test_times_that_make_no_sense(self, jobs: Jobs, tmp_path: Path, times: Any) -> None:
+        """Then the time is that of the events that are there: of the last stage."""
+        copy = Path(shutil.copytree(jobs["staged"], tmp_path / "copy"))
+        [path] = copy.glob("_curate/runs/*/heartbeat.json")
+        path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"times": times}))
+        page = shown(copy)
+        assert page.time is not None
+        assert [one.name for one in page.time.stages] == ["stage 2 of 2: write"]
+
     def test_nothing_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(NoJobError, match="no curate job"):
             read_page(str(tmp_path), NOW)
