@@ -117,8 +117,8 @@ class TestTheTest:
 
     def test_requests_and_errors(self, bad: Any) -> None:
         assert bad.requests == ["http://evil.example/x"]
-        assert bad.console[0] == "error: no"
-        assert "nothing is not defined" in bad.console[1]
+        assert "error: no" in bad.console
+        assert any("nothing is not defined" in one for one in bad.console)
 
     @needs_axe
     def test_violations(self, bad: Any) -> None:
