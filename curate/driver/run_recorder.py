@@ -39,6 +39,7 @@ from curate.tasks.books import Books
 from curate.tasks.events import Launch, Outcome
 from curate.tasks.failure import FailureKind, ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
+from curate.tasks.times import Times
 
 LOOK_S = 1.0
 """How often it is looked at what the run waits for: a look counts the shards of the plan."""
@@ -93,11 +94,10 @@ class RunRecorder:
         """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
         self._state = RUNNING
         self._slots = 1
-        self._window = RateWindow()
-        self._pace = Pace()
+        self._window, self._pace = RateWindow(), Pace()
         self._shown_s = self._looked_s = started_s
         self._tries = TryLog(self.log)
-        self._retrying = Retrying()
+        self._retrying, self._times = Retrying(), Times(started)
         self._still = Standstill(clock, options.quiet_s, options.teller)
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.stage.operator.metered]
         operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
@@ -169,6 +169,7 @@ class RunRecorder:
             self._retrying.over(record.index)
             self.prepared.history.add(record.index, books)
             self.totals.shard_done(record)
+            self._times.done(self.clock.now(), record, int(self.prepared.plan.sizes[record.index]))
             if record.meters:
                 add_packed(self._gauge.meters, record.meters)
         if record.different:
@@ -198,6 +199,7 @@ class RunRecorder:
         shard = self.prepared.plan.shard(record.index)
         with self._lock:
             self.totals.add_calls(record)
+            self._times.failed(self.clock.now(), record, final=final)
             if outcome is Outcome.RETRY:
                 self._retrying.again(record.index, shard.id, failure, self.clock.monotonic())
             elif final:
@@ -376,14 +378,12 @@ class RunRecorder:
                 "rate": progress.rate,
                 "eta_seconds": middle(progress.eta_range_s),
                 "eta_range_seconds": progress.eta_range_s,
-                "failures": [
-                    {"error": group.error, "count": group.count, "shard": group.shard}
-                    for group in self.totals.failures()
-                ],
+                "failures": [{"error": one.error, "count": one.count, "shard": one.shard} for one in totals.failures()],
                 "storage_calls": self._calls().as_dict(),
                 **incomplete_as_dict(self.prepared.incomplete_input),
                 **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
                 **self._at_hand(),
+                **({} if self._at is None else {"times": self._times.as_dict()}),
                 **(progress.measured.as_dict() if progress.measured else {}),
                 **(self._still.as_dict() if self._state == RUNNING else {}),
             }
@@ -442,7 +442,7 @@ class RunRecorder:
         )
 
     def _books(self) -> Books:
-        """Returns the books of the whole job once it is done; until then, those of its last stage."""
+        # Those of the whole job once it is done; until then, those of its last stage.
         done = self.totals.job_done >= len(self.prepared.plan)
         return self.totals.books.after(self._earlier.books) if done and self._earlier else self.totals.books
 

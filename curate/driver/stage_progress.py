@@ -111,6 +111,8 @@ class JobProgress:
         self._clock = clock
         self._own_calls = calls
         self._stages = {one.key: one for one in stages}
+        self._times: dict[str, Any] = {}
+        """When attempts at shards of each stage were at work."""
         self.start_s = 0.0
         """Seconds that it took, before this began, to start what runs tasks."""
         self._began_s = clock.monotonic()
@@ -183,6 +185,7 @@ class JobProgress:
             # As it ended: so it is told of until another one begins.
             last = self._beat() | {"storage_calls": Calls().as_dict()}
             self._beat = lambda: last
+            self._times[key] = last.get("times", {})
         before = self._stages[key]
         now = summary.stages[-1] if summary.stages else report(before, summary)
         self._stages[key] = replace(now, seconds=(before.seconds or 0.0) + summary.seconds)
@@ -235,6 +238,7 @@ class JobProgress:
             },
             "stage": at,
             "stages": [one.as_dict() for one in {**self._stages, **now}.values()],
+            "times": {**self._times, **({at: beat["times"]} if "times" in beat else {})},
         }
 
     def _now(self, key: str, beat: dict[str, Any]) -> StageReport:

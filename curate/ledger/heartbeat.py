@@ -16,6 +16,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.stages import StageReport, parse_stages
 from curate.tasks.books import Books
 from curate.tasks.parts import Part
+from curate.tasks.times import Times
 
 NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
@@ -111,6 +112,8 @@ class Heartbeat:
     """When a shard last ended in it, or it began; None if it does not say."""
     no_progress_after_s: float = NO_PROGRESS_AFTER_S
     """After how long without one it says that it makes no progress."""
+    times: Mapping[str, Times] = field(default_factory=dict)
+    """When attempts were at work, of each stage of a job of several, by key."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -152,6 +155,7 @@ class Heartbeat:
             _text(value.get("waits_node")),
             _number(value.get("last_end")),
             _number(value.get("no_progress_after_s")) or NO_PROGRESS_AFTER_S,
+            _times(value.get("times")),
         )
 
     @property
@@ -209,6 +213,13 @@ def _number(value: Any) -> float | None:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _times(value: Any) -> Mapping[str, Times]:
+    if not isinstance(value, Mapping):
+        return {}
+    found = {str(key): Times.parse(one) for key, one in value.items()}
+    return {key: one for key, one in found.items() if one is not None}
 
 
 def _part(value: Any) -> str:

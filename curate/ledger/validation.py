@@ -28,7 +28,8 @@ def text(value: Any) -> bool:
 
 def whole(value: Any) -> bool:
     """Returns whether a value is a whole number that other programs can hold too."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+    # By its type: of events there are a hundred thousand, and what JSON says has no other ones.
+    return type(value) is int and -LARGEST <= value <= LARGEST
 
 
 def count(value: Any) -> bool:
@@ -38,7 +39,7 @@ def count(value: Any) -> bool:
 
 def number(value: Any) -> bool:
     """Returns whether a value is a number, and no infinite one."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (type(value) is float or type(value) is int) and math.isfinite(value)
 
 
 def moment(value: Any) -> bool:
@@ -48,7 +49,7 @@ def moment(value: Any) -> bool:
 
 def mapping(value: Any) -> bool:
     """Returns whether a value is a JSON object."""
-    return isinstance(value, Mapping)
+    return type(value) is dict or isinstance(value, Mapping)
 
 
 def one_part(value: Any) -> bool:
@@ -72,17 +73,17 @@ def many(check: Check) -> Check:
 
 def each(check: Check) -> Check:
     """Returns a check of each value of an object."""
-    return lambda value: isinstance(value, Mapping) and all(map(check, value.values()))
+    return lambda value: mapping(value) and all(map(check, value.values()))
 
 
 def fields(**checks: Check) -> Check:
     """Returns a check of an object: of these fields, those that are there."""
-    return lambda value: isinstance(value, Mapping) and not wrong(value, checks)
+    return lambda value: mapping(value) and not wrong(value, checks)
 
 
 def having(**checks: Check) -> Check:
     """Returns a check of an object that has all of these fields."""
-    return lambda value: isinstance(value, Mapping) and checks.keys() <= value.keys() and not wrong(value, checks)
+    return lambda value: mapping(value) and checks.keys() <= value.keys() and not wrong(value, checks)
 
 
 def wrong(value: Mapping[str, Any], checks: Mapping[str, Check]) -> str:

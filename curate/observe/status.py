@@ -14,6 +14,7 @@ from curate.notebook import html_facts
 from curate.observe.eta import middle
 from curate.observe.summary_text import rows_text
 from curate.tasks.books import Books, UpstreamBooks
+from curate.tasks.times import Times
 from curate.units import format_duration
 
 STALLED = "stalled"
@@ -43,6 +44,8 @@ class RunStatus:
     """Its storage calls, by kind."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     """How long it worked on each stage, by key."""
+    times: Mapping[str, Times] = field(default_factory=dict)
+    """When attempts were at work, of each stage of a job of several, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,8 @@ def run_status(beat: Heartbeat, now: float) -> RunStatus:
     took = {one.key: one.seconds for one in beat.stages if one.seconds is not None}
     where = process.host, process.pid, gone, beat.part
     done = beat.shards["done"]
-    return RunStatus(beat.run_id, state, beat.started, beat.updated, *where, done, beat.tries, beat.calls, took)
+    of_stages = took, beat.times
+    return RunStatus(beat.run_id, state, beat.started, beat.updated, *where, done, beat.tries, beat.calls, *of_stages)
 
 
 @dataclass(frozen=True, slots=True)

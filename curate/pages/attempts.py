@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,9 +16,10 @@ import numpy as np
 
 from curate.ledger.manifest import ShardPlan
 from curate.observe.failures import JobFailures
-from curate.pages.model import LETTERS, LongShard, Strip, Timeline
+from curate.pages.model import LETTERS, LongShard, StageSpan, Strip, Timeline
 from curate.tasks.events import Outcome
 from curate.tasks.failure import FailureKind
+from curate.tasks.times import MARKS, SUMS, Times
 from curate.units import ellipsize
 
 SPANS = 160
@@ -107,50 +108,93 @@ class TimedFailures(JobFailures):
         return self._noted.noting(super().outcomes())
 
 
-def together(stages: Sequence[Columns]) -> Columns:
-    """Returns the attempts of several stages as one; ranks are then of no use."""
-    return {name: np.concatenate([one[name] for one in stages]) for name in stages[0]}
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What was at work from when until when, as columns; what it read is spread over that time."""
+
+    name: str
+    """The stage that it is of; empty in a job that has one."""
+    begins: Any
+    ends: Any
+    slots: Any
+    """How many were at work at once."""
+    bytes: Any
+    rows: Any
+    marks: Mapping[str, Any]
+    """How many attempts ended as the marks of a timeline say, at the ends."""
+
+    def since(self, start_s: float) -> Work:
+        """Returns what ended at `start_s` or later."""
+        kept = self.ends >= start_s
+        marks = {name: counts[kept] for name, counts in self.marks.items()}
+        begins, ends, slots = self.begins[kept], self.ends[kept], self.slots[kept]
+        return Work(self.name, begins, ends, slots, self.bytes[kept], self.rows[kept], marks)
 
 
-def timeline(attempts: Columns, runs: Mapping[str, tuple[float, float]]) -> Timeline | None:
+def work_of(attempts: Columns, name: str = "") -> Work:
+    """Returns attempts as what was at work: one slot each."""
+    ends, seconds, outcome = attempts["end_s"], attempts["seconds"], attempts["outcome"]
+    done, lost = outcome == _DONE, attempts["lost"].astype(bool)
+    failed = (outcome == _FAILED) & ~lost
+    marks = {"retried": ~(done | failed | lost), "failed": failed, "lost": lost}
+    counted = {name: counts.astype(np.int64) for name, counts in marks.items()}
+    read = done * attempts["bytes"], done * attempts["rows_in"]
+    return Work(name, ends - seconds, ends, np.ones(len(ends)), *read, counted)
+
+
+def work_of_times(times: Times, name: str, until_s: float) -> Work:
+    """Returns what a heartbeat of `until_s` says of a stage as what was at work, span by span."""
+    amounts = {name: np.array(found) for name, found in times.amounts.items()}
+    used = sum(amounts.values()) > 0
+    begins = times.start + times.span_s * np.flatnonzero(used)
+    ends = np.minimum(begins + times.span_s, np.maximum(until_s, begins + LEAST_S))
+    slots, size, rows = (amounts[name][used] for name in SUMS)
+    marks = {name: amounts[name][used].astype(np.int64) for name in MARKS}
+    return Work(name, begins, ends, slots / (ends - begins), size, rows, marks)
+
+
+def timeline(works: Sequence[Work], runs: Mapping[str, tuple[float, float]]) -> Timeline | None:
     """Returns how the newest run went, with the runs that overlap it; None if no attempt has ended.
 
-    `runs` are start and end of each run.
+    `works` are those of its stages, `runs` start and end of each run.
     """
     start_s, end_s, names = _newest(runs)
-    shown = attempts["end_s"] >= start_s
-    if not shown.any():
-        start_s, names = -np.inf, ()
-        shown = np.ones(len(attempts["end_s"]), dtype=bool)
-    ends, seconds = attempts["end_s"][shown], attempts["seconds"][shown]
-    if not len(ends):
+    shown = [work.since(start_s) for work in works]
+    if not any(len(work.ends) for work in shown):
+        start_s, names, shown = -np.inf, (), list(works)
+    shown = [work for work in shown if len(work.ends)]
+    if not shown:
         return None
-    begins = ends - seconds
-    start_s = start_s if names else float(begins.min())
-    end_s = max(float(ends.max()), end_s if names else 0.0, start_s + 1.0)
+    start_s = start_s if names else min(float(work.begins.min()) for work in shown)
+    end_s = max(end_s if names else 0.0, start_s + 1.0, *(float(work.ends.max()) for work in shown))
     edges = np.linspace(start_s, end_s, SPANS + 1)
-    outcome, lost = attempts["outcome"][shown], attempts["lost"][shown].astype(bool)
-    # What a shard read is spread over the time that it took: a few large ones are no peaks.
-    pace = np.where(outcome == _DONE, 1.0, 0.0) / np.maximum(seconds, LEAST_S)
-    begins_work = ends - np.maximum(seconds, LEAST_S)
 
-    def rate(amount: Any) -> tuple[float, ...]:
-        return tuple(np.round(_in_spans(edges, begins_work, ends, pace * amount), 1).tolist())
+    def slots() -> Any:
+        return sum(_in_spans(edges, work.begins, work.ends, work.slots) for work in shown)
 
-    def marks(chosen: Any) -> tuple[int, ...]:
-        return tuple(np.histogram(ends[chosen], edges)[0].tolist())
+    def rate(amounts: Callable[[Work], Any]) -> tuple[float, ...]:
+        total = np.zeros(SPANS)
+        for work in shown:
+            # What a shard read is spread over the time that it took: a few large ones are no peaks.
+            took_s = np.maximum(work.ends - work.begins, LEAST_S)
+            total += _in_spans(edges, work.ends - took_s, work.ends, amounts(work) / took_s)
+        return tuple(np.round(total, 1).tolist())
+
+    def marks(name: str) -> tuple[int, ...]:
+        ends = np.concatenate([work.ends for work in shown])
+        weights = np.concatenate([work.marks[name] for work in shown])
+        return tuple(np.histogram(ends, edges, weights=weights)[0].astype(int).tolist())
 
     return Timeline(
-        start_s,
-        (end_s - start_s) / SPANS,
-        names,
-        tuple(np.round(_in_spans(edges, begins, ends, np.ones(len(ends))), 2).tolist()),
-        rate(attempts["bytes"][shown].astype(float)),
-        rate(attempts["rows_in"][shown].astype(float)),
-        marks((outcome != _DONE) & (outcome != _FAILED) & ~lost),
-        marks((outcome == _FAILED) & ~lost),
-        marks(lost),
+        *(start_s, (end_s - start_s) / SPANS, names, tuple(np.round(slots(), 2).tolist())),
+        *(rate(lambda work: work.bytes.astype(float)), rate(lambda work: work.rows.astype(float))),
+        *(marks("retried"), marks("failed"), marks("lost")),
+        tuple(_stage_span(work, start_s, end_s) for work in shown if work.name),
     )
+
+
+def _stage_span(work: Work, start_s: float, end_s: float) -> StageSpan:
+    return StageSpan(work.name, max(start_s, float(work.begins.min())), min(end_s, float(work.ends.max())))
 
 
 def _newest(runs: Mapping[str, tuple[float, float]]) -> tuple[float, float, tuple[str, ...]]:

@@ -35,13 +35,26 @@ def drawing(name: str, says: str, high: float, *shapes: object, wide: float = WI
     )
 
 
-def area(name: str, says: str, values: Sequence[float], fill: str) -> Html:
-    """Returns values over equal spans of time as an area, the largest at its full height."""
+def area(name: str, says: str, values: Sequence[float], fill: str, lines: Sequence[float] = ()) -> Html:
+    """Returns values over equal spans of time as an area, the largest at its full height; with lines across it at these
+    shares of the time."""
     most = max(values, default=0.0) or 1.0
     step = WIDE / max(1, len(values))
     points = [f"{number * step:.1f} {100 - 100 * value / most:.1f}h{step:.1f}" for number, value in enumerate(values)]
     path = f"M0 100L{'L'.join(points)}V100z"
-    return drawing(name, says, 100, tag("path", d=path, class_=fill), class_="plot")
+    across = "".join(f"M{WIDE * one:.1f} 0v100" for one in lines)
+    shapes = [tag("path", d=path, class_=fill), tag("path", d=across, class_="s-mark") if across else None]
+    return drawing(name, says, 100, shapes, class_="plot")
+
+
+def bars(name: str, says: str, spans: Sequence[tuple[float, float]]) -> Html:
+    """Returns spans of time, given as shares of all of it, one below the other in the order in which they come."""
+    high = 10 * len(spans)
+    shapes = [
+        f"M{WIDE * begin:.1f} {10 * at + 1}h{max(3.0, WIDE * (end - begin)):.1f}v8H{WIDE * begin:.1f}z"
+        for at, (begin, end) in enumerate(spans)
+    ]
+    return drawing(name, says, high, tag("path", d="".join(shapes), class_="f-blue"), class_="lanes", height=high)
 
 
 def lane(name: str, values: Sequence[int], fill: str) -> Html:

@@ -55,7 +55,7 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], n
         )
         for row in rows
     ]
-    inner = tag("table", tag("caption", caption), tag("thead", tag("tr", heads)), tag("tbody", body))
+    inner = tag("table", tag("caption", tag("span", caption)), tag("thead", tag("tr", heads)), tag("tbody", body))
     return tag("div", inner, class_="wide", role="region", aria_label=caption, tabindex=0)
 
 

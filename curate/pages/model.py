@@ -70,6 +70,15 @@ class BadRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StageSpan:
+    """When the attempts at the shards of a stage were at work, in seconds since 1970."""
+
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Slots in use, and what was done, over equal spans of time."""
 
@@ -88,6 +97,8 @@ class Timeline:
     failed: tuple[int, ...]
     lost: tuple[int, ...]
     """Tries whose node was lost."""
+    stages: tuple[StageSpan, ...] = ()
+    """Those of a job of several that were at work in this time, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

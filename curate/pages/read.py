@@ -22,7 +22,7 @@ from curate.objects.quarantine import Quarantined
 from curate.observe.failures import StageFailures, read_all_failures, replay_command, retry_command, shell_word
 from curate.observe.job import NoJobError, status_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
-from curate.pages.attempts import TimedFailures, longest, strip, timeline, together, total_seconds
+from curate.pages.attempts import TimedFailures, Work, longest, strip, timeline, total_seconds, work_of, work_of_times
 from curate.pages.costs import Prices, costs, read_prices
 from curate.pages.lineage import read_lineage
 from curate.pages.model import (
@@ -101,7 +101,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
         _head(last, status, bytes_out, now),
         books=_books(status, bytes_out),
         bad_rows=tuple(_bad_rows(last, status)),
-        time=timeline(together([found.attempts for _, found in timed]), ends),
+        time=timeline(_work(timed, status), ends),
         shards=strip(at.attempts, at.matched.done, at.failed) if len(at.plan) else None,
         longest=longest(at.attempts, at.plan, at.matched.done, at.failed),
         operators=_operators(status),
@@ -120,6 +120,19 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
         costs=_costs(timed, status, notes),
         notes=tuple(notes),
     )
+
+
+def _work(timed: list[tuple[StageFailures, TimedFailures]], status: JobStatus) -> list[Work]:
+    """Returns what was at work: of the stages of a job of several, what the newest runs say, if they do: events of a
+    stage go with it."""
+    if not status.stages:
+        return [work_of(found.attempts) for _, found in timed]
+    names = {one.key: _line(stage_title(status.stages, one.key)) for one in status.stages}
+    told = [(run, key, times) for run in status.runs for key, times in run.times.items() if key in names]
+    of_stages = [work_of_times(times, names[key], run.updated) for run, key, times in told]
+    if any(len(work.ends) for work in of_stages):
+        return of_stages
+    return [work_of(found.attempts, _line(one.text)) for one, found in timed]
 
 
 def _fields(one: StageFailures) -> dict[str, Any]:
@@ -380,11 +393,18 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
 
 def _costs(timed: list[tuple[StageFailures, TimedFailures]], status: JobStatus, notes: list[str]) -> Any:
     remarks = []
-    if status.stages and status.state == COMPLETE and len(timed) < len(status.stages):
-        remarks.append("Slot-hours are those of the last stage: the events of earlier stages were removed with them.")
+    told = [times for run in status.runs for times in run.times.values()]
+    if told:
+        # Of all stages: the events of one go with it.
+        slot_s = sum(sum(times.amounts["slots"]) for times in told)
+    else:
+        slot_s = sum(total_seconds(found.attempts) for _, found in timed)
+        if status.stages and status.state == COMPLETE and len(timed) < len(status.stages):
+            remarks.append(
+                "Slot-hours are those of the last stage: the events of earlier stages were removed with them."
+            )
     if status.earlier_runs:
-        remarks.append(f"Requests are those of the newest {len(status.runs):,} runs.")
-    slot_s = sum(total_seconds(found.attempts) for _, found in timed)
+        remarks.append(f"{'Slot-hours and requests' if told else 'Requests'} are those of the newest runs.")
     return costs(slot_s, [run.calls for run in status.runs], _prices(notes), remarks)
 
 

@@ -157,13 +157,32 @@ def time(page: Page) -> Html | None:
         ("Rows read", "rows per second", told.rows_per_s, "f-good", lambda value: f"{value:,.0f}/s"),
     ]
     shown = [_over_time(told, *one) for one in charts_of if any(one[2]) or one[0] == "Slots in use"]
-    return section("time", "Time", tag("p", " ".join(text), class_="soft"), shown)
+    return section("time", "Time", tag("p", " ".join(text), class_="soft"), shown, _stages_over_time(told))
+
+
+def _stages_over_time(told: Timeline) -> Html | None:
+    if not told.stages:
+        return None
+    values = [[one.name, moment(one.start), moment(one.end), took(one.end - one.start)] for one in told.stages]
+    return table("When each stage ran", ["stage", "from", "to", "time"], values, "...n")
+
+
+def _shares(told: Timeline) -> list[tuple[float, float]]:
+    """Returns when each stage was at work, as shares of all the time."""
+    whole_s = _whole_s(told)
+    return [((one.start - told.start) / whole_s, (one.end - told.start) / whole_s) for one in told.stages]
 
 
 def _over_time(told: Timeline, name: str, unit: str, values: Sequence[float], fill: str, shown: Any) -> Html:
     most, mean = max(values), sum(values) / len(values)
     says = f"{unit}: {shown(mean)} on average, {shown(most)} at most, over {took(_whole_s(told))}"
     lanes = []
+    if name == "Slots in use" and told.stages:
+        many = format_count(len(told.stages), "stage")
+        lanes += [
+            tag("span", many, class_="axis lane-name"),
+            charts.bars(many, "when each of them ran", _shares(told)),
+        ]
     if name == "Slots in use":
         for what, marks, ink in (
             ("tried again", told.retried, "f-warn"),
@@ -182,7 +201,7 @@ def _over_time(told: Timeline, name: str, unit: str, values: Sequence[float], fi
         tag(
             "div",
             tag("div", tag("span", shown(most)), tag("span", "0"), class_="up axis"),
-            charts.area(name, says, values, fill),
+            charts.area(name, says, values, fill, [begin for begin, _ in _shares(told)[1:]]),
             lanes,
             tag("div", moment(told.start), moment(end), class_="along axis"),
             class_="chart",

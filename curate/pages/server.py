@@ -1,4 +1,6 @@
-"""Serves pages of jobs to a browser on this machine: read anew for each request, and nothing is kept.
+"""Serves pages of jobs to a browser on this machine: made anew for each request, and nothing is written.
+
+Each request lists the outputs that it is about, and reads what is new in them: what was read before is remembered.
 
 The standard library's server is enough: one reader, a handful of addresses, no state. It listens on the loopback
 address alone. It answers only requests that name this machine as their host, so that no web page gets at it through a
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,9 +26,11 @@ from curate.observe.registry import list_jobs
 from curate.observe.status import JobStatus
 from curate.pages.document import document, index, refusal
 from curate.pages.known import look_at
-from curate.pages.metrics import CONTENT_TYPE, open_metrics
 from curate.pages.read import read_page
+from curate.pages.serve.metrics import CONTENT_TYPE, open_metrics
+from curate.pages.serve.remembered import Memory
 from curate.pages.shell import policy
+from curate.storage.open import wrap_stores
 from curate.storage.uris import normalise
 
 LOOPBACK = "127.0.0.1"
@@ -46,11 +51,18 @@ class PageServer(ThreadingHTTPServer):
         self.clock = clock
         # One page at a time: each may take a second of a core, and listens for what is logged while it is read.
         self.reading = threading.Lock()
+        self._remembering = ExitStack()
         try:
             super().__init__((LOOPBACK, port), _Handler)
         except OSError as error:
             given = option("port", ...)
             raise ConfigError(f"cannot listen on port {port} ({error.strerror}); choose another: {given}") from error
+        self._remembering.enter_context(wrap_stores(Memory().of))
+
+    def server_close(self) -> None:
+        """Stops listening, and forgets what was read."""
+        super().server_close()
+        self._remembering.close()
 
     @property
     def port(self) -> int:

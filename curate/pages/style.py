@@ -36,6 +36,9 @@ dl.facts div { min-width: 0; } dt { font-size: .875rem; } dd { margin: 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .925rem; margin: .5rem 0; }
 caption { text-align: left; padding: .25rem 0; }
+caption span { position: sticky; left: 0; display: inline-block; max-width: calc(100vw - 2rem);
+  overflow-wrap: anywhere; }
+.n + :not(.n) { padding-left: .75rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line);
   min-width: 6.5rem; max-width: 28rem; }
 thead th { color: var(--soft); font-weight: 600; overflow-wrap: normal; }
@@ -55,6 +58,9 @@ figure svg { display: block; width: 100%; }
 .f-blue { fill: var(--blue); }
 .f-grey { fill: var(--grey); } .f-soft { fill: var(--mark); stroke: var(--blue); stroke-width: 1; }
 .s-bad { stroke: var(--bad); fill: none; stroke-width: 2; } .s-line { stroke: var(--grey); fill: none; }
+.s-mark { stroke: var(--text); stroke-width: 1; stroke-dasharray: 4 4; fill: none;
+  vector-effect: non-scaling-stroke; }
+.lanes { background: var(--panel); margin-top: 2px; }
 .s-limit { stroke: var(--warn); stroke-width: 2.5; }
 svg text { fill: var(--text); font: 12px system-ui, sans-serif; } svg .t { font-weight: 600; font-size: 13px; }
 svg.plan { width: auto; max-width: none; }

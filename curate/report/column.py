@@ -43,15 +43,12 @@ class Leaf:
     """Number of the column, and of the field within each struct."""
     type: pa.DataType
 
-    def of(self, table: pa.Table) -> pa.Array:
-        """Returns its values; null where the struct is."""
-        column = table.column(self.path[0])
-        found = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        if isinstance(found, pa.ChunkedArray):
-            found = found.chunk(0) if found.num_chunks else pa.nulls(0, found.type)
+    def of(self, table: pa.Table) -> pa.ChunkedArray:
+        """Returns its values, in the chunks that they come in; null where the struct is."""
+        chunks = table.column(self.path[0]).chunks
         for place in self.path[1:]:
-            found = found.flatten()[place]
-        return found
+            chunks = [chunk.flatten()[place] for chunk in chunks]
+        return pa.chunked_array(chunks, self.type)
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
@@ -95,34 +92,35 @@ class Column:
         """Returns the sketch of a column without rows."""
         return cls(leaf.name, str(leaf.type), kind_of(leaf.type))
 
-    def add(self, values: pa.Array) -> None:
-        """Takes in further values."""
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Takes in further values. What is measured of them are numbers: texts are never copied to be together."""
         self.rows += len(values)
         self.nulls += values.null_count
-        values = _no_view(values)
-        if values.null_count:
-            values = values.drop_null()
-        if not len(values):
+        if len(values) == values.null_count:
             return
         if self.distinct is not None:
             self._compare(values)
-        plain = _plain(values)
-        numbers = _numbers(self.kind, plain)
+        plain = [_plain(chunk) for chunk in values.chunks if len(chunk) > chunk.null_count]
+        numbers = np.concatenate([_numbers(self.kind, chunk) for chunk in plain])
         self.numbers.add(numbers)
         if self.kind in ("date", "time"):
-            self.days.add(numbers // per_day(plain.type))
+            self.days.add(numbers // per_day(plain[0].type))
         if self.kind in ("text", "bytes"):
-            self.bytes += pc.sum(_byte_lengths(plain)).as_py()
+            self.bytes += sum(pc.sum(_byte_lengths(chunk)).as_py() or 0 for chunk in plain)
 
-    def _compare(self, values: pa.Array) -> None:
+    def _compare(self, values: pa.ChunkedArray) -> None:
         try:
             hashes, _ = digest_rows(pa.table({"value": values}), ["value"])
         except ConfigError:
             self.distinct = None
             return
         assert self.distinct is not None
+        present = np.arange(len(values))
+        if values.null_count:
+            present = np.flatnonzero(values.is_valid().to_numpy())
+            hashes = hashes[present]
         self.distinct.add(hashes)
-        self.frequent.add(hashes, lambda place: shown(values[place].as_py()))
+        self.frequent.add(hashes, lambda place: shown(read(values[int(present[place])])))
 
     def merge(self, other: Self) -> None:
         """Takes in what another sketch of the column has seen."""
@@ -191,7 +189,7 @@ def kind_of(type: pa.DataType) -> str:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Returns values without an encoding or an extension around them."""
+    """Returns values without an encoding or an extension around them, and no views, which Arrow does not measure."""
     while True:
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
@@ -199,6 +197,10 @@ def _plain(values: pa.Array) -> pa.Array:
             values = values.dictionary_decode()
         elif pa.types.is_run_end_encoded(values.type):
             values = pc.run_end_decode(values)
+        elif pa.types.is_string_view(values.type):
+            values = values.cast(pa.large_string())
+        elif pa.types.is_binary_view(values.type):
+            values = values.cast(pa.large_binary())
         else:
             return values
 
@@ -215,12 +217,15 @@ _DAY_MS = 86_400_000
 
 
 def _numbers(kind: str, values: pa.Array) -> npt.NDArray[Any]:
-    """Returns what of values without nulls is a number."""
+    """Returns what of values is a number, without nulls."""
     type = values.type
+    # Lengths before nulls go: to take these out of texts copies the texts.
     if kind == "text":
-        return _whole(pc.utf8_length(values))
+        return _whole(pc.utf8_length(values).drop_null())
     if kind == "bytes":
-        return _whole(_byte_lengths(values))
+        return _whole(_byte_lengths(values).drop_null())
+    if values.null_count:
+        values = values.drop_null()
     if kind == "list":
         # Of maps Arrow has no lengths.
         return np.diff(_whole(values.offsets)) if pa.types.is_map(type) else _whole(pc.list_value_length(values))
@@ -240,17 +245,24 @@ def _byte_lengths(values: pa.Array) -> pa.Array:
     return pc.binary_length(values)
 
 
-def _no_view(values: pa.Array) -> pa.Array:
-    """Returns texts or bytes that Arrow takes nulls out of, and measures: it does neither with views."""
-    if pa.types.is_string_view(values.type):
-        return values.cast(pa.large_string())
-    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
-
-
 def _whole(values: pa.Array) -> npt.NDArray[Any]:
     wide = pa.uint64() if pa.types.is_uint64(values.type) else pa.int64()
     found: npt.NDArray[Any] = values.cast(wide).to_numpy(zero_copy_only=False)
     return found
+
+
+def read(value: pa.Scalar) -> Any:
+    """Returns a value of a column; of a text that is not UTF-8, what can be read of it.
+
+    >>> read(pa.scalar("a"))
+    'a'
+    """
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        if isinstance(value, pa.StringScalar | pa.LargeStringScalar | pa.StringViewScalar):
+            return value.as_buffer().to_pybytes().decode(errors="replace")
+        return f"a value of {value.type} that is not UTF-8"
 
 
 def shown(value: Any) -> Any:

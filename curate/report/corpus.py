@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError, did_you_mean
-from curate.report.column import Column, Leaf, kind_of, leaves, shown
+from curate.report.column import Column, Leaf, kind_of, leaves, read, shown
 
 VERSION = 1
 """Part of the identity of a report's shards."""
@@ -146,7 +146,7 @@ class Sketcher:
             lengths += pc.fill_null(pc.utf8_length(plain), 0).to_numpy(zero_copy_only=False)
         rows = np.bincount(places, minlength=len(encoded.dictionary)).tolist()
         characters = np.bincount(places, weights=lengths, minlength=len(encoded.dictionary)).tolist()
-        for value, count, size in zip(encoded.dictionary.to_pylist(), rows, characters, strict=True):
+        for value, count, size in zip(map(read, encoded.dictionary), rows, characters, strict=True):
             key = None if value is None else str(shown(value))
             self.corpus._add(key, Source(count, int(size)))
         self.corpus._tell_apart()

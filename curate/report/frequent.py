@@ -34,12 +34,11 @@ class Frequent:
 
     def add(self, hashes: Words, value: Callable[[int], Any]) -> None:
         """Takes in values by their hashes; `value` returns that at a place, as JSON."""
-        keys, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-        self._take(keys, counts.astype(np.int64))
+        self._take(*_counted(np.sort(hashes)))
         top = self.keys[self._top()]
-        for key, place in zip(top.tolist(), np.searchsorted(keys, top).tolist(), strict=True):
-            if key not in self.values and place < len(keys) and keys[place] == key:
-                self.values[key] = value(int(first[place]))
+        for key in top.tolist():
+            if key not in self.values and len(places := np.flatnonzero(hashes == np.uint64(key))):
+                self.values[key] = value(int(places[0]))
         self._forget(top)
 
     def merge(self, other: Self) -> None:
@@ -56,10 +55,9 @@ class Frequent:
 
     def _take(self, keys: Words, counts: npt.NDArray[np.int64]) -> None:
         both = np.concatenate([self.keys, keys])
-        self.keys, places = np.unique(both, return_inverse=True)
-        totals = np.zeros(len(self.keys), np.int64)
-        np.add.at(totals, places, np.concatenate([self.counts, counts]))
-        self.counts = totals
+        # Stable: of two sorted runs that is one pass.
+        order = np.argsort(both, kind="stable")
+        self.keys, self.counts = _counted(both[order], np.concatenate([self.counts, counts])[order])
         if len(self.keys) > KEPT:
             self._keep(self._order()[:KEPT])
 
@@ -98,3 +96,14 @@ class Frequent:
         pairs: Sequence[tuple[int, Any]] = value["values"]
         keys, counts = np.array(value["keys"], np.uint64), np.array(value["counts"], np.int64)
         return cls(keys, counts, value["missed"], dict(pairs))
+
+
+def _counted(ordered: Words, counts: npt.NDArray[np.int64] | None = None) -> tuple[Words, npt.NDArray[np.int64]]:
+    """Returns the different ones of ordered hashes, and how often each is there: as often as it is, or as its `counts`
+    say."""
+    if not len(ordered):
+        return ordered, np.zeros(0, np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    if counts is None:
+        return ordered[starts], np.diff(starts, append=len(ordered))
+    return ordered[starts], np.add.reduceat(counts, starts)

@@ -68,7 +68,7 @@ def _books(report: Mapping[str, Any]) -> Html | None:
     most = max((count for _, count in parts), default=0) or 1
     told = table(
         f"The rows of {job['name']}, which is {job['state']}: in + created = out + dropped + quarantined",
-        ("", "rows", "share of those in"),
+        ("what", "rows", "share of the most"),
         ((name, f"{count:,}", share(name, count / most, "f-blue")) for name, count in parts),
         ".n",
     )
@@ -190,19 +190,20 @@ def _thresholds(one: Mapping[str, Any]) -> Html:
         )
         for bound in bounds
     )
-    told = table("Rows that another threshold would part", ("threshold", "at or above", "below", ""), rows, ".nn")
+    title = f"Rows that another threshold of {one['name']} would part"
+    told = table(title, ("threshold", "at or above", "below", "share"), rows, ".nn")
     return tag("details", tag("summary", "Other thresholds"), told)
 
 
 def _frequent(one: Mapping[str, Any]) -> Html:
     total = one["rows"] - one["nulls"]
     missed = one["frequent_missed"]
-    title = "The most frequent values" + (f"; a count may lack {missed:,}" if missed else "")
+    title = f"The most frequent values of {one['name']}" + (f"; a count may lack {missed:,}" if missed else "")
     rows = (
         (_value(value), f"{count:,}", share("share of rows", count / (total or 1), "f-blue"))
         for value, count in one["frequent"][:SHOWN_VALUES]
     )
-    told = table(title, ("value", "rows", ""), rows, ".n")
+    told = table(title, ("value", "rows", "share"), rows, ".n")
     return tag("details", tag("summary", title), told, open=one["frequent"][0][1] > total / 100)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from curate.report.column import Column
 from curate.report.corpus import Corpus, Source
 from curate.report.numbers import UNIT, Numbers, edges
@@ -177,8 +179,11 @@ def bars_of(bins: Mapping[int, int]) -> list[list[float]]:
 
 def kept_from(column: Column) -> list[list[float]]:
     """Returns how many rows have a score of at least so much: for each hundredth from 0 to 1."""
-    numbers = column.numbers
-    return [[at / 100, numbers.above(at / 100)] for at in range(100)]
+    counts = np.zeros(UNIT, np.int64)
+    for one, count in column.numbers.unit.items():
+        counts[one] = count
+    above = np.cumsum(counts[::-1])[::-1]
+    return [[at / 100, int(above[at * UNIT // 100])] for at in range(100)]
 
 
 def _frequent(column: Column) -> list[list[Any]]:

@@ -107,10 +107,6 @@ class Numbers:
             middle = math.floor(middle) if low >= 0 else math.ceil(middle)
         return min(max(middle, self.least), self.greatest)
 
-    def above(self, bound: float) -> int:
-        """Returns how many thousandths between 0 and 1 begin at or above `bound`, in numbers."""
-        return sum(count for one, count in self.unit.items() if one >= round(bound * UNIT))
-
     def as_dict(self) -> dict[str, Any]:
         """Returns it as JSON values."""
         return {

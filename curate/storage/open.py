@@ -39,13 +39,15 @@ def open_store(uri: str, scratch: str | None = None) -> Store:
 
 @contextlib.contextmanager
 def wrap_stores(wrap: Callable[[Store], Store]) -> Iterator[None]:
-    """Makes `open_store` return what `wrap` makes of each store while the block lasts.
+    """Makes `open_store` return what `wrap` makes of each store, or of what a block around this one makes of it, while
+    the block lasts.
 
-    The seam for tests (see `curate.testing`), and with the environment variable for processes that tests start the only
-    one: nothing else in curate knows of faults.
+    For what serves pages, which remembers what it has read; and the seam for tests (see `curate.testing`), with the
+    environment variable for processes that tests start: nothing else in curate knows of faults.
     """
     global _wrap
-    before, _wrap = _wrap, wrap
+    before = _wrap
+    _wrap = wrap if before is None else lambda store: wrap(before(store))
     try:
         yield
     finally:

@@ -6,8 +6,9 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,24 @@ def once(folder: Path, make: Callable[[], None]) -> Path:
         make()
         made.touch()
     return folder
+
+
+def environment(folder: Path, name: str, requirements: Sequence[str]) -> Path:
+    """Makes a virtual environment for a rival, unless there is one; returns its Python."""
+    python = folder / "bin" / "python"
+
+    def make() -> None:
+        click.echo(f"making a virtual environment for {name} in {folder}")
+        for command in (
+            [sys.executable, "-m", "venv", str(folder)],
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+
+    once(folder, make)
+    return python
 
 
 def small_files(folder: Path, count: int) -> Path:

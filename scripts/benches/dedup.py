@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ import pyarrow.parquet as pq
 
 import curate
 
-from .common import Check, Report, Runs, expect, once, warm_ray
+from .common import Check, Report, Runs, environment, expect, once, warm_ray
 from .exchange import runs_folder
 from .map import CODEC, complete, judge, show
 
@@ -174,24 +173,6 @@ def deduplicated(documents: int, *, near: bool) -> Check:
 # datatrove
 
 
-def environment(folder: Path) -> Path:
-    """Makes a virtual environment with datatrove, unless there is one; returns its Python."""
-    python = folder / "bin" / "python"
-
-    def make() -> None:
-        click.echo(f"making a virtual environment for datatrove {DATATROVE} in {folder}")
-        for command in (
-            [sys.executable, "-m", "venv", str(folder)],
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-
-    once(folder, make)
-    return python
-
-
 @dataclass
 class Rival:
     """datatrove, and what its stages took."""
@@ -269,7 +250,7 @@ def measure_dedup(report: Report, scratch: Path, kinds: Sequence[str], documents
     """Measures these kinds of deduplication, all on one Ray."""
     import ray
 
-    python = environment(scratch / f"datatrove-{DATATROVE}")
+    python = environment(scratch / f"datatrove-{DATATROVE}", f"datatrove {DATATROVE}", REQUIREMENTS)
     few = min(documents, WARM_UP_DOCUMENTS)
     small, source = (corpus_files(scratch / f"corpus-{size}", size) for size in (few, documents))
     warm_ray()

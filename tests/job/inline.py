@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.clock import Clock
 from curate.errors import ConfigError
 from curate.graph.entry import run
 from curate.job.job import Job
@@ -24,7 +25,7 @@ from tests.support.fakes import FakeClock
 Rows = Sequence[Mapping[str, Any]]
 
 
-def run_job(job: Job, source: Any, output: Any, *, clock: FakeClock | None = None, **options: Any) -> Summary:
+def run_job(job: Job, source: Any, output: Any, *, clock: Clock | None = None, **options: Any) -> Summary:
     """Runs a job inline. Backoff takes no time."""
     checked = job.options(input=source, output=output, backend="inline", **options)
     return run(job.spec(), checked, clock=clock or FakeClock())

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import curate
+from curate.clock import Clock
 from curate.job.job import Job
 from curate.job.params import param
 from curate.ledger import layout
@@ -65,19 +66,19 @@ class Hostile(Job):
         return batch[3:]
 
 
-def finished(folder: Path) -> str:
+def finished(folder: Path, clock: Clock | None = None) -> str:
     """Makes a job that is complete."""
     for shard in range(SHARDS):
         write_jsonl(folder / "in" / f"s{shard}.jsonl", numbered(10 * shard, 10 * shard + 10))
-    assert run_job(Tenths(), folder / "in", folder / "out").state == "complete"
+    assert run_job(Tenths(), folder / "in", folder / "out", clock=clock).state == "complete"
     return str(folder / "out")
 
 
-def failed(folder: Path) -> str:
+def failed(folder: Path, clock: Clock | None = None) -> str:
     """Makes a job of which one shard failed."""
     for shard in range(SHARDS):
         write_jsonl(folder / "in" / f"s{shard}.jsonl", numbered(10 * shard, 10 * shard + 10))
-    assert run_job(Poisoned(), folder / "in", folder / "out").state == "failed"
+    assert run_job(Poisoned(), folder / "in", folder / "out", clock=clock).state == "failed"
     return str(folder / "out")
 
 

@@ -100,7 +100,7 @@ OF_HTML = (
     "html head meta title style body header main nav footer section article h1 h2 h3 p ul li dl div dt dd a span "
     "strong code pre table caption thead tbody tr th td figure figcaption progress time details summary script"
 )
-ALLOWED = {*OF_HTML.split(), "svg", "desc", "path", "rect", "text"}
+ALLOWED = {*OF_HTML.split(), "svg", "desc", "path", "rect", "text", "i"}
 
 
 class TestReadable:

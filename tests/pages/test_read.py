@@ -16,10 +16,14 @@ import curate
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
+from curate.ledger.stages import StageReport
 from curate.observe.job import NoJobError
 from curate.pages.document import document
 from curate.pages.model import Page
 from curate.pages.read import DAMAGED, read_page
+from curate.tasks.books import Books
+from curate.tasks.failure import Failure, FailureKind, ShardRecord
+from curate.tasks.times import Times
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.pages.samples import NOW, RUN, Tenths
 from tests.support.ledgers import heartbeat, make_job, segment
@@ -85,6 +89,38 @@ class TestNumbers:
         assert sum(time.rows_per_s) * time.span_s == pytest.approx(page.head.rows["in"], rel=0.02)
         assert (sum(time.lost), sum(time.failed), sum(time.retried)) == (50, 2, 0)
         assert costs.requests == page.runs[0].calls
+
+    def test_time_covers_all_stages(self, jobs: Jobs) -> None:
+        """Also of those that were removed when the job was complete, as the newest run's heartbeat has it."""
+        page = read_page(jobs["staged"], NOW)
+        time = page.time
+        assert time is not None
+        assert [one.name for one in time.stages] == [
+            "stage 1 of 2: random_shuffle(seed=1): map", "stage 2 of 2: write",
+        ]  # fmt: skip
+        assert time.stages[0].start < time.stages[1].start <= time.stages[1].end <= time.start + 160 * time.span_s
+        rows = sum(one.rows_in for one in page.books)
+        assert sum(time.rows_per_s) * time.span_s == pytest.approx(rows, rel=0.05)
+
+    def test_time_of_a_stage_that_is_at_work(self, tmp_path: Path) -> None:
+        """What it has lost and tried again is known where its own ledger is not: on another machine's disk."""
+        times = Times(NOW - 600, 10.0)
+        for at, (seconds, rows) in enumerate([(100.0, 1_000), (200.0, 2_000)]):
+            end_s = NOW - 400 + 100 * at
+            times.done(end_s, ShardRecord(at, seconds, books=Books(rows_in=rows)), 10 * rows)
+        times.failed(NOW - 450, ShardRecord(3, 5.0, Failure(FailureKind.LOST, "node lost")), final=False)
+        stages = [StageReport("0a", "sort: map", state="running", total=9, done=2), StageReport("", "write", ("0a",))]
+        told = {"stage": "0a", "stages": [one.as_dict() for one in stages], "times": {"0a": times.as_dict()}}
+        beat = heartbeat("running", started=NOW - 600, updated=NOW - 3, shards={"total": 9, "done": 2}, **told)
+        make_job(str(tmp_path), total=0, done=0, runs={RUN: beat}, stages=[one.planned() for one in stages])
+        time = read_page(str(tmp_path), NOW).time
+        assert time is not None
+        assert [(one.name, one.start, one.end) for one in time.stages] == [
+            ("stage 1 of 2: sort: map", NOW - 500, NOW - 300)
+        ]
+        assert (sum(time.lost), sum(time.retried), sum(time.failed)) == (1, 0, 0)
+        assert sum(time.rows_per_s) * time.span_s == pytest.approx(3_000, rel=0.02)
+        assert sum(time.slots) * time.span_s == pytest.approx(305, rel=0.02)
 
     def test_what_a_run_says_is_there(self, jobs: Jobs) -> None:
         page = read_page(jobs["running"], NOW)
@@ -238,6 +274,16 @@ class TestDamaged:
         page = shown(copy)
         assert [(one.who, one.command) for one in page.runs] == [("?", "")]
         assert any("cannot read the record of a run" in one for one in page.notes)
+
+    @pytest.mark.parametrize("times", [None, 3, {"": 3}, {"": {"start": "x"}}, {"no stage": {"start": 1, "span_s": 1}}])
+    def test_times_that_make_no_sense(self, jobs: Jobs, tmp_path: Path, times: Any) -> None:
+        """Then the time is that of the events that are there: of the last stage."""
+        copy = Path(shutil.copytree(jobs["staged"], tmp_path / "copy"))
+        [path] = copy.glob("_curate/runs/*/heartbeat.json")
+        path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"times": times}))
+        page = shown(copy)
+        assert page.time is not None
+        assert [one.name for one in page.time.stages] == ["stage 2 of 2: write"]
 
     def test_nothing_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(NoJobError, match="no curate job"):

@@ -417,6 +417,23 @@ def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
 
 
 @pytest.mark.slow
+def test_report_at_a_tiny_size(tmp_path: Path) -> None:
+    """curate and DuckDB count the same rows; data-juicer, which takes an environment of its own, is left out."""
+    code, said = bench("report", "--no-rivals", "--megabytes", "1", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count("MB/s a core") == 2
+    assert code == int("MISSED" in said)
+
+
+@pytest.mark.slow
+def test_page_at_a_tiny_size(tmp_path: Path) -> None:
+    """Its size, time and memory are judged; made again, it costs a listing of the output, and one of known jobs."""
+    code, said = bench("page", "--shards", "30", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count("(target <= ") == 3
+    assert "made again, {'list': 2, " in said
+    assert code == int("MISSED" in said)
+
+
+@pytest.mark.slow
 @pytest.mark.ray_lane
 def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
     """The bare loop and curate, on Ray and in worker processes, copy the same rows; a finished job is run again."""

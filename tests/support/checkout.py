@@ -42,13 +42,29 @@ class Checkout:
         self.root = root
         (root / "bin").mkdir(parents=True)
         (root / "scripts").mkdir()
-        for name in ("venv.sh", "in_venv.py", "test", "demo"):
+        for name in ("venv.sh", "in_venv.py", "browser.sh", "test", "demo"):
             shutil.copy(SCRIPTS / name, root / "scripts")
+        shutil.copytree(SCRIPTS / "browser", root / "scripts" / "browser")
+        for name in ("chromium", "apt-get", "npm"):
+            self.stand_in(name)
         (root / "requirements.lock").write_text("one==1\n")
         (root / "scripts" / "requirements-extras.lock").write_text("one==1\n")
         for name in ("python3.11", "python3.12", "python3.13", "python3"):
             (root / "bin" / name).write_text(STAND_IN.replace("ROOT", str(root)).replace("PYTHON", sys.executable))
             (root / "bin" / name).chmod(0o755)
+
+    def stand_in(self, name: str, text: str = "") -> None:
+        """Puts a program on PATH that notes its calls in `installs`, and does what the text of a script says."""
+        path = self.root / "bin" / name
+        path.write_text(f'#!/bin/bash\necho "{name} $*" >>{self.root}/installs\n{text}\n')
+        path.chmod(0o755)
+
+    def installs(self) -> list[str]:
+        """Returns what the stand-ins of programs that install were called with, since they were last asked."""
+        path = self.root / "installs"
+        found = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
 
     def hold(self) -> None:
         """Has pytest go on until it is interrupted; each says that it has begun in a file `hold.<process>`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -39,6 +39,7 @@ def make_job(
     runs: Mapping[str, Mapping[str, Any]] | None = None,
     summary: bool = False,
     job: str = "toxicity",
+    stages: Sequence[Mapping[str, Any]] = (),
 ) -> Ledger:
     """Writes a job of `total` shards, the first `done` of them with an output, and returns its ledger.
 
@@ -56,6 +57,7 @@ def make_job(
             "parameters": {},
             "code_digest": "",
             "suffix": SUFFIX,
+            **({"stages": stages} if stages else {}),
         },
     )
     ids = [f"s{number:07d}" for number in range(total)]
