@@ -140,16 +140,13 @@ def line_feeds(encoding: str) -> bool:
 
 
 def _split(name: str) -> tuple[str, Format | None, Codec | None]:
-    lower = name.lower()
-    codec = None
-    for suffix, found in _CODECS.items():
-        if lower.endswith(suffix):
-            codec, name, lower = found, name[: -len(suffix)], lower[: -len(suffix)]
-            break
-    for suffix, format in _FORMATS.items():
-        if lower.endswith(suffix):
-            return name[: -len(suffix)], format, codec
-    return name, None, codec
+    before, dot, suffix = name.rpartition(".")
+    codec = _CODECS.get(dot + suffix.lower())
+    if codec is not None:
+        name = before
+        before, dot, suffix = name.rpartition(".")
+    format = _FORMATS.get(dot + suffix.lower())
+    return name if format is None else before, format, codec
 
 
 def detect(uri: str, how: ReadAs | None = None) -> Encoding:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import rechunk
 from curate.arrow.schema import conform
+from curate.arrow.sizes import per_schema
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, Format, ReadAs, detect, stem
@@ -193,10 +194,16 @@ def read(
     _check_slice(object, encoding, kind)
     how = encoding.how
     of_file = file_columns(how).names
-    inside = pa.schema([field for field in schema if field.name not in of_file])
+    # One object for all shards: what is known of a schema is kept by the object.
+    inside = pa.schema([field for field in schema if field.name not in of_file]) if of_file else _fields_of(schema)
     found = _read(store, object, encoding, kind, start, stop, inside, on_bad_row, on_blank_line)
     rows = rechunk(found, batch_rows)
     return rows if len(inside) == len(schema) else filled_in(object.uri, rows, all_nullable(schema), how)
+
+
+@per_schema
+def _fields_of(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(list(schema))
 
 
 def _read(

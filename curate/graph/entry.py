@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from curate.backends.choose import Ask, Chosen
 from curate.clock import Clock, SystemClock
@@ -20,14 +21,29 @@ from curate.runtime.protocol import Backend
 from curate.stage.stage import Stage
 
 
-def dry_run(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
-    """Returns what a run would start from, and in words what it would do. Writes nothing, starts nothing, waits not.
+class DryRun(NamedTuple):
+    """What a run would do."""
+
+    prepared: Prepared
+    """What it would start from."""
+    text: str
+    """In words."""
+    chosen: Chosen
+    """Where its tasks would run."""
+
+
+def dry_run(stage: Stage, options: RunOptions) -> DryRun:
+    """Returns what a run would do. Writes nothing, starts nothing, waits not.
 
     Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
     """
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
-    return dry.dry_run(stage, replace(options, backend=Chosen.of(options.backend, asks_of(stage)).name))
+    chosen = Chosen.of(options.backend, asks_of(stage))
+    prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name))
+    if len(prepared.todo):
+        text += f"\nbackend  {chosen.name}{f': {chosen.why}' if chosen.why else ''}"
+    return DryRun(prepared, text, chosen)
 
 
 def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None) -> Summary:

@@ -158,7 +158,7 @@ def _dry_run(stage: Stage, options: RunOptions, *, as_json: bool) -> str | bytes
     """Returns what a run would do. Writes nothing, starts nothing."""
     from curate.graph.entry import dry_run
 
-    prepared, text = dry_run(stage, options)
+    prepared, text, chosen = dry_run(stage, options)
     if not as_json:
         return text
     total, run = len(prepared.scope), len(prepared.todo)
@@ -169,6 +169,7 @@ def _dry_run(stage: Stage, options: RunOptions, *, as_json: bool) -> str | bytes
         "inputs": len(prepared.inputs.table),
         "shards": {"total": total, "skipped": total - run, "run": run, "stale": len(prepared.stale)},
         "remove": len(prepared.uncommitted.remove or ()),
+        "backend": {"name": chosen.name, "reason": chosen.why},
     }
     return json_line(value)
 

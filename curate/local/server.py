@@ -49,8 +49,14 @@ FREED_S = 1.0
 """How long the memory of a worker that was killed may take to be free, before another one is killed."""
 _PARENT_DEATH = 1
 """PR_SET_PDEATHSIG"""
-QUIET = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OPENBLAS_NUM_THREADS": "1"}
-"""Keeps Arrow and numpy from starting threads when they are imported."""
+SET_UP = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MIMALLOC_PURGE_DELAY": "10000",
+}
+"""Keeps Arrow and numpy from starting threads when they are imported; and makes Arrow give back memory that it does not
+need ten seconds later (mimalloc: milliseconds), not one. Where CPUs are busy, a shard takes as long, and the next one
+would have the kernel clear all of its memory anew: a third of the faults of a sort, and a tenth of its CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +260,13 @@ class _Server:
 def import_modules(names: list[str]) -> list[str]:
     """Imports modules, as far as that works; returns the threads that this process has beside the one that runs."""
     before = dict(os.environ)
-    for name, value in QUIET.items():
+    for name, value in SET_UP.items():
         os.environ.setdefault(name, value)
     for name in names:
         # A worker that needs it raises what it raises.
         with contextlib.suppress(BaseException):
             importlib.import_module(name)
-    for name in QUIET:
+    for name in SET_UP:
         if name not in before:
             os.environ.pop(name, None)
     gc.collect()

@@ -12,6 +12,7 @@ import importlib
 import math
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -29,6 +30,8 @@ from curate.runtime.worker import guarded, in_batches, traced_end
 
 WATCH_S = 0.5
 """How often a worker sees whether its server lives, where the kernel does not end it with that."""
+IDLE_S = 1.0
+"""How long a worker has nothing to do before it gives back memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +165,19 @@ def work(link: socket.socket, server: int) -> None:
     worker = _Worker(link, setup)
     try:
         while not worker.retires:
-            worker.run(wire.receive(link))
+            worker.run(_next_work(link))
     except EOFError:
         return
+
+
+def _next_work(link: socket.socket) -> Work:
+    """Waits for a task. When none has come for a while, gives back the memory that Arrow keeps for one."""
+    ready = select.poll()
+    ready.register(link, select.POLLIN)
+    if not ready.poll(IDLE_S * 1000) and (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    work: Work = wire.receive(link)
+    return work
 
 
 class _Worker:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -104,37 +104,59 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
 
 
+_measured: tuple[Callable[[], Any], int] = (lambda: None, 0)
+"""The table that was measured last, if it is still there, and its bytes."""
+
+
+def _size_bytes(table: Any) -> int:
+    """Returns the bytes of a table. What one operator gave, the next is given: it is measured once."""
+    global _measured
+    if not isinstance(table, pa.Table):
+        return int(table.nbytes)
+    last, size_bytes = _measured
+    if last() is not table:
+        size_bytes = int(table.nbytes)
+        _measured = weakref.ref(table), size_bytes
+    return size_bytes
+
+
 def record_input(meter: Meter, table: pa.Table) -> None:
     """Books a table that an operator was given."""
     meter.batches += 1
     meter.rows_in += table.num_rows
-    meter.bytes_in += table.nbytes
+    meter.bytes_in += _size_bytes(table)
 
 
 def record_output(meter: Meter, table: pa.Table) -> None:
     """Books a table that an operator gave."""
-    size_bytes = table.nbytes
+    size_bytes = _size_bytes(table)
     meter.tables += 1
     meter.rows_out += table.num_rows
     meter.bytes_out += size_bytes
     meter.largest_bytes = max(meter.largest_bytes, size_bytes)
 
 
-@contextmanager
-def timed(meter: Meter) -> Iterator[None]:
-    """Books the time that the block takes."""
-    wall_s, cpu_s = time.perf_counter(), time.thread_time()
-    try:
-        yield
-    finally:
-        meter.wall_s += time.perf_counter() - wall_s
-        meter.cpu_s += time.thread_time() - cpu_s
+class Timed:
+    """Books the time that its block takes."""
+
+    # Not made of a generator: there are five for each shard, however small.
+    __slots__ = ("_cpu_s", "_meter", "_wall_s")
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._meter.wall_s += time.perf_counter() - self._wall_s
+        self._meter.cpu_s += time.thread_time() - self._cpu_s
 
 
 def reading(batches: Iterator[Any], meter: Meter) -> Iterator[Any]:
     """Yields batches, and books what it takes to make them."""
     while True:
-        with timed(meter):
+        with Timed(meter):
             batch = next(batches, None)
         if batch is None:
             return

@@ -34,9 +34,17 @@ class Retry:
     """Upper bound of every wait."""
     stall_s: float = 60.0
     """An attempt that receives nothing for this many seconds has failed."""
+    first_answer_s: float = 15.0
+    """The same for one that sends nothing to a place that has never answered: what takes connections there may be
+    another service, which waits for something else."""
     slow_bytes_per_s: int = 64 << 10
     """An attempt that moves fewer bytes a second than this has failed too: see `attempt_s`."""
     clock: Clock = field(default_factory=SystemClock)
+
+    def silence_s(self, place: Place, sent_bytes: int) -> float:
+        """Returns how long an attempt waits for the first byte, or the next, that has so many bytes to send."""
+        is_first_look = place not in REACHED and not sent_bytes
+        return min(self.first_answer_s, self.stall_s) if is_first_look else self.stall_s
 
     def attempt_s(self, moved_bytes: int) -> float:
         """Returns how long an attempt may take that has moved so many bytes so far.

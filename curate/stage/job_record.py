@@ -38,17 +38,18 @@ class JobRecord:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
 
+    fingerprint: str = field(init=False, compare=False)
+    """16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
+
+    def __post_init__(self) -> None:
+        canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
+        object.__setattr__(self, "fingerprint", hashlib.sha256(canonical).hexdigest()[:16])
+
     def of_stage(self, identity: Mapping[str, Any], format: OutputFormat, codec: str) -> JobRecord:
         """Returns the record of a stage before the last one, of this identity. What the job says of its own outputs is
         nothing to it, nor where the job comes from: what makes the job again makes all of it."""
         made = replace(self, identity=identity, format=format, codec=codec, output_schema=None, sides={}, origin={})
         return replace(made, sink=None, sink_suffix="")
-
-    @property
-    def fingerprint(self) -> str:
-        """Returns 16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
-        canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
-        return hashlib.sha256(canonical).hexdigest()[:16]
 
     @property
     def suffix(self) -> str:

@@ -26,7 +26,7 @@ from curate.formats.write.writer import OutputWriter
 from curate.ledger import layout
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.pipeline.classify import ForeignOutputError
-from curate.pipeline.meters import Meters, record_input, timed
+from curate.pipeline.meters import Meters, Timed, record_input
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.remote_error import CapturedError
 from curate.pipeline.retry_later import WORD_S, wait_between
@@ -218,9 +218,9 @@ class StageProgram:
                     said_s = now_s
                     yield ShardProgress(index, max(tally.books.rows_in, tally.books.rows_out))
                 record_input(meters.write, table)
-                with timed(meters.write):
+                with Timed(meters.write):
                     tally.books.rows_out += outputs.write(table)
-            with timed(meters.write):
+            with Timed(meters.write):
                 folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
             tally.books.rows_out -= folded
             if self.stage.runs is not None:
@@ -228,7 +228,7 @@ class StageProgram:
             tally.close()
             outputs.count(tally.books)
             self._guard.check()
-            with timed(meters.write):
+            with Timed(meters.write):
                 published = outputs.publish(self._record(shard, tally, there.store), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
         if isinstance(published, NameConflict):

@@ -501,7 +501,6 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         self.pid = os.getpid()
         self._counted = calls
         self._retry = retry
-        self._times = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=retry.stall_s)
 
     async def answer(self, request: _Request) -> _Response:
         """Makes the request once. Counted in the loop's thread, so that counts need no lock."""
@@ -564,6 +563,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         if data is not None:
             given["Content-Length"] = str(len(data))
         given = self._get_headers(given)
+        silence_s = self._retry.silence_s(_place(), len(data or b""))
         clock = asyncio.get_running_loop()
         started_s, moved, body = clock.time(), 0, []
         async with asyncio.timeout(self._retry.stall_s) as limit:
@@ -586,7 +586,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
                 json=json,
                 data=pieces(data) if data is not None and len(data) > _PIECE_BYTES else data,
                 allow_redirects=False,
-                timeout=self._times,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s),
             ) as response:
                 async for part in response.content.iter_any():
                     body.append(part)

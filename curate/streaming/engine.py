@@ -113,6 +113,7 @@ def _streamed(
     if id(backend) in _at_work:
         raise RuntimeError("another stream uses this backend; close it first, or use a separate backend")
     _at_work.add(id(backend))
+    stream = None
     try:
         pools = getattr(program, "pools", ())
         backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
@@ -127,6 +128,9 @@ def _streamed(
         gauges.end()
         _at_work.discard(id(backend))
         backend.cancel()
+        if stream is not None:
+            # Whoever keeps what was raised keeps this frame.
+            stream.forget()
 
 
 # In the worker
@@ -242,6 +246,12 @@ class _Stream:
             if not news:
                 self._make_way()
         return False
+
+    def forget(self) -> None:
+        """Lets go of all blocks that are made and not consumed."""
+        for piece in self._pieces:
+            piece.held.clear()
+        self._next = None
 
     def deliver(self) -> pa.Table:
         """Returns the table, and keeps none of it."""

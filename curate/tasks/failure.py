@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from curate.log import redacted
 from curate.storage.protocol import Calls
@@ -96,6 +96,10 @@ class ShardRecord:
     """What its operators measured, packed; empty where nothing was computed."""
     checksum: str = ""
     """That of the output's bytes; empty where nothing was computed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A frozen dataclass with slots is pickled by Python code, which looks at its fields each time.
+        return ShardRecord, tuple([getattr(self, name) for name in self.__slots__])
 
 
 @dataclass(frozen=True, slots=True)

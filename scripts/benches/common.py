@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
@@ -45,6 +46,11 @@ class Runs:
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     """Seconds of CPU that this process, all of its threads, spent."""
+    user_s: list[float] = field(default_factory=list)
+    """Those of this process and all that it has started, beside the kernel's. On a machine that others use too, they
+    say more than the time does."""
+    system_s: list[float] = field(default_factory=list)
+    """Those of the kernel for them."""
 
     @property
     def median_s(self) -> float:
@@ -70,15 +76,39 @@ def alternate(contenders: Mapping[str, Run], folder: Path, rounds: int, check: C
         for place, (result, run) in enumerate(zip(results, contenders.values(), strict=True)):
             output = folder / f"{number}-{place}"
             os.sync()  # nobody waits for what another one wrote
-            started, cpu = time.perf_counter(), time.process_time()
+            (user_s, system_s), started, cpu = tree_cpu_s(), time.perf_counter(), time.process_time()
             found = run(output)
             result.seconds.append(time.perf_counter() - started)
             result.cpu_s.append(time.process_time() - cpu)
+            after = tree_cpu_s()
+            result.user_s.append(after[0] - user_s)
+            result.system_s.append(after[1] - system_s)
             try:
                 check(output, found)
             except click.ClickException as wrong:
                 raise click.ClickException(f"{result.name}: {wrong.message}") from wrong
     return results
+
+
+def tree_cpu_s() -> tuple[float, float]:
+    """Returns the seconds of CPU, in user mode and in the kernel, of this process and of all that it has started: what
+    has ended counts at who has waited for it."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, tuple[int, int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            children.setdefault(int(fields[1]), []).append(pid)
+            user, system, waited_user, waited_system = map(int, fields[11:15])
+            ticks[pid] = user + waited_user, system + waited_system
+    found, pending = [0, 0], [os.getpid()]
+    while pending:
+        pid = pending.pop()
+        pending += children.get(pid, [])
+        found = [a + b for a, b in zip(found, ticks.get(pid, (0, 0)), strict=True)]
+    per_s = os.sysconf("SC_CLK_TCK")
+    return found[0] / per_s, found[1] / per_s
 
 
 def written_on(backend: str, run: Run) -> Run:

@@ -47,7 +47,7 @@ from .common import (
     warm_ray,
     written_on,
 )
-from .map import CODEC, FILES, ROW_GROUPS, complete, judge, large_rows, same_rows, show
+from .map import CODEC, FILES, ROW_GROUPS, complete, judge, large_rows, long_texts, same_rows, show
 
 GROUPS = 1000
 REPARTITIONED = 12
@@ -70,6 +70,8 @@ COUNTED_ROWS = "rows.parquet"
 
 def exchange_files(folder: Path, rows: int) -> Path:
     """Writes `rows` rows in 32 Parquet files, unless they are there; about 150 bytes each in Arrow."""
+
+    folder = folder.with_name(folder.name + long_texts.suffix)
 
     def make() -> None:
         each = -(-rows // FILES)

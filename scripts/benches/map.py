@@ -51,6 +51,8 @@ from .common import (
 )
 
 CODEC = "zstd"
+WORDS = 30_000
+"""Different words of long texts."""
 FILES = 32
 ROW_GROUPS = 4
 """Row groups of a file."""
@@ -77,11 +79,48 @@ IDLE_S = 60.0
 # Inputs, and what becomes of them
 
 
+@dataclass
+class LongTexts:
+    """Texts of many words, no two of them the same: how often words occur is as in natural language (Zipf's law), and
+    so is about how well the texts can be compressed."""
+
+    size_bytes: int = 0
+    """About how long each is; 0: texts of a hundred characters instead."""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of folders end in that have such files."""
+        return f"-texts-{self.size_bytes}" if self.size_bytes else ""
+
+    @property
+    def more_bytes(self) -> int:
+        """How much longer a row is than one with a text of a hundred characters."""
+        return max(0, self.size_bytes - 100) if self.size_bytes else 0
+
+    def make(self, random: np.random.Generator, rows: int) -> pa.Array:
+        """Returns that many texts."""
+        letters = np.random.default_rng(0).integers(97, 123, (WORDS, 12), dtype=np.uint8)
+        lengths = np.random.default_rng(1).integers(2, 12, WORDS)
+        words = pa.array([bytes(row[:length]).decode() for row, length in zip(letters, lengths, strict=True)])
+        chances = np.cumsum(1.0 / (np.arange(WORDS) + 2.7))
+        mean = float(np.average(lengths + 1, weights=np.diff(chances, prepend=0.0)))
+        each = max(1, round(self.size_bytes / mean))
+        found = np.searchsorted(chances, random.random(rows * each) * chances[-1])
+        lists = pa.ListArray.from_arrays(np.arange(0, rows * each + 1, each, dtype=np.int32), words.take(found))
+        return pc.binary_join(lists, " ")
+
+
+long_texts = LongTexts()
+"""Those of this process, set by its command."""
+
+
 def large_files(folder: Path, megabytes: int) -> Path:
     """Writes `megabytes` MB of rows, as they are in Arrow, in 32 Parquet files, unless they are there."""
 
+    folder = folder.with_name(folder.name + long_texts.suffix)
+
     def make() -> None:
-        rows = megabytes * 1_000_000 // FILES // ROW_BYTES
+        rows = megabytes * 1_000_000 // FILES // (ROW_BYTES + long_texts.more_bytes)
         for number in range(FILES):
             table = large_rows(number * rows, rows)
             pq.write_table(table, folder / f"part-{number:05d}.parquet", -(-rows // ROW_GROUPS), compression=CODEC)
@@ -101,6 +140,8 @@ def large_rows(start: int, rows: int) -> pa.Table:
         pc.cast(pa.array(ids * 2_654_435_761), "string"),
         " ",
     )
+    if long_texts.size_bytes:
+        text = long_texts.make(random, rows)
     return pa.table(
         {
             "id": ids,
@@ -389,6 +430,8 @@ def show(runs: Runs) -> str:
     """Returns a contender's line."""
     single = "  ".join(f"{seconds:.2f}" for seconds in runs.seconds)
     cpu = f"driver CPU {statistics.median(runs.cpu_s):5.2f} s" if runs.cpu_s else " " * 18
+    if runs.user_s:
+        cpu += f", all processes {statistics.median(runs.user_s):5.2f} + {statistics.median(runs.system_s):.2f} s"
     return f"  {runs.name:<24}{runs.median_s:>7.2f} s   {cpu}   [{single}]"
 
 

@@ -365,7 +365,7 @@ class TestGrown:
         complete(world.write())
         world.put("1", [("a", 1)])
         before = world.objects()
-        prepared, text = dry_run(*world.stage())
+        prepared, text, _ = dry_run(*world.stage())
         assert len(prepared.todo)
         assert text.startswith("stage 1 of 3")
         assert f"new      1 input behind the others, such as {world.root}/in/1.parquet" in text

@@ -484,6 +484,23 @@ class TestDryRun:
         assert not (tmp_path / "out").exists()
         assert list(Path(os.environ["CURATE_HOME"]).rglob("*")) == []
 
+    @pytest.mark.parametrize(
+        ("given", "says", "reason"),
+        [
+            ([], "backend  local: there is no Ray cluster to join", "there is no Ray cluster to join"),
+            (["--backend", "local"], "backend  local", ""),
+        ],
+    )
+    def test_it_says_where_tasks_would_run_and_why(
+        self, run: Run, source: Path, given: list[str], says: str, reason: str
+    ) -> None:
+        """The why of what was chosen; what was named needs none."""
+        del source
+        given = given or ["--backend", "auto"]
+        assert says in run("--dry-run", *given).stdout.splitlines()
+        told = json.loads(run("--dry-run", "--json", *given).stdout)
+        assert told["backend"] == {"name": "local", "reason": reason}
+
     def test_it_says_what_is_skipped_and_why(self, run: Run, source: Path, tmp_path: Path) -> None:
         del source
         run("--limit", "3")
@@ -517,6 +534,7 @@ class TestDryRun:
             "inputs": 4,
             "shards": {"total": 4, "skipped": 3, "run": 1, "stale": 0},
             "remove": 0,
+            "backend": {"name": "inline", "reason": ""},
         }
 
 

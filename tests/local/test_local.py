@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from curate.local import machine, spawner
 from curate.local.backend import LocalBackend
 from curate.local.restraint import LEAST_MODULES, Restraint
 from curate.runtime.protocol import BlockReady, Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
+from curate.streaming.engine import stream_blocks
 from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
 from tests.backends.polling import begun, ends, polled, the_end
 from tests.backends.pooling import Conducting, Serving
@@ -347,6 +349,32 @@ def test_blocks_leave_nothing_behind(backend: LocalBackend, tmp_path: Path) -> N
     assert table.num_rows == 1000
     backend.close()
     assert files() <= before
+
+
+@dataclass
+class FailsLate:
+    """Raises in the first piece, when three blocks of the second were taken."""
+
+    folder: Path
+    key: str = "fails late"
+
+    def run(self, piece: int) -> Iterator[pa.Table]:
+        if piece == 0:
+            wait_until((self.folder / "3").exists, "the blocks of the second piece")
+            raise ZeroDivisionError
+        for number in range(4):
+            (self.folder / str(number)).touch()
+            yield pa.table({"number": [number]})
+
+
+def test_a_stream_that_failed_leaves_no_blocks(backend: LocalBackend, tmp_path: Path) -> None:
+    """While its backend goes on, and what it raised is kept with all frames."""
+    before = files()
+    stream = stream_blocks(FailsLate(tmp_path), [0, 1], backend, budget_bytes=1 << 30)
+    with pytest.raises(ZeroDivisionError) as raised:
+        next(stream)
+    assert {one.name for one in files() - before if not one.name.endswith("-program")} == set()
+    assert raised.value.__traceback__ is not None
 
 
 def test_a_block_goes_where_there_is_room(tmp_path: Path) -> None:

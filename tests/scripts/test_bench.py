@@ -354,6 +354,23 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
     assert memory.SORTED_ROW_BYTES <= exchange.exchange_rows(start, rows).nbytes / rows < memory.SORTED_ROW_BYTES + 6
 
 
+def test_long_texts_are_like_those_of_a_language() -> None:
+    """As long as asked for, no two the same, compressed to less than half and more than a fifth; a seed decides all."""
+    texts = map.LongTexts(1500).make(np.random.default_rng(5), 2000)
+    assert texts.equals(map.LongTexts(1500).make(np.random.default_rng(5), 2000))
+    assert len(set(texts.to_pylist())) == 2000
+    raw = "".join(texts.to_pylist()).encode()
+    assert 1400 <= len(raw) / 2000 <= 1600
+    assert 0.2 <= len(pa.compress(raw, "zstd", asbytes=True)) / len(raw) <= 0.5
+
+
+def test_the_cpu_of_processes_that_have_ended_counts() -> None:
+    before = common.tree_cpu_s()
+    burn = "import time\nwhile time.process_time() < 0.2: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert sum(common.tree_cpu_s()) - sum(before) >= 0.15
+
+
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.ray_lane

@@ -19,6 +19,7 @@ from gcsfs.retry import HttpError
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
+from curate.requests.reached import REACHED
 from curate.requests.retry import Retry
 from curate.storage.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.storage.protocol import Outcome, Store
@@ -217,6 +218,21 @@ def test_a_stalled_answer_is_given_up(emulator: GcsEmulator, clock: FakeClock) -
     emulator.fail(operation="get", slow_s=5.0, status=None)
     assert store.read(X) == b"x"
     assert store.calls.get == 2
+
+
+def test_a_server_that_never_answered_is_given_up_sooner(
+    emulator: GcsEmulator, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Than one that has, and is slow now."""
+    monkeypatch.setattr(REACHED, "_places", set())
+    store = GCSStore(Retry(clock=clock, first_answer_s=0.05))
+    emulator.put(X, b"x")
+    emulator.fail(operation="get", slow_s=0.2, status=None)
+    assert store.read(X) == b"x"
+    assert store.transient_failures == 1
+    emulator.fail(operation="get", slow_s=0.2, status=None)
+    assert store.read(X) == b"x"
+    assert store.transient_failures == 1
 
 
 @pytest.mark.parametrize("call", ["list", "stat", "read", "range", "open", "publish", "replace"])

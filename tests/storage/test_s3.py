@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -339,6 +340,21 @@ class TestBadInput:
         with pytest.raises(TransientStorageError, match=r"bucket/x: S3 at .*:9 cannot be .*check AWS_ENDPOINT"):
             S3Store(Retry(clock=clock)).stat(X)
         assert sum(clock.sleeps) < 5
+
+    def test_an_endpoint_that_takes_connections_and_never_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is not waited for as long as a store that has answered once and is slow now."""
+        monkeypatch.setattr(REACHED, "_places", set())
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+            with pytest.raises(TransientStorageError, match=r"cannot be reached: ReadTimeout.*check AWS_ENDPOINT_URL"):
+                S3Store(Retry(clock=FakeClock(), first_answer_s=0.05)).stat(X)
+
+    def test_a_store_that_has_answered_may_be_slow(self, emulator: S3Emulator) -> None:
+        store = S3Store(Retry(clock=FakeClock(), first_answer_s=0.05))
+        assert store.read(X) == CONTENT
+        emulator.fail(operation="get", slow_s=0.2, status=None)
+        assert store.read(X) == CONTENT
+        assert store.transient_failures == 0
 
     @pytest.mark.parametrize(
         ("answer", "error", "problem"),

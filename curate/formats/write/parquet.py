@@ -58,6 +58,8 @@ class ParquetOutput:
         self._buffer = Buffer()
         self._codec = codec
         self._opened: pq.ParquetWriter | None = None
+        self._small: pa.BufferOutputStream | None = None
+        """What a small file is written to, in place of the buffer: Arrow needs no Python to write there."""
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
@@ -73,12 +75,22 @@ class ParquetOutput:
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending, then the record and the footer."""
+        if self._opened is None and self._pending_bytes < _SMALL_BYTES:
+            self._small = pa.BufferOutputStream()
         self._write_groups(last=True)
         if self._opened is None:
             self._opened = self._open(empty(self._schema))
         self._writer.add_key_value_metadata({PARQUET_KEY: parquet_record(record)})
         self._writer.close()
-        self._seal()
+        if self._small is not None:
+            with memoryview(self._small.getvalue()) as written:
+                at = len(written) - _footer_bytes(written)
+                self._sink.write(b"".join((written[:at], seal_footer(bytes(written[at:])))))
+            return
+        with self._buffer.getbuffer() as written:
+            # Which is still in the buffer.
+            at = len(written) - _footer_bytes(written)
+            written[at:] = seal_footer(bytes(written[at:]))
         self._buffer.drain(self._sink)
 
     @property
@@ -89,19 +101,13 @@ class ParquetOutput:
     def _open(self, first: pa.Table) -> Any:
         """Opens the file; its first group says which columns are worth a dictionary."""
         return pq.ParquetWriter(
-            pa.PythonFile(self._buffer, mode="w"),
+            self._small or pa.PythonFile(self._buffer, mode="w"),
             self._schema,
             compression=self._codec,
             use_dictionary=repetitive(first),
             write_batch_size=_PAGE_CHECK_ROWS,
             write_page_checksum=True,
         )
-
-    def _seal(self) -> None:
-        """Fills in the checksum of the footer, which is still in the buffer."""
-        with self._buffer.getbuffer() as written:
-            length = int.from_bytes(written[-8:-4], "little") + 8
-            written[-length:] = seal_footer(bytes(written[-length:]))
 
     def _at_most(self, table: pa.Table) -> int:
         """Returns no less than the sum of `row_bytes`: while it is small there is no need to measure."""
@@ -146,6 +152,11 @@ class ParquetOutput:
                 if fitting < head.num_rows:
                     return fitting
         return self._group_rows if table.num_rows >= self._group_rows else None
+
+
+def _footer_bytes(written: memoryview) -> int:
+    """Returns how long the footer is that ends a file."""
+    return int.from_bytes(written[-8:-4], "little") + 8
 
 
 def repetitive(table: pa.Table) -> bool | list[str]:

@@ -75,9 +75,12 @@ class Client:
         self.place = Place(f"S3 at {self.endpoint or 'AWS'}", "AWS_ENDPOINT_URL" if self.endpoint else "AWS_REGION")
         self._regions: dict[str, str] = {}
         """Of buckets that are not in the region of the settings."""
-        times = min(_CONNECT_S, retry.stall_s), retry.stall_s
         proxies = get_environ_proxies(self.endpoint or "https://s3.amazonaws.com")
-        self._http = URLLib3Session(verify, proxies, times, _CONNECTIONS)
+        # By how long an answer is waited for.
+        self._sessions = {
+            silence_s: URLLib3Session(verify, proxies, (min(_CONNECT_S, retry.stall_s), silence_s), _CONNECTIONS)
+            for silence_s in {min(retry.first_answer_s, retry.stall_s), retry.stall_s}
+        }
 
     def region(self, bucket: str) -> str:
         """Returns the region of a bucket, as far as it is known."""
@@ -161,7 +164,7 @@ class Client:
                 progress(min(_PIECE_BYTES, len(request.data) - start))
 
         prepared.body = pieces() if len(request.data) > _PIECE_BYTES else request.data
-        answer = self._http.send(prepared)
+        answer = self._sessions[self._retry.silence_s(self.place, len(request.data))].send(prepared)
         raw, body = answer.raw, []
         try:
             while part := raw.read1(_PIECE_BYTES, decode_content=False):
