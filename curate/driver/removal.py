@@ -42,15 +42,13 @@ def remove_job(
 ) -> None:
     """Removes outputs and ledger after asking, each as it was seen; not the stages of these keys.
 
-    The summary goes first, which says that the job is complete; plan and job last: until then they say what there is to
-    remove. Raises ConfigError if others came meanwhile.
+    In an order that leaves a job that has begun, wherever it ends: `layout.removal_rank`. Raises ConfigError if others
+    came meanwhile.
     """
     question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
     if not options.confirm(question):
         raise ConfigError(f"{option('overwrite')} was not confirmed: {question} Answer yes, or add {option('yes')}.")
-    summary: list[Object] = []
-    rest: list[Object] = []
-    last: list[Object] = []
+    own: list[tuple[int, str, Object]] = []
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
         called = item.uri[len(ledger.root) + 1 :]
         if isinstance(item, Special):
@@ -63,12 +61,15 @@ def remove_job(
                 f"nothing was removed. Look at it with: curate status {ledger.root}, and run this again when it has "
                 "ended"
             )
-        part = called == layout.JOB or called.startswith(layout.PLAN)
-        (summary if called == layout.SUMMARY else last if part else rest).append(item)
+        own.append((layout.removal_rank(called), called, item))
     if is_local(ledger.root):
         refuse_links(ledger.root, [item.uri for item in outputs])
     try:
-        for item in [*summary, *outputs, *rest, *reversed(last)]:
+        # The newest part of a plan first: those before it need it not.
+        own.sort(key=lambda one: one[1], reverse=True)
+        own.sort(key=lambda one: one[0])
+        first = [item for rank, _, item in own if not rank]
+        for item in [*first, *outputs, *(item for rank, _, item in own if rank)]:
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(

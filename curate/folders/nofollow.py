@@ -158,8 +158,9 @@ def remove(
 
     `is_ours` is asked with names relative to `path`, those of folders with a slash at the end; only in folders of
     curate's names anything is looked at, and in those that may lead to some. They go once they are empty; those that
-    only lead there go with what was in them. What was written to at `before` or later stays, and `keep`, relative too.
-    Nothing but regular files and folders is removed, and what cannot be removed stays.
+    only lead there go with what was in them; all in the reverse order of names. What was written to at `before` or
+    later stays, and `keep`, relative too. Nothing but regular files and folders is removed, and what cannot be removed
+    stays.
     """
     try:
         above = open_folder(root, path)
@@ -178,7 +179,7 @@ def remove(
 def _remove(here: int, prefix: str, is_ours: NamePredicate, leads: NamePredicate, keep: str, before: float) -> int:
     removed = 0
     with os.scandir(here) as found:
-        entries = list(found)
+        entries = sorted(found, key=lambda entry: entry.name, reverse=True)
     for entry in entries:
         name = prefix + entry.name
         with contextlib.suppress(OSError):

@@ -259,6 +259,22 @@ def in_stage(name: str) -> str:
     return name[len(STAGES) :].partition("/")[2] if name.startswith(STAGES) else name
 
 
+def removal_rank(name: str) -> int:
+    """Returns when a file goes of all that is removed of a job, or of its stages: the lowest first.
+
+    Who removes may be killed at any file, and what is left is to be a job that has begun: the summary goes first, which
+    says that it is complete; its plan, and then `job.json`, go last, those of the job behind those of its stages.
+
+    >>> [removal_rank(f"_curate/{name}") for name in ("summary.json", "runs/x", "plan/00000.parquet", "job.json")]
+    [0, 1, 4, 5]
+    >>> [removal_rank(f"_curate/stages/0a1b/_curate/{name}") for name in ("summary.json", "plan/x", "job.json")]
+    [0, 2, 3]
+    """
+    own = in_stage(name)
+    rank = 0 if own == SUMMARY else 2 if own.startswith(PLAN) else 3 if own == JOB else 1
+    return rank + 2 if rank > 1 and own == name else rank
+
+
 def is_events_segment(name: str) -> bool:
     """Returns whether `name` (relative to the output) is a segment of events."""
     return _EVENTS.fullmatch(name) is not None

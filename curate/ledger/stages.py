@@ -70,19 +70,24 @@ def stages_roots(output: str, stages: set[str]) -> Iterator[str]:
 
 def remove_stages(root: str, kept: Collection[str] = ()) -> None:
     """Removes the stages in a local folder of a job's stages, but for those of these keys, and the folder once it is
-    empty. What has no name of curate's stays, and nothing is removed through a link."""
+    empty; of each its plan and `job.json` last. What has no name of curate's stays, and nothing is removed through a
+    link."""
     above, _, name = root.rpartition("/")
 
     def is_ours(one: str) -> bool:
         own = one.removeprefix(f"{name}/")
         return own != one and (not own or (layout.is_of_stage(own) and own.partition("/")[0] not in kept))
 
+    def goes_first(one: str) -> bool:
+        return is_ours(one) and layout.removal_rank(layout.STAGES + one.removeprefix(f"{name}/")) < 2
+
     def leads(one: str) -> bool:
         own = one.removeprefix(f"{name}/")
         return own != one and layout.may_hold_runs(own) and own.partition("/")[0] not in kept
 
     with suppress(ConfigError):  # a link in the place of one of these folders: what is behind it is not the job's
-        nofollow.remove(nofollow.root_of(root), above, is_ours, leads=leads)
+        for ours in (goes_first, is_ours):
+            nofollow.remove(nofollow.root_of(root), above, ours, leads=leads)
 
 
 def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:

@@ -212,6 +212,23 @@ class TestGrown:
         world.check()
 
     @pytest.mark.parametrize("how", ["one", "job"])
+    def test_a_kill_while_stages_are_removed_behind_which_inputs_are_added(self, how: str) -> None:
+        """Of a stage of which only part is left, the next run needs all, as it has more to compare."""
+        world = World(how)
+        for number in range(3):
+            world.put(f"{number}", [("a", number), ("b", 1), ("c", number)])
+        watch = Watch(world=world)
+        with faulty_stores(watch, retry=None):
+            complete(world.write())
+        removed = [at for at, kind in enumerate(watch.kinds) if kind.startswith("delete /out/_curate/stages/")]
+        assert len({watch.kinds[at].rpartition("/")[2] for at in removed}) > 4
+        for at in removed:
+            world.stored = {name: one for name, one in watch.before[at].items() if not name.startswith("whole")}
+            world.put("3", [("a", 3), ("d", 1)])
+            complete(world.write())
+            world.check()
+
+    @pytest.mark.parametrize("how", ["one", "job"])
     def test_a_kill_before_any_change(self, how: str, sweep: Sweep) -> None:
         """The next run ends with what a run from nothing ends with, and writes only what is not there."""
         world = World(how)
