@@ -111,8 +111,8 @@ def test_a_refusal_says_how_to_get_in(emulator: GcsEmulator, gcs: GCSStore) -> N
 @pytest.mark.parametrize(
     ("failure", "error", "requests"),
     [
-        (TransportError("metadata server unreachable"), TransientStorageError, 5),  # type: ignore[no-untyped-call]
-        (RefreshError("try later", retryable=True), TransientStorageError, 5),  # type: ignore[no-untyped-call]
+        (TransportError("metadata server unreachable"), TransientStorageError, 4),  # type: ignore[no-untyped-call]
+        (RefreshError("try later", retryable=True), TransientStorageError, 4),  # type: ignore[no-untyped-call]
         (RefreshError("revoked"), PermissionDenied, 1),  # type: ignore[no-untyped-call]
         (DefaultCredentialsError("none found"), PermissionDenied, 1),  # type: ignore[no-untyped-call]
     ],
@@ -125,7 +125,11 @@ def test_credentials_that_fail_are_told(
     error: type[StorageError],
     requests: int,
 ) -> None:
-    """A metadata server that stumbles is tried again; credentials that are refused are not."""
+    """A metadata server that stumbles is tried again; credentials that are refused are not.
+
+    Of a store that has never answered for five seconds: waits of half a second, one and two at most fit, whatever the
+    jitter.
+    """
     attempts = []
 
     def refresh(*_: object) -> None:
