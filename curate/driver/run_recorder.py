@@ -169,7 +169,7 @@ class RunRecorder:
             self._retrying.over(record.index)
             self.prepared.history.add(record.index, books)
             self.totals.shard_done(record)
-            self._times.done(self.clock.now(), record, int(self.prepared.plan.sizes[record.index]))
+            self._times.done(self.clock.now(), task, record, int(self.prepared.plan.sizes[record.index]))
             if record.meters:
                 add_packed(self._gauge.meters, record.meters)
         if record.different:
@@ -199,7 +199,7 @@ class RunRecorder:
         shard = self.prepared.plan.shard(record.index)
         with self._lock:
             self.totals.add_calls(record)
-            self._times.failed(self.clock.now(), record, final=final)
+            self._times.failed(self.clock.now(), launch.task, record, final=final)
             if outcome is Outcome.RETRY:
                 self._retrying.again(record.index, shard.id, failure, self.clock.monotonic())
             elif final:

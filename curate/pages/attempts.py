@@ -19,7 +19,7 @@ from curate.observe.failures import JobFailures
 from curate.pages.model import LETTERS, LongShard, StageSpan, Strip, Timeline
 from curate.tasks.events import Outcome
 from curate.tasks.failure import FailureKind
-from curate.tasks.times import MARKS, SUMS, Times
+from curate.tasks.times import MARKS, SUMS, InTurn, Times
 from curate.units import ellipsize
 
 SPANS = 160
@@ -54,6 +54,7 @@ class Attempts:
     rows_in: Any = field(default_factory=lambda: array("q"))
     quarantined: Any = field(default_factory=lambda: array("q"))
     _told: set[tuple[int, float]] = field(default_factory=set)
+    _in_turn: InTurn = field(default_factory=InTurn)
 
     def noting(self, outcomes: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Yields outcomes as they are, and notes them. One that failures tell of as well is noted once."""
@@ -62,8 +63,9 @@ class Attempts:
             if code is not None and not self._known(code, event):
                 rows = event.get("rows") if code == _DONE else None
                 self.rank.append(event["index"])
-                self.end_s.append(event["time"])
-                self.seconds.append(max(0.0, event.get("seconds", 0.0)))
+                seconds = max(0.0, event.get("seconds", 0.0))
+                self.end_s.append(self._in_turn.ended(event.get("task", -1), event["time"], seconds))
+                self.seconds.append(seconds)
                 self.outcome.append(code)
                 self.lost.append(event.get("kind") == FailureKind.LOST)
                 self.rows_in.append(rows["in"] if rows else 0)

@@ -21,12 +21,39 @@ MARKS = ("retried", "failed", "lost")
 """Attempts that are counted where they end: tried again, given up, and those whose node was lost."""
 
 
+TOGETHER_S = 0.1
+"""Word of shards that a driver hears within so many seconds is word that a worker sent together."""
+
+
+@dataclass(slots=True)
+class InTurn:
+    """Says when attempts ended of which a driver heard together: those of one task were at work one after the other.
+
+    >>> turn = InTurn()
+    >>> [turn.ended(7, 100.0, 2.0), turn.ended(7, 100.01, 1.0), turn.ended(8, 100.02, 1.0), turn.ended(7, 103.0, 1.0)]
+    [100.0, 98.0, 100.02, 103.0]
+    """
+
+    _heard_s: float = -math.inf
+    _begin_s: dict[int, float] = field(default_factory=dict)
+    """Before when the attempts were at work that each task told of last."""
+
+    def ended(self, task: int, heard_s: float, seconds: float) -> float:
+        """Returns when an attempt ended of which was heard at `heard_s`, and which took `seconds`."""
+        if abs(heard_s - self._heard_s) > TOGETHER_S:
+            self._begin_s.clear()
+        self._heard_s = heard_s
+        end_s = min(heard_s, self._begin_s.get(task, heard_s))
+        self._begin_s[task] = end_s - seconds
+        return end_s
+
+
 @dataclass(slots=True)
 class Times:
     """Amounts by span of time; spans become twice as long when there are too many.
 
     >>> times = Times(100.0)
-    >>> times.failed(101.0, ShardRecord(0, seconds=0.5), final=True)
+    >>> times.failed(101.0, 0, ShardRecord(0, seconds=0.5), final=True)
     >>> sum(times.amounts["slots"]), times.amounts["failed"][8]
     (0.5, 1.0)
     """
@@ -35,13 +62,16 @@ class Times:
     """Where the first span begins, in seconds since 1970."""
     span_s: float = LEAST_SPAN_S
     amounts: dict[str, list[float]] = field(default_factory=lambda: {name: [0.0] * SPANS for name in (*SUMS, *MARKS)})
+    _in_turn: InTurn = field(default_factory=InTurn)
 
-    def done(self, end: float, record: ShardRecord, size: int) -> None:
-        """Notes an attempt that ended at `end` and made its shard; `size`: the bytes of the shard's input."""
+    def done(self, heard: float, task: int, record: ShardRecord, size: int) -> None:
+        """Notes an attempt of a task that made its shard; `size`: the bytes of the shard's input."""
+        end = self._in_turn.ended(task, heard, record.seconds)
         self._add(end, record.seconds, size, record.books.rows_in if record.books else 0)
 
-    def failed(self, end: float, record: ShardRecord, *, final: bool) -> None:
-        """Notes an attempt that ended at `end` and made nothing; `final`: the last one of its shard."""
+    def failed(self, heard: float, task: int, record: ShardRecord, *, final: bool) -> None:
+        """Notes an attempt of a task that made nothing; `final`: the last one of its shard."""
+        end = self._in_turn.ended(task, heard, record.seconds)
         lost = record.failure is not None and record.failure.kind is FailureKind.LOST
         self._add(end, record.seconds, 0, 0)
         at = self._at(end)

@@ -222,11 +222,12 @@ MAKES: dict[str, Make] = {
     "max_mean": _letters(10.0),
     "hashes": _symbols("#"),
     "ellipses": _symbols("..."),
+    # A share of more than the threshold is at least one line more.
     "bullets": lambda writer, ratio: _mixed(
-        writer, 0.9 * ratio, 60, lambda _: "- " + writer.sentence(), lambda _: writer.sentence()
+        writer, 0.9 * ratio + (ratio > 1) / 60, 60, lambda _: "- " + writer.sentence(), lambda _: writer.sentence()
     ),
     "unfinished": lambda writer, ratio: _mixed(
-        writer, 0.3 * ratio, 60, lambda _: writer.sentence() + " ...", lambda _: writer.sentence()
+        writer, 0.3 * ratio + (ratio > 1) / 60, 60, lambda _: writer.sentence() + " ...", lambda _: writer.sentence()
     ),
     "letters": _with_numbers,
     "stop_words": _stop_words,

@@ -107,8 +107,8 @@ class TestNumbers:
         times = Times(NOW - 600, 10.0)
         for at, (seconds, rows) in enumerate([(100.0, 1_000), (200.0, 2_000)]):
             end_s = NOW - 400 + 100 * at
-            times.done(end_s, ShardRecord(at, seconds, books=Books(rows_in=rows)), 10 * rows)
-        times.failed(NOW - 450, ShardRecord(3, 5.0, Failure(FailureKind.LOST, "node lost")), final=False)
+            times.done(end_s, at, ShardRecord(at, seconds, books=Books(rows_in=rows)), 10 * rows)
+        times.failed(NOW - 450, 9, ShardRecord(3, 5.0, Failure(FailureKind.LOST, "node lost")), final=False)
         stages = [StageReport("0a", "sort: map", state="running", total=9, done=2), StageReport("", "write", ("0a",))]
         told = {"stage": "0a", "stages": [one.as_dict() for one in stages], "times": {"0a": times.as_dict()}}
         beat = heartbeat("running", started=NOW - 600, updated=NOW - 3, shards={"total": 9, "done": 2}, **told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from curate.tasks.books import Books
 from curate.tasks.failure import Failure, FailureKind, ShardRecord
-from curate.tasks.times import SPANS, Times
+from curate.tasks.times import SPANS, InTurn, Times
 
 ENDS = st.lists(st.tuples(st.floats(-10, 1e6), st.floats(0, 1e5)), max_size=60)
 
@@ -21,7 +22,7 @@ def test_sums_hold(attempts: list[tuple[float, float]]) -> None:
     """Of slots, the seconds since the beginning; of bytes and rows, all."""
     times, slot_s, now_s = Times(0.0), 0.0, 0.0
     for number, (end_s, seconds) in enumerate(attempts):
-        times.done(end_s, ShardRecord(number, seconds, books=Books(rows_in=3)), 7)
+        times.done(end_s, number, ShardRecord(number, seconds, books=Books(rows_in=3)), 7)
         slot_s += max(0.0, end_s) - max(0.0, end_s - seconds) if end_s > 0 else 0.0
         now_s = max(now_s, end_s)
     assert sum(times.amounts["slots"]) == pytest.approx(slot_s)
@@ -43,7 +44,7 @@ def test_sums_hold(attempts: list[tuple[float, float]]) -> None:
 )
 def test_what_failed_is_counted_where_it_ended(kind: FailureKind, final: bool, name: str) -> None:
     times = Times(50.0)
-    times.failed(51.0, ShardRecord(0, 0.5, Failure(kind, "no")), final=final)
+    times.failed(51.0, 0, ShardRecord(0, 0.5, Failure(kind, "no")), final=final)
     assert times.amounts[name][8] == sum(sum(times.amounts[one]) for one in ("failed", "retried", "lost")) == 1
     assert sum(times.amounts["slots"]) == pytest.approx(0.5)
 
@@ -52,7 +53,7 @@ def test_what_failed_is_counted_where_it_ended(kind: FailureKind, final: bool, n
 def test_it_is_read_back_as_it_was_told(attempts: list[tuple[float, float]]) -> None:
     times = Times(1.0)
     for number, (end_s, seconds) in enumerate(attempts):
-        times.done(end_s, ShardRecord(number, round(seconds), books=Books(rows_in=3)), 7)
+        times.done(end_s, number, ShardRecord(number, round(seconds), books=Books(rows_in=3)), 7)
     told = orjson.dumps(times.as_dict())
     found = Times.parse(orjson.loads(told))
     assert found is not None
@@ -80,3 +81,16 @@ def test_it_is_read_back_as_it_was_told(attempts: list[tuple[float, float]]) -> 
 )
 def test_what_makes_no_sense_is_nothing(value: Any) -> None:
     assert Times.parse(value) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 0.05), st.floats(0, 5)), max_size=30))
+def test_a_task_is_one_slot_however_its_word_arrives(heard: list[tuple[int, float, float]]) -> None:
+    """Attempts of one task of which a driver hears at once do not overlap, and none ends after it was heard of."""
+    turn, now_s, last = InTurn(), 100.0, dict[int, float]()
+    for task, wait_s, seconds in heard:
+        now_s += wait_s
+        end_s = turn.ended(task, now_s, seconds)
+        assert end_s <= now_s
+        assert end_s <= last.get(task, math.inf)
+        last[task] = end_s - seconds
+    assert turn.ended(0, now_s + 1.0, 1.0) == now_s + 1.0
