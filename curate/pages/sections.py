@@ -81,67 +81,6 @@ def notes(page: Page) -> Html | None:
     return tag("section", title, listed, class_="note", aria_labelledby="notes")
 
 
-def rows(page: Page) -> Html | None:
-    """Returns the books: of the whole job as two bars, and of each stage."""
-    if not page.books:
-        return None
-    parts = [_flow(page)] if page.head.rows else []
-    columns = ["stage", "state", "shards", "in", "created", "out", "dropped", "quarantined"]
-    values = [
-        [
-            *(one.name, one.state, f"{one.done:,} of {one.shards:,}"),
-            *(number(count) for count in (one.rows_in, one.created, one.rows_out)),
-            number(sum(count for _, count in one.dropped)),
-            number(one.quarantined),
-        ]
-        for one in page.books
-    ]
-    parts.append(table("Rows: in + created = out + dropped + quarantined", columns, values, "..nnnnnn"))
-    reasons = [
-        [one.name, reason, number(count), _percent(count, one.rows_in + one.created)]
-        for one in page.books
-        for reason, count in [*one.dropped, *([("quarantined", one.quarantined)] if one.quarantined else [])]
-    ]
-    if reasons:
-        parts.append(table("Rows that did not come out", ["stage", "reason", "rows", "share"], reasons, "..nn"))
-    if page.head.counters:
-        counted = [[name, number(value)] for name, value in page.head.counters.items()]
-        parts.append(table("Counters of the job", ["counter", "sum"], counted, ".n"))
-    if page.bad_rows:
-        shown = [[one.shard, number(one.line), one.reason, tag("code", one.row)] for one in page.bad_rows]
-        parts.append(table("The first rows in quarantine", ["shard", "line", "reason", "row"], shown, ".n.."))
-        parts.append(command(f"curate quarantine {shell_word(page.head.output)}"))
-    return section("rows", "Rows", parts)
-
-
-def _flow(page: Page) -> Html:
-    told = page.head.rows
-    dropped = sum(told["dropped"].values())
-    before = [(told["in"], "f-blue"), (told["created"], "f-grey")]
-    after = [(told["out"], "f-good"), *((count, "f-warn") for count in told["dropped"].values())]
-    after.append((told["quarantined"], "f-bad"))
-    scale = max(told["in"] + told["created"], 1)
-    told_of = [
-        ("f-blue", f"{told['in']:,} in"),
-        ("f-grey", f"{told['created']:,} created"),
-        ("f-good", f"{told['out']:,} out"),
-        ("f-warn", f"{dropped:,} dropped"),
-        ("f-bad", f"{told['quarantined']:,} quarantined"),
-    ]
-    legend = [tag("li", charts.swatch(fill), text) for fill, text in told_of if not text.startswith("0 ")]
-    return tag(
-        "figure",
-        tag("figcaption", "Above, the rows that went in; below, where they went"),
-        charts.stacked("Rows that went in", ", ".join(text for _, text in told_of[:2]), before, scale),
-        charts.stacked("Where the rows went", ", ".join(text for _, text in told_of[2:]), after, scale),
-        tag("ul", legend, class_="legend"),
-    )
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f} %" if whole else ""
-
-
 def time(page: Page) -> Html | None:
     """Returns slots in use and throughput over time."""
     told = page.time

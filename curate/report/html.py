@@ -211,7 +211,33 @@ def _bad(report: Mapping[str, Any]) -> Html | None:
     reasons = report["job"]["quarantine"] if report["job"] else []
     if not reasons:
         return None
-    return section("quarantine", "Quarantined rows", [_reason(one) for one in reasons])
+    read, every = report["job"]["quarantine_read"], report["job"]["rows"].get("quarantined", 0)
+    says = f"The first {read:,} of {every:,} were looked at: numbers of reasons are of these." if read < every else None
+    note = None if says is None else tag("p", says, class_="warn")
+    return section("quarantine", "Quarantined rows", note, [_reason(one) for one in reasons])
+
+
+def _dropped(report: Mapping[str, Any]) -> Html | None:
+    reasons = [one for one in report["job"]["dropped"] if one["rows"]] if report["job"] else []
+    if not reasons:
+        return None
+    says = "Of each reason some rows, chosen by a hash of their values: the same ones each time."
+    stages = {one["stage"] for one in reasons}
+    told = [_dropped_for(one, where=f" by {one['stage']}" if len(stages) > 1 else "") for one in reasons]
+    return section("dropped", "Dropped rows", tag("p", says, class_="soft"), told)
+
+
+def _dropped_for(one: Mapping[str, Any], where: str) -> Html:
+    title = f"{format_count(one['rows'], 'row')}{where}: {one['reason']}"
+    if not one["samples"]:
+        return tag("p", title, "; the rows are not known", class_="data")
+    rows = [(tag("code", row["shard"]), tag("span", row["row"], class_="data"), _cut(row)) for row in one["samples"]]
+    return tag("details", tag("summary", title), table(title, ("shard", "row", "cut, whole length"), rows))
+
+
+def _cut(row: Mapping[str, Any]) -> str:
+    told = [f"{name}: {size:,}" for name, size in row["cut"].items()]
+    return ", ".join([*told, *([f"columns left out: {row['left_out']:,}"] if row["left_out"] else [])])
 
 
 def _reason(one: Mapping[str, Any]) -> Html:
@@ -240,4 +266,4 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-PARTS = {"rows": _books, "sources": _sources, "columns": _columns, "quarantine": _bad}
+PARTS = {"rows": _books, "sources": _sources, "columns": _columns, "dropped": _dropped, "quarantine": _bad}

@@ -8,7 +8,6 @@ corpus. They are merged in the order of the plan: the report is the same at any 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,12 @@ from curate.formats.encoding import Format, detect
 from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.compression import decompress
-from curate.observe.browse import quarantined
+from curate.ledger.segments import done_events
+from curate.ledger.stages import LAST, StageReport
+from curate.objects.samples import MOST_SAMPLED, DroppingShards, lowest, read_samples
+from curate.observe.browse import by_reason, quarantined
 from curate.observe.job import FoundJob, NoJobError, find_job, status_of
+from curate.observe.status import JobStatus
 from curate.prefetch import ahead
 from curate.report.column import cut
 from curate.report.corpus import Corpus, Source
@@ -38,10 +41,8 @@ from curate.storage.open import open_store
 
 READERS = 16
 GLOB = "*?["
-SHOWN_ROWS = 20
-"""Rows of a reason that are shown."""
 MOST_QUARANTINED = 100_000
-"""Quarantined rows that are read for these."""
+"""Quarantined rows that are read, to show some of each reason."""
 SHOWN_CHARS = 2_000
 
 _READERS: Mapping[Format, Callable[..., Dataset]] = {
@@ -135,13 +136,16 @@ def _sketches(found: FoundJob) -> Iterator[Corpus]:
 def _origin(found: FoundJob, wanted: Wanted) -> Origin:
     """Returns what the ledger of the job says that made a corpus."""
     status = status_of(found, SystemClock().now())
+    reasons, looked_at = _set_aside(found)
     return Origin(
         str(found.job["job"]),
         status.state,
         found.job["identity"],
         status.rows,
         _sources_in(found, wanted) if wanted.by else {},
-        _reasons(found),
+        reasons,
+        looked_at,
+        _dropped(found, status),
     )
 
 
@@ -160,20 +164,39 @@ def _sources_in(found: FoundJob, wanted: Wanted) -> Mapping[str | None, Source]:
     return _sketch(ds.select_columns([wanted.by]), f"{wanted.work}-inputs", wanted).sources
 
 
-def _reasons(found: FoundJob) -> list[Mapping[str, Any]]:
-    """Returns the reasons of quarantined rows, each with the rows of the lowest hashes: the same ones each time."""
-    kept: dict[str, list[tuple[int, str, int, str]]] = {}
-    counted: dict[str, int] = {}
-    for shard, row in itertools.islice(quarantined(found), MOST_QUARANTINED):
-        counted[row.reason] = counted.get(row.reason, 0) + 1
-        digest = hashlib.blake2b(f"{shard}\0{row.line}".encode(), digest_size=8).digest()
-        # The greatest of those that are kept is the first to go.
-        one = (-int.from_bytes(digest), shard, row.line, cut(row.row, SHOWN_CHARS))
-        rows = kept.setdefault(row.reason, [])
-        (heapq.heappush if len(rows) < SHOWN_ROWS else heapq.heappushpop)(rows, one)
-    order = sorted(kept, key=lambda reason: (-counted[reason], reason))
-    return [{"reason": reason, "rows": counted[reason], "samples": _samples(kept[reason])} for reason in order]
+def _set_aside(found: FoundJob) -> tuple[list[Mapping[str, Any]], int]:
+    """Returns the reasons of quarantined rows, each with the rows of the lowest hashes: the same ones each time; and
+    how many rows were looked at."""
+    chosen, counted = by_reason(itertools.islice(quarantined(found), MOST_QUARANTINED), MOST_SAMPLED)
+    told: list[Mapping[str, Any]] = [
+        {
+            "reason": reason,
+            "rows": counted[reason],
+            "samples": [{"shard": shard, "line": row.line, "row": cut(row.row, SHOWN_CHARS)} for shard, row in own],
+        }
+        for reason, own in chosen.items()
+    ]
+    return told, sum(counted.values())
 
 
-def _samples(rows: list[tuple[int, str, int, str]]) -> list[Mapping[str, Any]]:
-    return [{"shard": shard, "line": line, "row": row} for _, shard, line, row in sorted(rows, reverse=True)]
+def _dropped(found: FoundJob, status: JobStatus) -> list[Mapping[str, Any]]:
+    """Returns the reasons for which each stage dropped rows, each with some of them."""
+    dropping = DroppingShards()
+    for rank, event in done_events(found.ledger, found.listing, found.plan, found.matched):
+        dropping.note(rank, event["rows"]["dropped"])
+    keys = [one.key for one in status.stages if one.key != LAST]
+    rows = lowest(read_samples(found.ledger, found.listing, found.plan, dropping, keys))
+    stages = status.stages or (StageReport(LAST, status.job, rows=status.rows),)
+    return [
+        {
+            "stage": one.name,
+            "reason": reason,
+            "rows": count,
+            "samples": [
+                {"shard": row.shard, "row": row.row, "cut": dict(row.cut), "left_out": row.left_out}
+                for row in rows.get((one.key, reason), ())
+            ],
+        }
+        for one in stages
+        for reason, count in sorted((one.rows or {}).get("dropped", {}).items(), key=lambda pair: (-pair[1], pair[0]))
+    ]

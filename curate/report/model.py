@@ -38,6 +38,10 @@ class Origin:
     """What each source had in the job's inputs; empty where that was not counted."""
     reasons: Sequence[Mapping[str, Any]] = ()
     """Of each reason of quarantine: rows, chosen by hash."""
+    quarantine_read: int = 0
+    """Quarantined rows that were looked at for these."""
+    dropped: Sequence[Mapping[str, Any]] = ()
+    """Of each stage and reason for which it dropped rows: rows, chosen by hash."""
 
 
 def report_of(corpus: Corpus, path: str, origin: Origin | None = None) -> dict[str, Any]:
@@ -61,6 +65,8 @@ def report_of(corpus: Corpus, path: str, origin: Origin | None = None) -> dict[s
             "identity": dict(origin.identity),
             "rows": dict(origin.rows),
             "quarantine": [dict(one) for one in origin.reasons],
+            "quarantine_read": origin.quarantine_read,
+            "dropped": [dict(one) for one in origin.dropped],
         },
     }
 

@@ -36,7 +36,7 @@ class Tenths(Job):
             if n % 10 == 7:
                 self.quarantine({"n": n}, "it ends in seven")
         kept = batch.filter(pa.array([n % 10 not in (0, 7) for n in numbers]))
-        self.drop(sum(n % 10 == 0 for n in numbers), "each tenth")
+        self.drop(batch.filter(pa.array([n % 10 == 0 for n in numbers])), "each tenth")
         self.count("half", len(kept) / 2)
         return kept
 
@@ -61,7 +61,7 @@ class Hostile(Job):
         if 15 in batch["n"].to_pylist():
             raise ValueError(HOSTILE + "\u05d0\u202e" * 20_000)
         self.quarantine({"n": HOSTILE + 1_000_000 * "w"}, HOSTILE)
-        self.drop(2, HOSTILE)
+        self.drop([{HOSTILE: HOSTILE + str(n) + 1_000_000 * "w"} for n in range(2)], HOSTILE)
         self.count(HOSTILE, 1)
         return batch[3:]
 

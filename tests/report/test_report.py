@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -95,6 +96,20 @@ def test_it_adds_up_with_the_books(corpus: Path) -> None:
     rows = report["job"]["rows"]
     assert rows["out"] == report["rows"] == sum(source["rows"] for source in report["sources"])
     assert rows["in"] == sum(source["rows_in"] for source in report["sources"]) == 1000
+
+
+def test_dropped_rows_are_shown_by_reason(corpus: Path) -> None:
+    """20 of each reason, chosen by hash over all shards; the page has them as texts."""
+    report = made(corpus)
+    [dropped] = report["job"]["dropped"]
+    assert {dropped["reason"]: dropped["rows"]} == report["job"]["rows"]["dropped"]
+    shown = [orjson.loads(row["row"]) for row in dropped["samples"]]
+    assert len({row["id"] for row in shown}) == 20
+    assert len({row["shard"] for row in dropped["samples"]}) > 1
+    assert all(row["score"] <= 0.97 for row in shown)
+    page = document(report).decode()
+    assert shown[0]["id"] in page
+    assert "<b>" not in page
 
 
 def test_the_same_on_workers_and_when_it_grows(corpus: Path) -> None:
