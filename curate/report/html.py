@@ -93,7 +93,9 @@ def _sources(report: Mapping[str, Any]) -> Html | None:
     more = len(sources) - SHOWN_SOURCES
     note = tag("p", f"and {more:,} more, in report.json", class_="soft") if more > 0 else None
     told = table("Sources, the largest first", heads, rows, ".nnn" if known else ".nn")
-    return section("sources", "Sources", tag("p", says), told, note)
+    unknown = report["job"]["inputs_unknown"] if report["job"] else ""
+    why = tag("p", f"What the job kept of each source is not known: {unknown}", class_="warn") if unknown else None
+    return section("sources", "Sources", tag("p", says), why, told, note)
 
 
 def _source_rows(sources: Sequence[Mapping[str, Any]], total: int, *, known: bool) -> Iterator[tuple[Any, ...]]:

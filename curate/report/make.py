@@ -8,9 +8,9 @@ corpus. They are merged in the order of the plan: the report is the same at any 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,23 +19,22 @@ import orjson
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
-from curate.errors import ConfigError
+from curate.errors import ConfigError, ObjectNotFound
 from curate.formats.encoding import Format, detect
 from curate.keywords import option
-from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.segments import done_events
 from curate.ledger.stages import LAST, StageReport
 from curate.objects.samples import MOST_SAMPLED, DroppingShards, lowest, read_samples
 from curate.observe.browse import by_reason, quarantined
-from curate.observe.job import FoundJob, NoJobError, find_job, status_of
+from curate.observe.job import FoundJob, NoJobError, find_job, inputs_of_job, status_of
 from curate.observe.status import JobStatus
 from curate.prefetch import ahead
 from curate.report.column import cut
 from curate.report.corpus import Corpus, Source
 from curate.report.model import Origin, report_of
 from curate.report.sink import Sketches
-from curate.sources.listing import list_inputs
+from curate.sources.listing import Search
 from curate.sources.patterns import parse_input
 from curate.storage.open import open_store
 
@@ -101,8 +100,10 @@ def _job_at(path: str) -> FoundJob | None:
 
 def _dataset(paths: Sequence[str]) -> Dataset:
     """Returns the rows of files, read as the first of them is called."""
-    uris = list_inputs([parse_input(path) for path in paths], open_store).table["uri"]
-    return _READERS[detect(uris[0].as_py()).format](list(paths), allow_incomplete_input=True)
+    pattern = parse_input(paths[0])
+    # The first page of a listing: the dataset lists them all.
+    first, _ = next(Search(pattern, open_store(pattern.prefix), {}).found())
+    return _READERS[detect(first.uri).format](list(paths), allow_incomplete_input=True)
 
 
 def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
@@ -137,37 +138,54 @@ def _origin(found: FoundJob, wanted: Wanted) -> Origin:
     """Returns what the ledger of the job says that made a corpus."""
     status = status_of(found, SystemClock().now())
     reasons, looked_at = _set_aside(found)
+    inputs, unknown = _sources_in(found, wanted) if wanted.by else ({}, "")
     return Origin(
         str(found.job["job"]),
         status.state,
         found.job["identity"],
         status.rows,
-        _sources_in(found, wanted) if wanted.by else {},
+        inputs,
+        unknown,
         reasons,
         looked_at,
         _dropped(found, status),
     )
 
 
-def _sources_in(found: FoundJob, wanted: Wanted) -> Mapping[str | None, Source]:
-    """Returns what each source had in the inputs of a job; nothing if they do not name it."""
-    run_ids = sorted(found.listing.run_ids)
-    inputs = found.ledger.read_json(layout.run_file(run_ids[-1], "run.json"))["inputs"] if run_ids else []
-    if not inputs:
-        return {}
+def _sources_in(found: FoundJob, wanted: Wanted) -> tuple[Mapping[str | None, Source], str]:
+    """Returns what each source had in the inputs of a job; or nothing, and why that is not known."""
     try:
-        ds = _dataset(inputs)
-    except ConfigError:
-        return {}
-    if wanted.by not in (ds.columns() or []):
-        return {}
-    return _sketch(ds.select_columns([wanted.by]), f"{wanted.work}-inputs", wanted).sources
+        ds = _dataset(_paths(inputs_of_job(found)["uri"].to_pylist()))
+        if wanted.by not in (ds.columns() or []):
+            return {}, f"the inputs of the job have no column {wanted.by!r}"
+        return _sketch(ds.select_columns([wanted.by]), f"{wanted.work}-inputs", wanted).sources, ""
+    except (ConfigError, ObjectNotFound) as error:
+        return {}, str(error)
+
+
+def _paths(uris: Sequence[str]) -> Sequence[str]:
+    """Returns what to read so that it is these files: their folder, if it has no others, since that is one listing, and
+    names columns by folders as the job saw them; else each file."""
+    if not uris:
+        raise ConfigError("the job has planned no inputs, or makes its rows itself")
+    first, last = min(uris), max(uris)
+    same = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    root = first[:same].rpartition("/")[0]
+    if not root or root.endswith((":", ":/")):
+        return uris
+    pattern = parse_input(f"{root}/")
+    try:
+        # One more than these is enough to know.
+        there = islice(Search(pattern, open_store(pattern.prefix), {}).found(), len(uris) + 1)
+        return [f"{root}/"] if sorted(one.uri for one, _ in there) == sorted(uris) else uris
+    except (ConfigError, ObjectNotFound):
+        return uris  # one that is gone is named when they are read
 
 
 def _set_aside(found: FoundJob) -> tuple[list[Mapping[str, Any]], int]:
     """Returns the reasons of quarantined rows, each with the rows of the lowest hashes: the same ones each time; and
     how many rows were looked at."""
-    chosen, counted = by_reason(itertools.islice(quarantined(found), MOST_QUARANTINED), MOST_SAMPLED)
+    chosen, counted = by_reason(islice(quarantined(found), MOST_QUARANTINED), MOST_SAMPLED)
     told: list[Mapping[str, Any]] = [
         {
             "reason": reason,

@@ -36,6 +36,8 @@ class Origin:
     """Its books: in, created, out, dropped by reason, quarantined."""
     inputs: Mapping[str | None, Source] = field(default_factory=dict)
     """What each source had in the job's inputs; empty where that was not counted."""
+    inputs_unknown: str = ""
+    """Why that was not counted, though it was asked for."""
     reasons: Sequence[Mapping[str, Any]] = ()
     """Of each reason of quarantine: rows, chosen by hash."""
     quarantine_read: int = 0
@@ -64,6 +66,7 @@ def report_of(corpus: Corpus, path: str, origin: Origin | None = None) -> dict[s
             "state": origin.state,
             "identity": dict(origin.identity),
             "rows": dict(origin.rows),
+            "inputs_unknown": origin.inputs_unknown,
             "quarantine": [dict(one) for one in origin.reasons],
             "quarantine_read": origin.quarantine_read,
             "dropped": [dict(one) for one in origin.dropped],

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import curate
 from curate.cli.main import cli
 from curate.errors import ConfigError
+from curate.report import make
 from curate.report.corpus import Corpus, Source
 from curate.report.html import document
 from curate.report.make import make_report, wanted
@@ -110,6 +111,66 @@ def test_dropped_rows_are_shown_by_reason(corpus: Path) -> None:
     page = document(report).decode()
     assert shown[0]["id"] in page
     assert "<b>" not in page
+
+
+def test_characters_of_sources_add_up(tmp_path: Path) -> None:
+    """Texts in structs and dictionaries count, nulls do not."""
+    table = pa.table(
+        {
+            "by": pa.array(["a", "b", None, "a"]),
+            "in": pa.array([{"t": "four"}, None, {"t": None}, {"t": "ü"}]),
+            "code": pa.array(["x", None, "yy", "x"]).dictionary_encode(),
+        }
+    )
+    pq.write_table(table, tmp_path / "one.parquet")
+    report = make_report(wanted(str(tmp_path / "one.parquet"), by="by", work=str(tmp_path / "r"), backend="inline"))
+    assert sum(source["characters"] for source in report["sources"]) == report["characters"] == 3 + 5 + 4
+    assert {source["source"]: source["characters"] for source in report["sources"]} == {"a": 9, "b": 1, None: 2}
+
+
+def test_columns_whose_names_are_alike_are_two(tmp_path: Path) -> None:
+    """A column called like a field of another one."""
+    table = pa.table({"a.b": [1, 2, 3], "a": [{"b": "x"}, {"b": "y"}, {"b": None}]})
+    for part in range(2):
+        pq.write_table(table, tmp_path / f"{part}.parquet")
+    report = make_report(wanted(str(tmp_path), work=str(tmp_path) + "-r", backend="inline"))
+    assert {column["name"]: column["kind"] for column in report["columns"]} == {'"a.b"': "number", "a.b": "text"}
+    assert (one(report, '"a.b"')["nulls"], one(report, "a.b")["nulls"]) == (0, 2)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_sources_that_are_not_known_say_why(corpus: Path, gone: bool) -> None:
+    """Inputs that are gone, or that lack the column; not as if nothing was asked."""
+    if gone:
+        (corpus.parent / "in" / "3.parquet").unlink()
+        report = made(corpus)
+        assert "3.parquet" in report["job"]["inputs_unknown"]
+    else:
+        other = curate.read_parquet(corpus).with_column("kind", lambda row: row["source"])
+        assert other.write_parquet(corpus.parent / "other", backend="inline").state == "complete"
+        report = made(corpus.parent / "other", by="kind")
+        assert report["job"]["inputs_unknown"] == "the inputs of the job have no column 'kind'"
+    assert all("kept" not in source for source in report["sources"])
+    assert b"is not known: " in document(report)
+
+
+def test_inputs_are_those_of_the_plan(corpus: Path) -> None:
+    """Not whatever lies beside them now."""
+    before = made(corpus)["sources"]
+    pq.write_table(rows(9), corpus.parent / "in" / "9.parquet")
+    assert made(corpus, work=str(corpus.parent / "anew"))["sources"] == before
+
+
+def test_a_quarantine_that_was_not_read_whole_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(row: dict[str, int]) -> dict[str, int]:
+        raise curate.BadRow(f"odd{row['id'] * 0}")
+
+    out = tmp_path / "out"
+    curate.range(9).map(odd).write_parquet(out, backend="inline", max_bad_rows="100%")
+    monkeypatch.setattr(make, "MOST_QUARANTINED", 4)
+    report = make_report(wanted(str(out), backend="inline"))
+    assert report["job"]["quarantine_read"] == 4
+    assert b"The first 4 of 9 were looked at" in document(report)
 
 
 def test_the_same_on_workers_and_when_it_grows(corpus: Path) -> None:
