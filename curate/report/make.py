@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -30,6 +30,7 @@ from curate.observe.browse import by_reason, quarantined
 from curate.observe.job import FoundJob, NoJobError, find_job, inputs_of_job, status_of
 from curate.observe.status import JobStatus
 from curate.prefetch import ahead
+from curate.report.against import compare_ids
 from curate.report.column import cut
 from curate.report.corpus import Corpus, Source
 from curate.report.model import Origin, report_of
@@ -66,9 +67,20 @@ class Wanted:
     by: str = ""
     """The column that names the source of a row."""
     backend: str | None = None
+    against: str = ""
+    """Another corpus, which it is put beside; empty: none."""
+    id_column: str = ""
+    """The column by which their rows are compared; empty: they are not."""
 
 
-def wanted(corpus: str, by: str = "", work: str | None = None, backend: str | None = None) -> Wanted:
+def wanted(
+    corpus: str,
+    by: str = "",
+    work: str | None = None,
+    backend: str | None = None,
+    against: str = "",
+    id_column: str = "",
+) -> Wanted:
     """Returns what is to be reported; its files go beside the corpus, unless said. Raises ConfigError for a glob, which
     has no such place."""
     if work is None:
@@ -77,14 +89,30 @@ def wanted(corpus: str, by: str = "", work: str | None = None, backend: str | No
         # Of each column a report of its own, whatever it is called.
         apart = f"-by-{by if by.isidentifier() else hashlib.sha256(by.encode()).hexdigest()[:16]}" if by else ""
         work = f"{corpus.rstrip('/')}-report{apart}"
-    return Wanted(corpus, work, by, backend)
+    if id_column and not against:
+        raise ConfigError(f"{option('id_column', id_column)} compares rows: add {option('against', 'OTHER')}")
+    return Wanted(corpus, work, by, backend, against, id_column)
 
 
 def make_report(wanted: Wanted) -> dict[str, Any]:
     """Sketches what is new in a corpus and returns `report.json`. Raises ConfigError for what is no corpus, and for one
     whose files are not alike."""
+    ds = _dataset([wanted.corpus])
+    report = _report(ds, wanted)
+    if not wanted.against:
+        return report
+    # What is made of the other corpus lies beside what is made of this one: there, nobody may write.
+    work = f"{wanted.work}-against-{hashlib.sha256(wanted.against.encode()).hexdigest()[:16]}"
+    other = _dataset([wanted.against])
+    by = wanted.by if wanted.by in (other.columns() or []) else ""
+    beside = _report(other, replace(wanted, corpus=wanted.against, work=work, by=by))
+    ids = compare_ids(ds, other, wanted.id_column, f"{work}-ids", wanted.backend) if wanted.id_column else None
+    return report | {"against": {"report": beside, "ids": None if ids is None else ids.as_dict()}}
+
+
+def _report(ds: Dataset, wanted: Wanted) -> dict[str, Any]:
     found = _job_at(wanted.corpus)
-    corpus = _sketch(_dataset([wanted.corpus]), wanted.work, wanted)
+    corpus = _sketch(ds, wanted.work, wanted)
     return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted))
 
 

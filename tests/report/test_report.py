@@ -173,6 +173,78 @@ def test_a_quarantine_that_was_not_read_whole_says_so(tmp_path: Path, monkeypatc
     assert b"The first 4 of 9 were looked at" in document(report)
 
 
+class TestAgainst:
+    """Two corpora side by side: what appeared, what went, what changed."""
+
+    @pytest.fixture
+    def other(self, corpus: Path) -> Path:
+        """The same rows but for some: one file more, one less, every tenth year another."""
+        for number in range(1, 6):
+            table = rows(number)
+            years = [year + (at % 10 == 0) for at, year in enumerate(table["year"].to_pylist())]
+            changed = table.set_column(4, "year", pa.array(years, pa.int16())).drop_columns(["score"])
+            (corpus.parent / "other").mkdir(exist_ok=True)
+            pq.write_table(changed, corpus.parent / "other" / f"{number}.parquet")
+        whole = curate.read_parquet(corpus.parent / "in").drop_columns(["score"])
+        assert whole.write_parquet(corpus.parent / "whole", backend="inline").state == "complete"
+        return corpus.parent / "other"
+
+    def test_ids_are_those_that_duckdb_tells_apart(self, corpus: Path, other: Path) -> None:
+        here = corpus.parent / "whole"
+        report = made(here, against=str(other), id_column="id")
+        ids = report["against"]["ids"]
+        both = f"'{here}/*.parquet' a full outer join '{other}/*.parquet' b on a.id = b.id"
+        counted = duckdb.sql(
+            "select count(*) filter (a.year = b.year), count(*) filter (a.year != b.year), "
+            f"count(*) filter (b.id is null), count(*) filter (a.id is null) from {both}"
+        ).fetchall()
+        assert counted == [(ids["equal"], ids["changed"], ids["appeared"], ids["went"])] == [(720, 80, 200, 200)]
+        assert {one.partition("-")[0] for one in ids["examples"]["appeared"]} == {"0"}
+        assert {one.partition("-")[0] for one in ids["examples"]["went"]} == {"5"}
+        assert all(int(one.partition("-")[2]) % 10 == 0 for one in ids["examples"]["changed"])
+        assert [len(own) for own in ids["examples"].values()] == [20, 20, 20]
+        again = made(here, against=str(other), id_column="id")
+        assert again == report
+        assert b"Beside another corpus" in document(report)
+
+    def test_it_sees_what_is_new(self, corpus: Path, other: Path) -> None:
+        here = corpus.parent / "whole"
+        made(here, against=str(other), id_column="id")
+        pq.write_table(rows(0).drop_columns(["score"]), other / "0.parquet")
+        assert made(here, against=str(other), id_column="id")["against"]["ids"]["appeared"] == 0
+
+    def test_columns_are_put_beside_each_other(self, corpus: Path, other: Path) -> None:
+        """Those of one side alone, too; and the books of two runs."""
+        report = made(corpus, against=str(other))
+        assert report["against"]["ids"] is None
+        assert report["against"]["report"]["rows"] == 1_000
+        page = document(report).decode()
+        assert "<code>score</code>" in page
+        assert "--id-column" in page
+        two = made(corpus, against=str(corpus), id_column="id")
+        assert two["against"]["ids"]["equal"] == two["rows"]
+        assert "All columns have the same numbers." in document(two).decode()
+
+    def test_a_column_that_is_not_there(self, corpus: Path, other: Path) -> None:
+        with pytest.raises(ConfigError, match="there is no column 'idd'; did you mean 'id'"):
+            made(corpus, against=str(other), id_column="idd")
+
+    def test_ids_without_another_corpus(self, corpus: Path) -> None:
+        with pytest.raises(ConfigError, match=r"--against|against="):
+            made(corpus, id_column="id")
+
+    def test_ids_that_are_null_or_there_twice(self, tmp_path: Path) -> None:
+        """Rows of one id are equal whatever their order, and not if there is one more of them."""
+        for name, ids, values in (
+            ("a", [1, 1, None, 2, 2], ["x", "y", "z", "v", "v"]),
+            ("b", [1, None, 1, 2], ["y", "z", "x", "v"]),
+        ):
+            pq.write_table(pa.table({"id": ids, "v": values}), tmp_path / f"{name}.parquet")
+        how = {"by": "", "work": str(tmp_path / "r"), "against": str(tmp_path / "b.parquet"), "id_column": "id"}
+        ids = made(tmp_path / "a.parquet", **how)["against"]["ids"]
+        assert (ids["equal"], ids["changed"], ids["appeared"], ids["went"]) == (2, 1, 0, 0)
+
+
 def test_the_same_on_workers_and_when_it_grows(corpus: Path) -> None:
     """On worker processes as in this one; and of files that came later as of all at once."""
     here = made(corpus, work=f"{corpus}-here")
