@@ -9,6 +9,7 @@ from curate.pages.charts import drawing, share
 from curate.pages.elements import facts, section, table
 from curate.pages.markup import Html, join, tag
 from curate.pages.shell import linked, shell
+from curate.report.pairs import duplicates
 from curate.units import format_bytes, format_count, plain_line
 
 GENERATOR = "curate report"
@@ -371,6 +372,7 @@ PARTS = {
     "rows": _books,
     "sources": _sources,
     "columns": _columns,
+    "duplicates": duplicates,
     "dropped": _dropped,
     "quarantine": _bad,
 }

@@ -25,6 +25,7 @@ from curate.keywords import option
 from curate.ledger.compression import decompress
 from curate.ledger.segments import done_events
 from curate.ledger.stages import LAST, StageReport
+from curate.log import get_logger
 from curate.objects.samples import MOST_SAMPLED, DroppingShards, lowest, read_samples
 from curate.observe.browse import by_reason, quarantined
 from curate.observe.job import FoundJob, NoJobError, find_job, inputs_of_job, status_of
@@ -33,7 +34,8 @@ from curate.prefetch import ahead
 from curate.report.against import compare_ids
 from curate.report.column import cut
 from curate.report.corpus import Corpus, Source
-from curate.report.model import Origin, report_of
+from curate.report.duplicates import cluster_sizes, place_of, removed_by_source, sampled_pairs
+from curate.report.model import Origin, report_of, tenths
 from curate.report.sink import Sketches
 from curate.sources.listing import Search
 from curate.sources.patterns import parse_input
@@ -113,7 +115,7 @@ def make_report(wanted: Wanted) -> dict[str, Any]:
 def _report(ds: Dataset, wanted: Wanted) -> dict[str, Any]:
     found = _job_at(wanted.corpus)
     corpus = _sketch(ds, wanted.work, wanted)
-    return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted))
+    return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted, ds))
 
 
 def _job_at(path: str) -> FoundJob | None:
@@ -162,11 +164,12 @@ def _sketches(found: FoundJob) -> Iterator[Corpus]:
         yield own
 
 
-def _origin(found: FoundJob, wanted: Wanted) -> Origin:
+def _origin(found: FoundJob, wanted: Wanted, ds: Dataset) -> Origin:
     """Returns what the ledger of the job says that made a corpus."""
     status = status_of(found, SystemClock().now())
     reasons, looked_at = _set_aside(found)
     inputs, unknown = _sources_in(found, wanted) if wanted.by else ({}, "")
+    dropped = _dropped(found, status)
     return Origin(
         str(found.job["job"]),
         status.state,
@@ -176,8 +179,40 @@ def _origin(found: FoundJob, wanted: Wanted) -> Origin:
         unknown,
         reasons,
         looked_at,
-        _dropped(found, status),
+        dropped,
+        _duplicates(found, wanted, ds, dropped),
     )
+
+
+def _duplicates(
+    found: FoundJob, wanted: Wanted, ds: Dataset, dropped: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """Returns what a deduplication removed; None if the job lists none."""
+    place = place_of(found)
+    if not place or not found.matched.count:
+        return None
+    removed, work = _dataset([place]), f"{wanted.work}-duplicates"
+    sketch = _sketch(removed, work, replace(wanted, by=""))
+    alike = next((one for one in sketch.columns if one.name == "similarity"), None)
+    if alike is None:
+        return None
+    id_column, pairs = sampled_pairs(dropped, removed, ds)
+    sources: list[list[Any]] = []
+    if wanted.by and id_column:
+        try:
+            inputs = _dataset(_paths(inputs_of_job(found)["uri"].to_pylist()))
+            if {id_column, wanted.by} <= set(inputs.columns() or []):
+                columns = (id_column, wanted.by)
+                sources = removed_by_source(inputs, removed, columns, f"{work}-by", wanted.backend, read.read_parquet)
+        except (ConfigError, ObjectNotFound) as error:
+            get_logger().warning("what was removed of each source is not known", error=str(error))
+    return {
+        "rows": sketch.rows,
+        "clusters": cluster_sizes(removed, f"{work}-sizes", wanted.backend, read.read_parquet),
+        "similarities": tenths(alike),
+        "sources": sources,
+        "pairs": pairs,
+    }
 
 
 def _sources_in(found: FoundJob, wanted: Wanted) -> tuple[Mapping[str | None, Source], str]:

@@ -44,6 +44,8 @@ class Origin:
     """Quarantined rows that were looked at for these."""
     dropped: Sequence[Mapping[str, Any]] = ()
     """Of each stage and reason for which it dropped rows: rows, chosen by hash."""
+    duplicates: Mapping[str, Any] | None = None
+    """What a deduplication removed; None if there was none."""
 
 
 def report_of(corpus: Corpus, path: str, origin: Origin | None = None) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def report_of(corpus: Corpus, path: str, origin: Origin | None = None) -> dict[s
             "quarantine": [dict(one) for one in origin.reasons],
             "quarantine_read": origin.quarantine_read,
             "dropped": [dict(one) for one in origin.dropped],
+            "duplicates": None if origin.duplicates is None else dict(origin.duplicates),
         },
     }
 
@@ -193,6 +196,13 @@ def kept_from(column: Column) -> list[list[float]]:
         counts[one] = count
     above = np.cumsum(counts[::-1])[::-1]
     return [[at / 100, int(above[at * UNIT // 100])] for at in range(100)]
+
+
+def tenths(column: Column) -> list[list[Any]]:
+    """Returns how many numbers from 0 to 1 are in each tenth, 1 in the last; none where there are none."""
+    above = [column.numbers.above(at / 10) for at in range(10)]
+    counts = [one - other for one, other in zip(above, [*above[1:], 0], strict=True)]
+    return [[f"{at / 10:.1f}", count] for at, count in enumerate(counts) if count]
 
 
 def _frequent(column: Column) -> list[list[Any]]:

@@ -173,6 +173,58 @@ def test_a_quarantine_that_was_not_read_whole_says_so(tmp_path: Path, monkeypatc
     assert b"The first 4 of 9 were looked at" in document(report)
 
 
+class TestDuplicates:
+    """What a deduplication removed: sizes, similarities, sources, and pairs with their texts."""
+
+    @pytest.mark.parametrize("kind", ["exact", "minhash"])
+    def test_it_is_counted_and_shown(self, kind: str, tmp_path: Path) -> None:
+        words = [" ".join(f"w{100 * text + at}" for at in range(60)) for text in range(6)]
+        some = [
+            {
+                "id": f"{text}-{copy}",
+                "text": words[text] + f" <i>{copy}" * (kind == "minhash"),
+                "source": "ab"[copy % 2],
+            }
+            for text in range(6)
+            for copy in range(text + 1)
+        ]
+        for part in range(2):
+            (tmp_path / "in").mkdir(exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(some[part::2]), tmp_path / "in" / f"{part}.parquet")
+        ds = curate.read_parquet(tmp_path / "in")
+        found = (
+            ds.dedup_exact("text", id_column="id")
+            if kind == "exact"
+            else ds.dedup_minhash("text", id_column="id", threshold=0.7)
+        )
+        assert found.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+        report = made(tmp_path / "out")
+        told = report["job"]["duplicates"]
+        removed = duckdb.sql(f"select count(*) from '{tmp_path}/out/_side/duplicates/*.parquet'").fetchall()
+        assert removed == [(told["rows"],)] == [(sum(count for _, count in told["similarities"]),)] == [(15,)]
+        assert told["clusters"] == [[str(size), 1] for size in range(2, 7)]
+        assert sum(count for _, count in told["sources"]) == 15
+        assert len(told["pairs"]) == 15
+        for pair in told["pairs"]:
+            assert pair["id"].partition("-")[0] == pair["kept_id"].partition("-")[0]
+            assert pair["column"] == "text"
+            assert pair["text"].startswith(words[int(pair["id"][0])][:50])
+            assert (pair["text"] == pair["kept_text"]) == (kind == "exact")
+        page = document(report).decode()
+        assert ("<mark>" in page) == (kind == "minhash")
+        assert "<i>1" not in page
+        assert "15 rows were removed as duplicates of 5 that are kept" in page
+
+
+def test_a_deduplication_that_removed_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows(1), tmp_path / "in" / "1.parquet")
+    ds = curate.read_parquet(tmp_path / "in").dedup_exact("id", id_column="id")
+    assert ds.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+    told = made(tmp_path / "out")["job"]["duplicates"]
+    assert told is None or (told["rows"], told["clusters"], told["pairs"]) == (0, [], [])
+
+
 class TestAgainst:
     """Two corpora side by side: what appeared, what went, what changed."""
 
