@@ -163,6 +163,12 @@ class Operator:
     cpu_seconds: float
     share: float
     """Of the seconds of all operators."""
+    bytes_out: int = 0
+    """Of the rows that it gave, in memory."""
+    largest_bytes: int = 0
+    """Of the largest batch that it gave."""
+    peak_bytes: int = 0
+    """The most memory of a process that it ran in, with all else there; 0 if that is not known."""
     actors: int | None = None
     busy: float | None = None
     limits: bool = False

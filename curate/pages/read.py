@@ -240,12 +240,20 @@ def _operators(status: JobStatus) -> tuple[Operator, ...]:
             one["wall_s"],
             one["cpu_s"],
             one["wall_s"] / total_s if total_s else 0.0,
+            _bytes(one.get("bytes_out")),
+            _bytes(one.get("largest_bytes")),
+            _bytes(one.get("peak_bytes")),
             int(one["actors"]) if "actors" in one else None,
             one["busy"] if "actors" in one else None,
             limits=bool(most) and one["wall_s"] == most,
         )
         for one in status.operators[:SHOWN_STAGES]
     )
+
+
+def _bytes(value: Any) -> int:
+    """Returns a number of bytes; 0 where an earlier version wrote none."""
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
 
 
 # Failures, runs, lineage, costs

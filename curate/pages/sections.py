@@ -15,6 +15,10 @@ from curate.pages.model import FailureGroup, Page, StageBooks, Timeline
 from curate.units import format_bytes, format_count
 
 AGAIN = "See every try of it, run it here, and after fixing the cause run again what failed:"
+MEMORY = (
+    "A process holds some batches of each of its operators, their models and Python itself: its most memory is that of "
+    "all of these, so operators in one process have the same."
+)
 OPEN_GROUPS = 3
 """Groups of failures whose traceback is shown at once."""
 
@@ -207,7 +211,8 @@ def plan(page: Page) -> Html | None:
         most = next((one for one in page.operators if one.limits), None)
         values = [
             [
-                *(one.name, number(one.rows_in), number(one.rows_out)),
+                *(one.name, number(one.rows_in), number(one.rows_out), format_bytes(one.bytes_out)),
+                *(format_bytes(one.largest_bytes), format_bytes(one.peak_bytes) if one.peak_bytes else ""),
                 *(took(one.seconds), took(one.cpu_seconds)),
                 charts.share(f"Share of {one.name}", one.share, "f-warn" if one.limits else "f-blue"),
                 f"{100 * one.share:.0f} %",
@@ -215,12 +220,17 @@ def plan(page: Page) -> Html | None:
             ]
             for one in page.operators
         ]
-        columns = ["operator", "rows in", "rows out", "busy", "of it on a CPU", "of all", "share", "actors"]
-        parts.append(table("Operators in the newest run", columns, values, ".nnnn.n."))
+        columns = ["operator", "rows in", "rows out", "bytes out", "largest batch", "process at most"]
+        columns += ["busy", "of it on a CPU", "of all", "share", "actors"]
+        parts.append(table("Operators in the newest run", columns, values, ".nnnnnnn.n."))
         if most is not None:
             parts.append(
                 tag("p", f"{most.name} limits: it took {100 * most.share:.0f} % of the time of all operators.")
             )
+        largest = max(page.operators, key=lambda one: one.largest_bytes)
+        if largest.largest_bytes:
+            says = f"{largest.name} makes the largest batches, up to {format_bytes(largest.largest_bytes)}. {MEMORY}"
+            parts.append(tag("p", says, class_="soft"))
     return section("plan", "Plan", parts)
 
 

@@ -107,6 +107,7 @@ def running(folder: Path) -> str:
     shards = {"total": total, "scope": total, "done": done, "running": 8, "failed": 2}
     operators = [
         {"name": name, "rows_in": 10 * done, "rows_out": 10 * done, "wall_s": seconds, "cpu_s": seconds / 2}
+        | ({"bytes_out": 10**7, "largest_bytes": 10**6, "peak_bytes": 10**8} if name == "read" else {})
         for name, seconds in (("read", 60.0), ("map(clean)", 300.0), ("write", 40.0))
     ]
     beat = heartbeat(
