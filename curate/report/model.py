@@ -200,7 +200,7 @@ def kept_from(column: Column) -> list[list[float]]:
 
 def tenths(column: Column) -> list[list[Any]]:
     """Returns how many numbers from 0 to 1 are in each tenth, 1 in the last; none where there are none."""
-    above = [column.numbers.above(at / 10) for at in range(10)]
+    above = [int(count) for _, count in kept_from(column)[::10]]
     counts = [one - other for one, other in zip(above, [*above[1:], 0], strict=True)]
     return [[f"{at / 10:.1f}", count] for at, count in enumerate(counts) if count]
 
