@@ -118,8 +118,9 @@ class LangId(TextJob):
         # Compared as what is stored: a score that reads as 0.7 reaches a minimum of 0.7, whichever double it was.
         sure = pc.greater_equal(score, pa.scalar(self.min_score, pa.float32()))
         wanted = pc.and_(fits, sure)
-        self.drop(pc.sum(pc.invert(fits), min_count=0), OTHER_LANGUAGE)
-        self.drop(pc.sum(pc.and_not(fits, sure), min_count=0), LOW_SCORE)
+        found = batch.append_column(LANGUAGE, language).append_column(SCORE, score)
+        self.drop(found.filter(pc.invert(fits)), OTHER_LANGUAGE)
+        self.drop(found.filter(pc.and_not(fits, sure)), LOW_SCORE)
         return table.filter(wanted)
 
 

@@ -67,6 +67,7 @@ class Pii(TextJob):
             return table.append_column(PII, pa.array(told, PLACES))
         if self.action == "drop":
             for kind, number in sorted(Counter(found[0].kind for found in places if found).items()):
+                # A number, and not the rows: samples of these, beside the output, would keep what is to go.
                 self.drop(number, f"has {kind}")
             return table.filter(pa.array([not found for found in places], pa.bool_()))
         changed = [

@@ -167,7 +167,8 @@ class Quality(TextJob):
             judged = self._judged(name, batch)
             failed = first_failed(judged.rules, judged.measured, len(table))
             for number, rule in enumerate(judged.rules):
-                self.drop(int(np.count_nonzero(failed == number)), rule.reason)
+                if (failing := failed == number).any():
+                    self.drop(table.filter(pa.array(failing)), rule.reason)
             kept = failed < 0
             removed = {reason: counts[kept] for reason, counts in {**removed, **judged.removed}.items()}
             if kept.all() and judged.texts is batch.texts:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -39,8 +40,14 @@ def filter_by(table: pa.Table, expression: Any) -> pa.Table:
     try:
         return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(expression)))
     except pa.ArrowNotImplementedError:  # of a column of views or runs, which is not looked at as well
-        chosen = project(table, [expression], ["chosen"])["chosen"]
-        return rows_where(table, chosen.fill_null(False).to_numpy())
+        return rows_where(table, chosen_by(table, expression))
+
+
+def chosen_by(table: pa.Table, expression: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Returns for each row whether `expression` is true of it, and not false or null."""
+    chosen = project(table, [expression], ["chosen"])["chosen"]
+    found: np.ndarray[Any, np.dtype[np.bool_]] = chosen.fill_null(False).to_numpy()
+    return found
 
 
 def _run(table: pa.Table, node: Any) -> pa.Table:

@@ -300,17 +300,18 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 @cli.command(short_help="What is in a corpus: a page of its columns and sources.")
 @click.argument("corpus")
 @click.option("--by", metavar="COLUMN", default="", help="The column that names the source of a row.")
+@click.option("--against", metavar="OTHER", default="", help="Another corpus, or run, that is shown beside this one.")
+@click.option("--id-column", metavar="NAME", default="", help="With --against: compare rows by this column, too.")
 @click.option("-o", "--output", "file", metavar="FILE", help="Where the page goes; - is standard output.")
 @click.option("--work", metavar="PATH", help="Where the report's own files go; by default beside CORPUS.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run.")
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as one JSON object; write no page.")
-def report(
-    corpus: str, by: str, file: str | None, work: str | None, backend: str | None, show: bool, as_json: bool
-) -> None:
+def report(corpus: str, file: str | None, show: bool, as_json: bool, **how: Any) -> None:
     """Reports what is in CORPUS: the output of a job, a folder, or a quoted glob. Of each column nulls, different
     values, lengths or numbers as a histogram, and the most frequent values; of each source what is there, and what
-    share of it the job kept.
+    share of it the job kept. With --against both are shown side by side, and by --id-column which rows appeared, went
+    or changed.
 
     Rows are read by a job of its own, which only reads what is new when it runs again.
     """
@@ -319,7 +320,7 @@ def report(
     from curate.report.make import wanted
 
     log.configure()
-    sys.exit(make_corpus_page(wanted(corpus, by, work, backend), Asked(file, show, as_json)))
+    sys.exit(make_corpus_page(wanted(corpus, **how), Asked(file, show, as_json)))
 
 
 def main() -> Any:

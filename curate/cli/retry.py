@@ -57,6 +57,7 @@ def retry(
             retry_failed=True,
             accept_code_change=accept_code_change,
             allow_incomplete_input=run.allow_incomplete_input,
+            no_samples=run.no_samples,
             allow_concurrent=allow_concurrent,
             max_failed_shards=max_failed_shards,
             notify=notify,

@@ -39,6 +39,7 @@ class WriteOptions(TypedDict, total=False):
     allow_concurrent: bool
     part: str | None
     keep_stages: bool
+    no_samples: bool
     target_task_seconds: float
     max_failed_shards: str | int | None
     max_in_flight: int | None

@@ -309,7 +309,7 @@ class DropCopies(OperatorDefaults):
         at = _found(digest, check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
         dropped = at >= 0
         dropped[dropped] = marks[KEPT].to_numpy()[at[dropped]] != row_ids(place, batch.num_rows)[dropped]
-        tally.drop(int(dropped.sum()), DUPLICATE)
+        tally.drop_rows(batch, dropped, DUPLICATE)
         yield rows_where(batch, ~dropped)
         # Also without rows: it tells the columns of the extra output.
         yield from self._told(rows_where(batch, dropped), marks.take(pa.array(at[dropped])))

@@ -500,7 +500,7 @@ class DropNear(OperatorDefaults):
         rows = marks[ROW_ID].to_numpy() - row_ids(place, 1)
         keep = np.ones(batch.num_rows, bool)
         keep[rows] = False
-        tally.drop(len(rows), DUPLICATE)
+        tally.drop_rows(batch, ~keep, DUPLICATE)
         yield rows_where(batch, keep)
         # Also without rows: it tells the columns of the extra output.
         clusters = pa.array([f"{kept:016x}" for kept in marks[KEPT].to_pylist()], pa.string())

@@ -191,6 +191,9 @@ class RunOptions:
     keep_stages: bool = _option(
         "keep intermediate files after success, for debugging; the next run removes them", default=False
     )
+    no_samples: bool = _option(
+        "keep no rows of those that are dropped, to be looked at: by default up to 20 a reason and shard", default=False
+    )
     target_task_s: float = _option(
         "seconds of work to bundle into one task",
         default=120.0,
@@ -273,6 +276,7 @@ class RunArguments(TypedDict, total=False):
     redo_stale: bool
     drop_removed: bool
     keep_stages: bool
+    no_samples: bool
     target_task_seconds: float
     max_failed_shards: str | int | None
     max_in_flight: int | None

@@ -27,6 +27,7 @@ from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal
 from curate.ledger.side_outputs import SIDES, sides_of_ids
 from curate.objects.record import OutputFormat
+from curate.objects.samples import shard_samples
 from curate.stage.job_record import JobRecord
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
@@ -218,7 +219,9 @@ def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: l
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:
         quarantine = []
-    return Dropped(there.plan, left, [*quarantine, *map(there.at, rows)])
+    own = {layout.samples(shard_samples(record["shard"])) for record in records if isinstance(record.get("shard"), str)}
+    samples = [ledger.store.stat(ledger.uri(name)) for name in sorted(own.intersection(listing.samples))]
+    return Dropped(there.plan, left, [*quarantine, *samples, *map(there.at, rows)])
 
 
 def _named_by_others(there: JobOutputs) -> set[str]:

@@ -44,6 +44,7 @@ def introduction(
         "limit": options.limit,
         "sample": options.sample,
         "allow_incomplete_input": options.allow_incomplete_input,
+        **({"no_samples": True} if options.no_samples else {}),
         **incomplete_as_dict(incomplete),
         "origin": dict(job.origin),
     }

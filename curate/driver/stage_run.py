@@ -261,7 +261,13 @@ class _Run:
         clock = self.clock if inline else SystemClock()
         budget_bytes = (tasks.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
         program = StageProgram(
-            prepared.stage, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock
+            prepared.stage,
+            prepared.run_id,
+            prepared.output,
+            prepared.stores.scratch,
+            budget_bytes,
+            clock,
+            samples=not self.options.no_samples,
         )
 
         def stopped() -> bool:

@@ -43,7 +43,9 @@ def ready_stages(stage: Stage, root: str, options: RunOptions) -> Generator[Read
 
     def made(before: Upstream) -> Generator[Ready, None, list[Object]]:
         own = f"{root}/{key_of(before.stage)}"
-        for ready in ready_stages(before.stage, root, _stage_options(options, own)):
+        # What only marks rows gives none on: a row that it drops is dropped again, or is not gone.
+        bare = options.no_samples or before.marks is not None
+        for ready in ready_stages(before.stage, root, replace(_stage_options(options, own), no_samples=bare)):
             yield ready
         return outputs_of(ready.stage, own)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
+
+import numpy as np
+import pyarrow as pa
 
 from curate import log
 from curate.dataset.dataset import Dataset
@@ -13,7 +16,7 @@ from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.asset import Asset
 from curate.job.build import Made, Settings, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
-from curate.job.operator import Process, check_count, check_name, row_json
+from curate.job.operator import Process, check_count, check_name, row_json, rows_as_table
 from curate.job.origin import origin_of
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
@@ -59,7 +62,7 @@ class Job:
     ...         for row in batch.filter(pc.greater(lengths, self.most)).to_pylist():
     ...             self.quarantine(row, "too long")
     ...         kept = batch.filter(pc.and_(pc.greater_equal(lengths, self.least), pc.less_equal(lengths, self.most)))
-    ...         self.drop(pc.sum(pc.less(lengths, self.least)).as_py(), "too short")
+    ...         self.drop(batch.filter(pc.less(lengths, self.least)), "too short")
     ...         self.metric("calls", 1)
     ...         return kept
     >>> ran = run_local(Long(most=5), [{"text": "one"}, {"text": "three"}, {"text": "thirteen"}])
@@ -228,10 +231,22 @@ class Job:
 
     # What process may call
 
-    def drop(self, n: int, reason: str) -> None:
-        """Records that `n` rows of the current batch were dropped for `reason`."""
-        call = f"drop({n!r}, {reason!r})"
-        self._booking("drop").drop(check_count(n, call), self._named(reason, call))
+    def drop(self, rows: int | pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]], reason: str) -> None:
+        """Records that rows of the current batch were dropped for `reason`: how many, or the rows themselves.
+
+        Of the rows themselves, as a table or a list of dictionaries, some are kept for `curate page` and `curate
+        report`: up to 20 a shard and reason, long texts cut, unless the run has `--no-samples`. They change no output.
+        """
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        elif isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+            rows = rows_as_table(rows)
+        if isinstance(rows, pa.Table):
+            name = self._named(reason, f"drop(rows, {reason!r})")
+            self._booking("drop").drop_rows(rows, np.ones(rows.num_rows, bool), name)
+        else:
+            call = f"drop({rows!r}, {reason!r})"
+            self._booking("drop").drop(check_count(rows, call), self._named(reason, call))
 
     def quarantine(self, row: Mapping[str, Any], reason: str, position: int | None = None) -> None:
         """Sets a row aside, with its reason, in the output's quarantine file; it counts against `max_bad_rows`.

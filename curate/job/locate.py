@@ -261,6 +261,7 @@ class RecordedRun:
     """Folder in which it was run; empty where that is not known."""
     backend: str
     allow_incomplete_input: bool
+    no_samples: bool = False
 
 
 def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
@@ -274,7 +275,8 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             cwd = str(run.get("cwd", ""))
             inputs = [absolute(str(one), cwd) if cwd else str(one) for one in run["inputs"]]
             incomplete = bool(run.get("allow_incomplete_input"))
-            return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete)
+            bare = bool(run.get("no_samples"))
+            return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete, bare)
     raise ConfigError(
         f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
         f"job itself with {option('retry_failed')}, or the dataset's script again: finished shards are skipped"

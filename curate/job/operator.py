@@ -61,8 +61,17 @@ def check_count(n: Any, call: str, *, whole: bool = True) -> Any:
 def row_json(row: Any) -> str:
     """Returns a row as one line of JSON: bytes as text or base64, what JSON does not have as Python shows it."""
     if not isinstance(row, Mapping):
-        raise TypeError(f"quarantine(row, reason): expected a row as a dictionary, found {type(row).__name__}")
+        raise TypeError(f"expected a row as a dictionary, found {type(row).__name__}")
     return row_text(row)
+
+
+def rows_as_table(rows: Sequence[Any]) -> pa.Table:
+    """Returns rows that are dictionaries as a table; as one column of JSON, where they are no rows of one table."""
+    texts = [row_json(row) for row in rows]
+    try:
+        return pa.Table.from_pylist([dict(row) for row in rows]) if rows else pa.table({})
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.table({"row": texts})
 
 
 _FRAMES = {"pandas": "pa.Table.from_pandas(frame)", "polars": "frame.to_arrow()"}

@@ -13,6 +13,7 @@ runs/<run-id>/notified/asked.json   somebody is to be told how the run goes
 runs/<run-id>/notified/end.json, no-progress-<since>.json   create-only: that was posted, and is not posted again
 summary.json                  totals; exists if and only if the job is complete
 quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
+samples/<hash>.jsonl.zst      some of the rows that a shard, or a stage, dropped; named by the hash of what it is called
 inputs/<hash>.parquet         the inputs of a job with an exchange, as it began with them; named by `job.json`
 inputs/00001.json ...         create-only: a run that took more inputs: who, how many, and the name of the list of all
 stages/<key>/                 stages before the last one, each an output with a ledger of its own; see below
@@ -38,6 +39,7 @@ RUNS = f"{LEDGER}/runs/"
 SCHEMAS = f"{LEDGER}/schema/"
 ACCEPTED = f"{LEDGER}/accepted/"
 QUARANTINE = f"{LEDGER}/quarantine/"
+SAMPLES = f"{LEDGER}/samples/"
 TMP = f"{LEDGER}/tmp/"
 INPUTS = f"{LEDGER}/inputs/"
 STAGES = f"{LEDGER}/stages/"
@@ -56,6 +58,7 @@ _RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
 _TOLD = re.compile(rf"{re.escape(RUNS)}([^/]+)/notified/([^/]+)\.json")
 _HASH = "[0-9a-f]{16}"
 _QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
+_SAMPLES = re.compile(rf"{re.escape(SAMPLES)}{_HASH}\.jsonl\.zst")
 _SCRATCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
 _KEY = re.compile(_HASH)
 _IN_STAGE = re.compile(r"[^_./][^/]*(/[^_./][^/]*)*\.run")
@@ -68,6 +71,7 @@ _OWN = re.compile(
         | accepted/({_HASH})?
         | schema/((input|side)-[\w-]+\.arrow | output\.arrow)?
         | quarantine/({_HASH}\.jsonl\.zst)?
+        | samples/({_HASH}\.jsonl\.zst)?
         | inputs/({_HASH}\.parquet | \d{{5,}}\.json)?
         | runs/([^/]+/(run\.json | heartbeat\.json | events-\d{{6,}}\.jsonl\.zst
             | failures/(\d{{6,}}\.jsonl\.zst)? | logs/([^/]+-\d{{6,}}\.jsonl\.zst)?
@@ -214,6 +218,20 @@ def is_key(name: str) -> bool:
 def is_quarantined(name: str) -> bool:
     """Returns whether `name` (relative to the output) is a file of rows that were set aside."""
     return _QUARANTINED.fullmatch(name) is not None
+
+
+def samples(called: str) -> str:
+    """Returns the name of a file of rows that were dropped.
+
+    >>> samples("0123456789abcdef")
+    '_curate/samples/0123456789abcdef.jsonl.zst'
+    """
+    return f"{SAMPLES}{called}.jsonl.zst"
+
+
+def is_samples(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a file of rows that were dropped."""
+    return name.startswith(SAMPLES) and _SAMPLES.fullmatch(name) is not None
 
 
 def is_own(name: str) -> bool:

@@ -35,6 +35,8 @@ class OutputListing:
     """Segments of workers' logs."""
     quarantine: list[str] = field(default_factory=list)
     """Files of quarantined rows, named by outputs or left by a kill."""
+    samples: list[str] = field(default_factory=list)
+    """Files of rows that were dropped."""
     run_ids: list[str] = field(default_factory=list)
     stages: set[str] = field(default_factory=set)
     """Keys of the stages of which something is there."""
@@ -72,6 +74,9 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
             refuse_special(item, name)
         elif not name.startswith("_curate/"):
             outputs.add((name, item.size, item.generation))
+        elif layout.is_samples(name):
+            # First: there may be one for each output.
+            found.samples.append(name)
         elif layout.plan_part_number(name) is not None:
             found.plan_parts.append(name)
         elif layout.is_events_segment(name):

@@ -5,7 +5,9 @@ Everything is an iterator: only what is consumed is read, and nothing is kept.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -93,6 +95,26 @@ def quarantined(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
             continue
         for row in read_quarantine(store, object):
             yield shard_id, row
+
+
+Grouped = Mapping[str, Sequence[tuple[str, Quarantined]]]
+
+
+def by_reason(rows: Iterable[tuple[str, Quarantined]], most: int) -> tuple[Grouped, Mapping[str, int]]:
+    """Returns the rows that were set aside for each reason, at most so many, and how many there are; the most frequent
+    reason first. They are chosen by the hash of where they were, so they are the same each time."""
+    kept: dict[str, list[tuple[int, str, int, int, Quarantined]]] = {}
+    counted: Counter[str] = Counter()
+    for number, (shard, row) in enumerate(rows):
+        counted[row.reason] += 1
+        digest = hashlib.blake2b(f"{shard}\0{row.line}\0{row.at}".encode(), digest_size=8).digest()
+        # The greatest of those that are kept is the first to go.
+        one = (-int.from_bytes(digest), shard, row.line, number, row)
+        own = kept.setdefault(row.reason, [])
+        (heapq.heappush if len(own) < most else heapq.heappushpop)(own, one)
+    order = sorted(kept, key=lambda reason: (-counted[reason], reason))
+    chosen = {reason: sorted(kept[reason], key=lambda one: (-one[0], *one[1:4])) for reason in order}
+    return {reason: [(one[1], one[4]) for one in own] for reason, own in chosen.items()}, counted
 
 
 # What workers said

@@ -58,6 +58,9 @@ class OperatorMetrics:
             "name": self.name,
             "rows_in": self.meter.rows_in,
             "rows_out": self.meter.rows_out,
+            "bytes_out": self.meter.bytes_out,
+            "largest_bytes": self.meter.largest_bytes,
+            "peak_bytes": self.meter.peak_bytes,
             "wall_s": round(self.meter.wall_s, 3),
             "cpu_s": round(self.meter.cpu_s, 3),
         }

@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.expressions import columns_of, expression_text, filter_by, project, type_of, unknown_column
+from curate.arrow.expressions import chosen_by, columns_of, expression_text, project, type_of, unknown_column
+from curate.arrow.order import rows_where
 from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
@@ -44,9 +45,9 @@ class FilterExpression(OperatorDefaults):
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del place
         self.schema(table.schema)
-        kept = filter_by(table, self.expression)
-        tally.drop(table.num_rows - kept.num_rows, self.reason)
-        yield kept
+        kept = chosen_by(table, self.expression)
+        tally.drop_rows(table, ~kept, self.reason)
+        yield rows_where(table, kept)
 
     def reads(self, schema: pa.Schema) -> frozenset[str]:
         """Returns the columns that it looks at."""

@@ -230,6 +230,6 @@ class FilterRows(UdfOperator):
                 yield answer
             else:
                 keeps.append(bool(answer))
-        kept = rows_where(table, np.array(keeps, bool))
-        tally.drop(table.num_rows - kept.num_rows, self.reason)
-        yield kept
+        kept = np.array(keeps, bool)
+        tally.drop_rows(table, ~kept, self.reason)
+        yield rows_where(table, kept)

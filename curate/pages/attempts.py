@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from curate.ledger.manifest import ShardPlan
+from curate.objects.samples import DroppingShards
 from curate.observe.failures import JobFailures
 from curate.pages.model import LETTERS, LongShard, StageSpan, Strip, Timeline
 from curate.tasks.events import Outcome
@@ -53,6 +54,8 @@ class Attempts:
     lost: Any = field(default_factory=lambda: array("b"))
     rows_in: Any = field(default_factory=lambda: array("q"))
     quarantined: Any = field(default_factory=lambda: array("q"))
+    dropping: DroppingShards = field(default_factory=DroppingShards)
+    """Shards whose dropped rows are shown."""
     _told: set[tuple[int, float]] = field(default_factory=set)
     _in_turn: InTurn = field(default_factory=InTurn)
 
@@ -70,6 +73,8 @@ class Attempts:
                 self.lost.append(event.get("kind") == FailureKind.LOST)
                 self.rows_in.append(rows["in"] if rows else 0)
                 self.quarantined.append(rows["quarantined"] if rows else 0)
+                if rows:
+                    self.dropping.note(event["index"], rows["dropped"])
             yield event
 
     def _known(self, code: int, event: Mapping[str, Any]) -> bool:
@@ -100,6 +105,12 @@ class TimedFailures(JobFailures):
         """The attempts, as columns by name."""
         _ = self.failed
         return self._noted.of_shards(self.plan.sizes)
+
+    @property
+    def dropping(self) -> DroppingShards:
+        """The shards whose dropped rows are shown."""
+        _ = self.failed
+        return self._noted.dropping
 
     @cached_property
     def _noted(self) -> Attempts:

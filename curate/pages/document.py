@@ -10,6 +10,7 @@ from curate.errors import CurateError
 from curate.observe.job import NoJobError
 from curate.observe.status import JobStatus, quiet_text
 from curate.pages import sections
+from curate.pages.books.section import rows
 from curate.pages.elements import moment, state, table
 from curate.pages.markup import Html, tag
 from curate.pages.model import Page
@@ -20,7 +21,7 @@ GENERATOR = "curate page"
 """What a page says that made it: only such a file is replaced by another page."""
 SHOWN_CHARS = 400
 SECTIONS = {
-    "rows": sections.rows,
+    "rows": rows,
     "time": sections.time,
     "shards": sections.shards,
     "plan": sections.plan,

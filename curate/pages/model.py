@@ -79,6 +79,26 @@ class StageSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class SampledRow:
+    """A row that was dropped."""
+
+    shard: str
+    row: str
+    cut: str = ""
+    """How long values are that are cut, and how many columns are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Some of the rows that a stage dropped for a reason."""
+
+    stage: str
+    """The key of the stage."""
+    reason: str
+    rows: tuple[SampledRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Slots in use, and what was done, over equal spans of time."""
 
@@ -143,6 +163,12 @@ class Operator:
     cpu_seconds: float
     share: float
     """Of the seconds of all operators."""
+    bytes_out: int = 0
+    """Of the rows that it gave, in memory."""
+    largest_bytes: int = 0
+    """Of the largest batch that it gave."""
+    peak_bytes: int = 0
+    """The most memory of a process that it ran in, with all else there; 0 if that is not known."""
     actors: int | None = None
     busy: float | None = None
     limits: bool = False
@@ -258,8 +284,9 @@ class Page:
     notes: tuple[str, ...] = ()
     """What could not be read, and is not shown."""
     books: tuple[StageBooks, ...] = ()
+    sampled: tuple[Sampled, ...] = ()
     bad_rows: tuple[BadRow, ...] = ()
-    """The first rows in quarantine."""
+    """Some of the rows in quarantine."""
     time: Timeline | None = None
     shards: Strip | None = None
     longest: tuple[LongShard, ...] = ()

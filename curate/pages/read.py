@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
-import numpy as np
 import orjson
 
 from curate import log
@@ -17,23 +15,21 @@ from curate.ledger import layout
 from curate.ledger.failures import Group
 from curate.ledger.heartbeat import RUNNING, newest_heartbeats
 from curate.ledger.ledger import Ledger, open_ledger
-from curate.ledger.stages import LAST, StageReport, stage_title
-from curate.objects.quarantine import Quarantined
+from curate.ledger.stages import stage_title
 from curate.observe.failures import StageFailures, read_all_failures, replay_command, retry_command, shell_word
 from curate.observe.job import NoJobError, status_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
 from curate.pages.attempts import TimedFailures, Work, longest, strip, timeline, total_seconds, work_of, work_of_times
+from curate.pages.books.read import bad_rows, sampled_rows, short_reasons, stage_books
 from curate.pages.costs import Prices, costs, read_prices
 from curate.pages.lineage import read_lineage
 from curate.pages.model import (
-    BadRow,
     FailureGroup,
     Head,
     Operator,
     Page,
     Retried,
     Run,
-    StageBooks,
 )
 from curate.storage.uris import normalise
 from curate.units import ellipsize, escape_controls, format_count, format_duration
@@ -41,13 +37,10 @@ from curate.units import ellipsize, escape_controls, format_count, format_durati
 READERS = 16
 SHOWN_CHARS = 400
 SHOWN_NAME = 120
-SHOWN_ROW = 300
 SHOWN_TRACEBACK = 6_000
 """Characters of the end of a traceback."""
-SHOWN_REASONS = 30
 SHOWN_STAGES = 100
 SHOWN_GROUPS = 20
-SHOWN_BAD_ROWS = 20
 SHOWN_PARAMETERS = 100
 SHOWN_INPUTS = 20
 SHOWN_NOTES = 20
@@ -99,8 +92,9 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
     return Page(
         now,
         _head(last, status, bytes_out, now),
-        books=_books(status, bytes_out),
-        bad_rows=tuple(_bad_rows(last, status)),
+        books=stage_books(status, bytes_out),
+        sampled=sampled_rows([(one.key, found) for one, found in timed], status),
+        bad_rows=bad_rows(last, status),
         time=timeline(_work(timed, status), ends),
         shards=strip(at.attempts, at.matched.done, at.failed) if len(at.plan) else None,
         longest=longest(at.attempts, at.plan, at.matched.done, at.failed),
@@ -182,7 +176,7 @@ def _head(found: TimedFailures, status: JobStatus, bytes_out: int, now: float) -
         state_text(status),
         counts | {"failed": status.failed, "stale": status.stale},
         "" if status.state == COMPLETE or not status.stages else _line(stage_title(status.stages, status.stage)),
-        _rows(status.rows),
+        short_reasons(status.rows),
         {ellipsize(name, SHOWN_NAME): value for name, value in [*status.counters.items()][:SHOWN_PARAMETERS]},
         status.bytes_done,
         status.bytes_total,
@@ -232,82 +226,7 @@ def _line(text: str) -> str:
     return ellipsize(text, SHOWN_CHARS)
 
 
-# Books
-
-
-def _rows(rows: Mapping[str, Any]) -> dict[str, Any]:
-    return {**rows, "dropped": dict(_reasons(rows["dropped"]))}
-
-
-def _reasons(dropped: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yields the reasons with their rows, most first; those that are not shown together, so that the sum holds."""
-    ordered = sorted(dropped.items(), key=lambda one: (-one[1], one[0]))
-    shown: dict[str, int] = {}
-    for reason, rows in ordered[:SHOWN_REASONS]:
-        name = ellipsize(reason, SHOWN_NAME)
-        shown[name] = shown.get(name, 0) + rows
-    if rest := ordered[SHOWN_REASONS:]:
-        shown["other reasons"] = shown.get("other reasons", 0) + sum(rows for _, rows in rest)
-    yield from shown.items()
-
-
-def _books(status: JobStatus, bytes_out: int) -> tuple[StageBooks, ...]:
-    took = status.runs[0].stage_seconds if status.runs else {}
-    if status.stages:
-        return tuple(_stage_books(one, took.get(one.key)) for one in status.stages[:SHOWN_STAGES])
-    seconds = status.runs[0].updated - status.runs[0].started if status.runs else None
-    whole = StageReport(
-        LAST, status.job, (), status.state, status.total, status.done, status.running, status.failed, status.rows,
-        status.bytes_done, bytes_out,
-    )  # fmt: skip
-    return (_stage_books(whole, seconds),)
-
-
-def _stage_books(one: StageReport, seconds: float | None) -> StageBooks:
-    rows = one.rows or {"in": 0, "created": 0, "out": 0, "dropped": {}, "quarantined": 0}
-    return StageBooks(
-        one.key,
-        ellipsize(one.name, SHOWN_NAME),
-        one.reads,
-        ellipsize(one.state, SHOWN_NAME),
-        one.total,
-        one.done,
-        one.failed,
-        rows["in"],
-        rows["created"],
-        rows["out"],
-        tuple(_reasons(rows["dropped"])),
-        rows["quarantined"],
-        one.bytes_in,
-        one.bytes_out,
-        seconds,
-    )
-
-
-def _bad_rows(found: TimedFailures, status: JobStatus) -> Iterator[BadRow]:
-    """Yields the first rows in quarantine."""
-    if not found.listing.quarantine:
-        return
-    try:
-        for shard, row in islice(_quarantined(found, status), SHOWN_BAD_ROWS):
-            reason, shown = _line(row.reason), ellipsize(row.row, SHOWN_ROW)
-            yield BadRow(ellipsize(shard, SHOWN_NAME), row.line, reason, shown)
-    except CurateError as error:
-        log.get_logger().warning("cannot read rows in quarantine", error=str(error))
-
-
-def _quarantined(found: TimedFailures, status: JobStatus) -> Iterator[tuple[str, Quarantined]]:
-    # Late: it brings the readers of all formats.
-    from curate.observe.browse import quarantined
-
-    if status.stages and status.state == COMPLETE:
-        yield from quarantined(found)  # those of stages that were removed come first, from the summary
-        return
-    # Of a large job only some shards are looked at: those that are known to have set rows aside.
-    attempts = found.attempts
-    having = np.unique(attempts["rank"][attempts["quarantined"] > 0])
-    for rank in having[found.matched.done[having]][:SHOWN_BAD_ROWS].tolist():
-        yield from quarantined(found, found.plan.shard_id(rank))
+# Operators
 
 
 def _operators(status: JobStatus) -> tuple[Operator, ...]:
@@ -321,12 +240,20 @@ def _operators(status: JobStatus) -> tuple[Operator, ...]:
             one["wall_s"],
             one["cpu_s"],
             one["wall_s"] / total_s if total_s else 0.0,
+            _bytes(one.get("bytes_out")),
+            _bytes(one.get("largest_bytes")),
+            _bytes(one.get("peak_bytes")),
             int(one["actors"]) if "actors" in one else None,
             one["busy"] if "actors" in one else None,
             limits=bool(most) and one["wall_s"] == most,
         )
         for one in status.operators[:SHOWN_STAGES]
     )
+
+
+def _bytes(value: Any) -> int:
+    """Returns a number of bytes; 0 where an earlier version wrote none."""
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
 
 
 # Failures, runs, lineage, costs

@@ -15,6 +15,10 @@ from curate.pages.model import FailureGroup, Page, StageBooks, Timeline
 from curate.units import format_bytes, format_count
 
 AGAIN = "See every try of it, run it here, and after fixing the cause run again what failed:"
+MEMORY = (
+    "A process holds some batches of each of its operators, their models and Python itself: its most memory is that of "
+    "all of these, so operators in one process have the same."
+)
 OPEN_GROUPS = 3
 """Groups of failures whose traceback is shown at once."""
 
@@ -79,67 +83,6 @@ def notes(page: Page) -> Html | None:
     title = tag("h2", "What this page cannot show", id="notes")
     listed = tag("ul", [tag("li", one) for one in page.notes])
     return tag("section", title, listed, class_="note", aria_labelledby="notes")
-
-
-def rows(page: Page) -> Html | None:
-    """Returns the books: of the whole job as two bars, and of each stage."""
-    if not page.books:
-        return None
-    parts = [_flow(page)] if page.head.rows else []
-    columns = ["stage", "state", "shards", "in", "created", "out", "dropped", "quarantined"]
-    values = [
-        [
-            *(one.name, one.state, f"{one.done:,} of {one.shards:,}"),
-            *(number(count) for count in (one.rows_in, one.created, one.rows_out)),
-            number(sum(count for _, count in one.dropped)),
-            number(one.quarantined),
-        ]
-        for one in page.books
-    ]
-    parts.append(table("Rows: in + created = out + dropped + quarantined", columns, values, "..nnnnnn"))
-    reasons = [
-        [one.name, reason, number(count), _percent(count, one.rows_in + one.created)]
-        for one in page.books
-        for reason, count in [*one.dropped, *([("quarantined", one.quarantined)] if one.quarantined else [])]
-    ]
-    if reasons:
-        parts.append(table("Rows that did not come out", ["stage", "reason", "rows", "share"], reasons, "..nn"))
-    if page.head.counters:
-        counted = [[name, number(value)] for name, value in page.head.counters.items()]
-        parts.append(table("Counters of the job", ["counter", "sum"], counted, ".n"))
-    if page.bad_rows:
-        shown = [[one.shard, number(one.line), one.reason, tag("code", one.row)] for one in page.bad_rows]
-        parts.append(table("The first rows in quarantine", ["shard", "line", "reason", "row"], shown, ".n.."))
-        parts.append(command(f"curate quarantine {shell_word(page.head.output)}"))
-    return section("rows", "Rows", parts)
-
-
-def _flow(page: Page) -> Html:
-    told = page.head.rows
-    dropped = sum(told["dropped"].values())
-    before = [(told["in"], "f-blue"), (told["created"], "f-grey")]
-    after = [(told["out"], "f-good"), *((count, "f-warn") for count in told["dropped"].values())]
-    after.append((told["quarantined"], "f-bad"))
-    scale = max(told["in"] + told["created"], 1)
-    told_of = [
-        ("f-blue", f"{told['in']:,} in"),
-        ("f-grey", f"{told['created']:,} created"),
-        ("f-good", f"{told['out']:,} out"),
-        ("f-warn", f"{dropped:,} dropped"),
-        ("f-bad", f"{told['quarantined']:,} quarantined"),
-    ]
-    legend = [tag("li", charts.swatch(fill), text) for fill, text in told_of if not text.startswith("0 ")]
-    return tag(
-        "figure",
-        tag("figcaption", "Above, the rows that went in; below, where they went"),
-        charts.stacked("Rows that went in", ", ".join(text for _, text in told_of[:2]), before, scale),
-        charts.stacked("Where the rows went", ", ".join(text for _, text in told_of[2:]), after, scale),
-        tag("ul", legend, class_="legend"),
-    )
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f} %" if whole else ""
 
 
 def time(page: Page) -> Html | None:
@@ -268,7 +211,8 @@ def plan(page: Page) -> Html | None:
         most = next((one for one in page.operators if one.limits), None)
         values = [
             [
-                *(one.name, number(one.rows_in), number(one.rows_out)),
+                *(one.name, number(one.rows_in), number(one.rows_out), format_bytes(one.bytes_out)),
+                *(format_bytes(one.largest_bytes), format_bytes(one.peak_bytes) if one.peak_bytes else ""),
                 *(took(one.seconds), took(one.cpu_seconds)),
                 charts.share(f"Share of {one.name}", one.share, "f-warn" if one.limits else "f-blue"),
                 f"{100 * one.share:.0f} %",
@@ -276,12 +220,17 @@ def plan(page: Page) -> Html | None:
             ]
             for one in page.operators
         ]
-        columns = ["operator", "rows in", "rows out", "busy", "of it on a CPU", "of all", "share", "actors"]
-        parts.append(table("Operators in the newest run", columns, values, ".nnnn.n."))
+        columns = ["operator", "rows in", "rows out", "bytes out", "largest batch", "process at most"]
+        columns += ["busy", "of it on a CPU", "of all", "share", "actors"]
+        parts.append(table("Operators in the newest run", columns, values, ".nnnnnnn.n."))
         if most is not None:
             parts.append(
                 tag("p", f"{most.name} limits: it took {100 * most.share:.0f} % of the time of all operators.")
             )
+        largest = max(page.operators, key=lambda one: one.largest_bytes)
+        if largest.largest_bytes:
+            says = f"{largest.name} makes the largest batches, up to {format_bytes(largest.largest_bytes)}. {MEMORY}"
+            parts.append(tag("p", says, class_="soft"))
     return section("plan", "Plan", parts)
 
 

@@ -52,6 +52,8 @@ class ShardContext:
     """Whether a task sends a pool batches before it has heard of those that it has sent."""
     tries: int = 0
     """How often a batch was sent to a pool before, where what it needs was not there."""
+    sampled: bool = False
+    """Whether some of the rows that are dropped are kept, to be looked at."""
     as_read: bool = True
     """Whether a step is given the rows that were read, one for one."""
 
@@ -294,7 +296,7 @@ class _Actor:
     def call(self, payload: tuple[pa.Table, int, ShardContext]) -> _Answer | CapturedError | RetryBatch:
         batch, row, how = payload
         assert self._opened is not None
-        notes = DetachedBooks()
+        notes = DetachedBooks(sampled=how.sampled)
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         self._kept = self._kept or SavedProcess()
         try:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from curate.errors import ConfigError, TooManyBadRows
 from curate.objects.bad_line import GivenRows, RejectedRow, RowNumbers
 from curate.objects.quarantine import QuarantineWriter
+from curate.objects.samples import DroppedRow
+from curate.pipeline.dropped_rows import Chosen, DroppedSamples
 from curate.tasks.books import Books
 from curate.units import parse_percent
 
@@ -68,8 +73,10 @@ class ShardBooks:
     Between `begin` and `commit` what is booked can be taken back: a batch that fails half way leaves nothing.
     """
 
-    def __init__(self, budget: BadRowBudget) -> None:
+    def __init__(self, budget: BadRowBudget, *, sampled: bool = False) -> None:
+        """`sampled`: whether some of the rows that are dropped are kept, to be looked at."""
         self.books = Books()
+        self.samples = DroppedSamples() if sampled else None
         self.quarantine: QuarantineWriter | None = None
         self._budget = budget
         self.numbers: RowNumbers | None = None
@@ -81,6 +88,7 @@ class ShardBooks:
         self._searched = 0
         self._before: tuple[dict[str, int], dict[str, Any], int] | None = None
         """What was dropped, counted and quarantined before the batch at hand."""
+        self._sampled_before: dict[str, Any] = {}
         self.given: GivenRows | None = None
         """The rows of the batch that a step is at work on."""
         self._held: list[RejectedRow] = []
@@ -89,6 +97,8 @@ class ShardBooks:
     def begin(self) -> None:
         """Makes what is booked from now on something that `rollback` takes back."""
         self._before = dict(self.books.dropped), dict(self.books.counters), self.books.quarantined
+        if self.samples is not None:
+            self._sampled_before = self.samples.seen()
 
     def commit(self) -> None:
         """Makes what was booked since `begin` final."""
@@ -103,14 +113,24 @@ class ShardBooks:
             self.books.dropped, self.books.counters, self.books.quarantined = self._before
             self._before = None
             self._held.clear()
+            if self.samples is not None:
+                self.samples.back_to(self._sampled_before)
 
     def drop(self, n: int, reason: str) -> None:
-        """Books `n` rows as dropped for `reason`."""
+        """Books `n` rows as dropped for `reason`; which ones is not known: see `drop_rows`."""
         if n < 0:
             raise ValueError(f"drop({n}, {reason!r}): the number of rows cannot be negative")
         if n:
             self.books.dropped[reason] = self.books.dropped.get(reason, 0) + int(n)
             self._bound(self.books.dropped, "reasons for dropping")
+
+    def drop_rows(self, table: pa.Table, dropped: Chosen, reason: str) -> None:
+        """Books the rows of a table that are true in `dropped` as dropped for `reason`, and may keep some of them."""
+        at = np.flatnonzero(dropped)
+        if len(at):
+            self.drop(len(at), reason)
+            if self.samples is not None:
+                self.samples.add(reason, table, at)
 
     def count(self, name: str, n: int | float = 1) -> None:
         """Adds `n` to the counter `name`."""
@@ -179,6 +199,9 @@ class ShardBooks:
         self.calls += booked.calls
         for reason, n in booked.dropped.items():
             self.drop(n, reason)
+        if self.samples is not None:
+            for reason, sampled in booked.samples.items():
+                self.samples.take(reason, sampled)
         for name, value in booked.counters.items():
             self.count(name, value)
         for name, value in booked.metrics.items():
@@ -259,13 +282,15 @@ class RowsBooked:
     calls: int = 0
     """Batches that were done."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[DroppedRow]] = field(default_factory=dict)
+    """Some of the rows that were dropped, by reason."""
 
 
 class DetachedBooks(ShardBooks):
     """Takes down what user code says about a batch where the books of its shard are not at hand."""
 
-    def __init__(self) -> None:
-        super().__init__(BadRowBudget("100%"))
+    def __init__(self, *, sampled: bool = False) -> None:
+        super().__init__(BadRowBudget("100%"), sampled=sampled)
         self._rows: list[RejectedRow] = []
 
     def _placed(self, row: RejectedRow) -> RejectedRow:
@@ -279,5 +304,6 @@ class DetachedBooks(ShardBooks):
 
     def booked(self) -> RowsBooked:
         """Returns what was booked."""
-        books = self.books
-        return RowsBooked(books.dropped, books.counters, tuple(self._rows), self._searched, self.calls, books.metrics)
+        books, rows = self.books, tuple(self._rows)
+        sampled = {} if self.samples is None else self.samples.by_reason()
+        return RowsBooked(books.dropped, books.counters, rows, self._searched, self.calls, books.metrics, sampled)

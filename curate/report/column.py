@@ -13,8 +13,9 @@ Fields of structs are columns of their own, called `struct.field`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -56,8 +57,22 @@ def leaves(schema: pa.Schema) -> list[Leaf]:
 
     >>> [leaf.name for leaf in leaves(pa.schema({"a": pa.int8(), "b": pa.struct({"c": pa.int8()})}))]
     ['a', 'b.c']
+    >>> [leaf.name for leaf in leaves(pa.schema({"b.c": pa.int8(), "b": pa.struct({"c": pa.int8()})}))]
+    ['"b.c"', 'b.c']
     """
-    return [leaf for at, one in enumerate(schema) for leaf in _leaves(one, one.name, (at,))]
+    found = [leaf for at, one in enumerate(schema) for leaf in _leaves(one, one.name, (at,))]
+    counted = Counter(leaf.name for leaf in found)
+    return [leaf if counted[leaf.name] == 1 else replace(leaf, name=_quoted(schema, leaf)) for leaf in found]
+
+
+def _quoted(schema: pa.Schema, leaf: Leaf) -> str:
+    """Returns the name of a leaf with quotes around parts that have a dot: `"a.b"` is a column, and `a.b` a field."""
+    one = schema.field(leaf.path[0])
+    parts = [one.name]
+    for at in leaf.path[1:]:
+        one = one.type.field(at)
+        parts.append(one.name)
+    return ".".join(f'"{part}"' if "." in part else part for part in parts)
 
 
 def _leaves(one: pa.Field, name: str, path: tuple[int, ...]) -> Iterator[Leaf]:
@@ -92,12 +107,13 @@ class Column:
         """Returns the sketch of a column without rows."""
         return cls(leaf.name, str(leaf.type), kind_of(leaf.type))
 
-    def add(self, values: pa.ChunkedArray) -> None:
-        """Takes in further values. What is measured of them are numbers: texts are never copied to be together."""
+    def add(self, values: pa.ChunkedArray) -> npt.NDArray[Any]:
+        """Takes in further values; returns those that are not null as numbers, or how long they are. Texts are never
+        copied to be together."""
         self.rows += len(values)
         self.nulls += values.null_count
         if len(values) == values.null_count:
-            return
+            return _NO_NUMBERS
         if self.distinct is not None:
             self._compare(values)
         plain = [_plain(chunk) for chunk in values.chunks if len(chunk) > chunk.null_count]
@@ -107,6 +123,7 @@ class Column:
             self.days.add(numbers // per_day(plain[0].type))
         if self.kind in ("text", "bytes"):
             self.bytes += sum(pc.sum(_byte_lengths(chunk)).as_py() or 0 for chunk in plain)
+        return numbers
 
     def _compare(self, values: pa.ChunkedArray) -> None:
         try:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.types import is_encoded
 from curate.errors import ConfigError, did_you_mean
-from curate.report.column import Column, Leaf, kind_of, leaves, read, shown
+from curate.report.column import Column, Leaf, leaves, read, shown
 
-VERSION = 1
+VERSION = 2
 """Part of the identity of a report's shards."""
 MOST_SOURCES = 10_000
 """Sources that are told apart; the rows of others are counted as one."""
@@ -122,28 +124,28 @@ class Sketcher:
     def __init__(self, schema: pa.Schema, by: str = "") -> None:
         self.corpus = Corpus.of(schema, by)
         self._leaves: Sequence[Leaf] = leaves(schema)
-        self._texts = [at for at, one in enumerate(schema) if kind_of(one.type) == "text"]
 
     def add(self, table: pa.Table) -> None:
         """Takes in further rows."""
         corpus = self.corpus
         corpus.rows += table.num_rows
         corpus.bytes += table.nbytes
+        characters = np.zeros(table.num_rows)
         for leaf, column in zip(self._leaves, corpus.columns, strict=True):
-            column.add(leaf.of(table))
+            values = leaf.of(table)
+            lengths = column.add(values)
+            if corpus.by and column.kind == "text" and len(lengths):
+                # An entry of a dictionary may be null, too.
+                there = values.cast(pa.large_string()) if is_encoded(values.type) else values
+                characters[there.is_valid().to_numpy()] += lengths
         if corpus.by:
-            self._count(table)
+            self._count(table, characters)
 
-    def _count(self, table: pa.Table) -> None:
-        """Counts rows and characters of each source."""
+    def _count(self, table: pa.Table, lengths: npt.NDArray[np.float64]) -> None:
+        """Counts rows and characters of each source; `lengths` are the characters of each row."""
         encoded = pc.dictionary_encode(table[self.corpus.by], null_encoding="encode").combine_chunks()
         encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
         places = encoded.indices.to_numpy(zero_copy_only=False)
-        lengths = np.zeros(table.num_rows)
-        for at in self._texts:
-            column = table.column(at)
-            plain = column.cast(pa.large_string())
-            lengths += pc.fill_null(pc.utf8_length(plain), 0).to_numpy(zero_copy_only=False)
         rows = np.bincount(places, minlength=len(encoded.dictionary)).tolist()
         characters = np.bincount(places, weights=lengths, minlength=len(encoded.dictionary)).tolist()
         for value, count, size in zip(map(read, encoded.dictionary), rows, characters, strict=True):

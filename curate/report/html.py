@@ -9,6 +9,7 @@ from curate.pages.charts import drawing, share
 from curate.pages.elements import facts, section, table
 from curate.pages.markup import Html, join, tag
 from curate.pages.shell import linked, shell
+from curate.report.pairs import duplicates
 from curate.units import format_bytes, format_count, plain_line
 
 GENERATOR = "curate report"
@@ -93,7 +94,9 @@ def _sources(report: Mapping[str, Any]) -> Html | None:
     more = len(sources) - SHOWN_SOURCES
     note = tag("p", f"and {more:,} more, in report.json", class_="soft") if more > 0 else None
     told = table("Sources, the largest first", heads, rows, ".nnn" if known else ".nn")
-    return section("sources", "Sources", tag("p", says), told, note)
+    unknown = report["job"]["inputs_unknown"] if report["job"] else ""
+    why = tag("p", f"What the job kept of each source is not known: {unknown}", class_="warn") if unknown else None
+    return section("sources", "Sources", tag("p", says), why, told, note)
 
 
 def _source_rows(sources: Sequence[Mapping[str, Any]], total: int, *, known: bool) -> Iterator[tuple[Any, ...]]:
@@ -211,7 +214,33 @@ def _bad(report: Mapping[str, Any]) -> Html | None:
     reasons = report["job"]["quarantine"] if report["job"] else []
     if not reasons:
         return None
-    return section("quarantine", "Quarantined rows", [_reason(one) for one in reasons])
+    read, every = report["job"]["quarantine_read"], report["job"]["rows"].get("quarantined", 0)
+    says = f"The first {read:,} of {every:,} were looked at: numbers of reasons are of these." if read < every else None
+    note = None if says is None else tag("p", says, class_="warn")
+    return section("quarantine", "Quarantined rows", note, [_reason(one) for one in reasons])
+
+
+def _dropped(report: Mapping[str, Any]) -> Html | None:
+    reasons = [one for one in report["job"]["dropped"] if one["rows"]] if report["job"] else []
+    if not reasons:
+        return None
+    says = "Of each reason some rows, chosen by a hash of their values: the same ones each time."
+    stages = {one["stage"] for one in reasons}
+    told = [_dropped_for(one, where=f" by {one['stage']}" if len(stages) > 1 else "") for one in reasons]
+    return section("dropped", "Dropped rows", tag("p", says, class_="soft"), told)
+
+
+def _dropped_for(one: Mapping[str, Any], where: str) -> Html:
+    title = f"{format_count(one['rows'], 'row')}{where}: {one['reason']}"
+    if not one["samples"]:
+        return tag("p", title, "; the rows are not known", class_="data")
+    rows = [(tag("code", row["shard"]), tag("span", row["row"], class_="data"), _cut(row)) for row in one["samples"]]
+    return tag("details", tag("summary", title), table(title, ("shard", "row", "cut, whole length"), rows))
+
+
+def _cut(row: Mapping[str, Any]) -> str:
+    told = [f"{name}: {size:,}" for name, size in row["cut"].items()]
+    return ", ".join([*told, *([f"columns left out: {row['left_out']:,}"] if row["left_out"] else [])])
 
 
 def _reason(one: Mapping[str, Any]) -> Html:
@@ -240,4 +269,110 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-PARTS = {"rows": _books, "sources": _sources, "columns": _columns, "quarantine": _bad}
+def _against(report: Mapping[str, Any]) -> Html | None:
+    told = report.get("against")
+    if told is None:
+        return None
+    other = told["report"]
+    names = [one["name"] for one in report["columns"]]
+    names += [one["name"] for one in other["columns"] if one["name"] not in names]
+    ours, theirs = ({one["name"]: one for one in side["columns"]} for side in (report, other))
+    columns = [row for name in names for row in _beside(name, ours.get(name), theirs.get(name))]
+    return section(
+        "against",
+        "Beside another corpus",
+        tag("p", "The other one is ", tag("code", other["corpus"])),
+        table("Both as a whole", SIDES, _wholes(report, other), ".nnn"),
+        _ids(told["ids"]),
+        table("Columns that are not the same in both", ("column", *SIDES), columns, "..nnn") if columns else None,
+        None if columns else tag("p", "All columns have the same numbers."),
+    )
+
+
+SIDES = ("number", "here", "there", "difference")
+COMPARED = ("type", "nulls", "distinct", "least", "mean", "greatest")
+"""Numbers of a column that are put beside those of the other one, with its quantiles."""
+
+
+def _wholes(report: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Yields rows, characters and books of both."""
+    for name in ("rows", "characters", "bytes"):
+        yield (name, *_pair(report[name], other[name]))
+    ours, theirs = (_booked(one["job"]) for one in (report, other))
+    for name in dict.fromkeys([*ours, *theirs]):
+        yield (name, *_pair(ours.get(name), theirs.get(name)))
+
+
+def _booked(job: Mapping[str, Any] | None) -> dict[str, int]:
+    """Returns the books of a job by what became of rows."""
+    if job is None:
+        return {}
+    told = {name: job["rows"].get(name, 0) for name in ("in", "created", "out")}
+    told |= {f"dropped: {reason}": count for reason, count in job["rows"].get("dropped", {}).items()}
+    return {f"job, {name}": count for name, count in told.items()} | {
+        "job, quarantined": job["rows"].get("quarantined", 0)
+    }
+
+
+def _beside(name: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> Iterator[tuple[Any, ...]]:
+    """Yields what differs of a column."""
+    one, other = _numbers(ours), _numbers(theirs)
+    for what in dict.fromkeys([*one, *other]):
+        if one.get(what) != other.get(what):
+            yield (tag("code", name), what, *_pair(one.get(what), other.get(what)))
+
+
+def _numbers(column: Mapping[str, Any] | None) -> dict[str, Any]:
+    if column is None:
+        return {}
+    told = {name: column[name] for name in COMPARED if name in column}
+    return told | {f"quantile {share}": value for share, value in column.get("quantiles", {}).items()}
+
+
+def _pair(here: Any, there: Any) -> tuple[str, str, str]:
+    """Returns two values as text, and how far they are from each other."""
+    shown = ["none" if one is None else number(one) for one in (here, there)]
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (here, there)):
+        return shown[0], shown[1], ""
+    share = f", {100 * (here - there) / abs(there):+,.1f} %" if there else ""
+    return shown[0], shown[1], f"{'+' * (here > there)}{number(here - there)}{share}" if here != there else ""
+
+
+def _ids(ids: Mapping[str, Any] | None) -> Html:
+    if ids is None:
+        return tag("p", "Rows were not compared: --id-column NAME does that.", class_="soft")
+    says = {
+        "equal": "have equal rows",
+        "changed": "have other values",
+        "appeared": "are only here",
+        "went": "are only there",
+    }
+    caption = f"Ids, by the column {ids['column']!r}"
+    counted = table(
+        caption, ("state", "ids", "which"), ((name, f"{ids[name]:,}", text) for name, text in says.items()), ".n."
+    )
+    shown = [
+        tag(
+            "details",
+            tag("summary", f"{len(own):,} of {ids[name]:,} that {name}"),
+            tag("ul", [_id(one) for one in own]),
+        )
+        for name, own in ids["examples"].items()
+        if own
+    ]
+    return tag("div", counted, shown)
+
+
+def _id(one: str | None) -> Html:
+    return tag("li", tag("i", "null") if one is None else tag("code", one))
+
+
+PARTS = {
+    "against": _against,
+    "rows": _books,
+    "sources": _sources,
+    "columns": _columns,
+    "duplicates": duplicates,
+    "dropped": _dropped,
+    "quarantine": _bad,
+}

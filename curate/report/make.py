@@ -8,10 +8,9 @@ corpus. They are merged in the order of the plan: the report is the same at any 
 from __future__ import annotations
 
 import hashlib
-import heapq
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,28 +19,32 @@ import orjson
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
-from curate.errors import ConfigError
+from curate.errors import ConfigError, ObjectNotFound
 from curate.formats.encoding import Format, detect
 from curate.keywords import option
-from curate.ledger import layout
 from curate.ledger.compression import decompress
-from curate.observe.browse import quarantined
-from curate.observe.job import FoundJob, NoJobError, find_job, status_of
+from curate.ledger.segments import done_events
+from curate.ledger.stages import LAST, StageReport
+from curate.log import get_logger
+from curate.objects.samples import MOST_SAMPLED, DroppingShards, lowest, read_samples
+from curate.observe.browse import by_reason, quarantined
+from curate.observe.job import FoundJob, NoJobError, find_job, inputs_of_job, status_of
+from curate.observe.status import JobStatus
 from curate.prefetch import ahead
+from curate.report.against import compare_ids
 from curate.report.column import cut
 from curate.report.corpus import Corpus, Source
-from curate.report.model import Origin, report_of
+from curate.report.duplicates import cluster_sizes, place_of, removed_by_source, sampled_pairs
+from curate.report.model import Origin, report_of, tenths
 from curate.report.sink import Sketches
-from curate.sources.listing import list_inputs
+from curate.sources.listing import Search
 from curate.sources.patterns import parse_input
 from curate.storage.open import open_store
 
 READERS = 16
 GLOB = "*?["
-SHOWN_ROWS = 20
-"""Rows of a reason that are shown."""
 MOST_QUARANTINED = 100_000
-"""Quarantined rows that are read for these."""
+"""Quarantined rows that are read, to show some of each reason."""
 SHOWN_CHARS = 2_000
 
 _READERS: Mapping[Format, Callable[..., Dataset]] = {
@@ -66,9 +69,20 @@ class Wanted:
     by: str = ""
     """The column that names the source of a row."""
     backend: str | None = None
+    against: str = ""
+    """Another corpus, which it is put beside; empty: none."""
+    id_column: str = ""
+    """The column by which their rows are compared; empty: they are not."""
 
 
-def wanted(corpus: str, by: str = "", work: str | None = None, backend: str | None = None) -> Wanted:
+def wanted(
+    corpus: str,
+    by: str = "",
+    work: str | None = None,
+    backend: str | None = None,
+    against: str = "",
+    id_column: str = "",
+) -> Wanted:
     """Returns what is to be reported; its files go beside the corpus, unless said. Raises ConfigError for a glob, which
     has no such place."""
     if work is None:
@@ -77,15 +91,31 @@ def wanted(corpus: str, by: str = "", work: str | None = None, backend: str | No
         # Of each column a report of its own, whatever it is called.
         apart = f"-by-{by if by.isidentifier() else hashlib.sha256(by.encode()).hexdigest()[:16]}" if by else ""
         work = f"{corpus.rstrip('/')}-report{apart}"
-    return Wanted(corpus, work, by, backend)
+    if id_column and not against:
+        raise ConfigError(f"{option('id_column', id_column)} compares rows: add {option('against', 'OTHER')}")
+    return Wanted(corpus, work, by, backend, against, id_column)
 
 
 def make_report(wanted: Wanted) -> dict[str, Any]:
     """Sketches what is new in a corpus and returns `report.json`. Raises ConfigError for what is no corpus, and for one
     whose files are not alike."""
+    ds = _dataset([wanted.corpus])
+    report = _report(ds, wanted)
+    if not wanted.against:
+        return report
+    # What is made of the other corpus lies beside what is made of this one: there, nobody may write.
+    work = f"{wanted.work}-against-{hashlib.sha256(wanted.against.encode()).hexdigest()[:16]}"
+    other = _dataset([wanted.against])
+    by = wanted.by if wanted.by in (other.columns() or []) else ""
+    beside = _report(other, replace(wanted, corpus=wanted.against, work=work, by=by))
+    ids = compare_ids(ds, other, wanted.id_column, f"{work}-ids", wanted.backend) if wanted.id_column else None
+    return report | {"against": {"report": beside, "ids": None if ids is None else ids.as_dict()}}
+
+
+def _report(ds: Dataset, wanted: Wanted) -> dict[str, Any]:
     found = _job_at(wanted.corpus)
-    corpus = _sketch(_dataset([wanted.corpus]), wanted.work, wanted)
-    return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted))
+    corpus = _sketch(ds, wanted.work, wanted)
+    return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted, ds))
 
 
 def _job_at(path: str) -> FoundJob | None:
@@ -100,8 +130,10 @@ def _job_at(path: str) -> FoundJob | None:
 
 def _dataset(paths: Sequence[str]) -> Dataset:
     """Returns the rows of files, read as the first of them is called."""
-    uris = list_inputs([parse_input(path) for path in paths], open_store).table["uri"]
-    return _READERS[detect(uris[0].as_py()).format](list(paths), allow_incomplete_input=True)
+    pattern = parse_input(paths[0])
+    # The first page of a listing: the dataset lists them all.
+    first, _ = next(Search(pattern, open_store(pattern.prefix), {}).found())
+    return _READERS[detect(first.uri).format](list(paths), allow_incomplete_input=True)
 
 
 def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
@@ -132,48 +164,120 @@ def _sketches(found: FoundJob) -> Iterator[Corpus]:
         yield own
 
 
-def _origin(found: FoundJob, wanted: Wanted) -> Origin:
+def _origin(found: FoundJob, wanted: Wanted, ds: Dataset) -> Origin:
     """Returns what the ledger of the job says that made a corpus."""
     status = status_of(found, SystemClock().now())
+    reasons, looked_at = _set_aside(found)
+    inputs, unknown = _sources_in(found, wanted) if wanted.by else ({}, "")
+    dropped = _dropped(found, status)
     return Origin(
         str(found.job["job"]),
         status.state,
         found.job["identity"],
         status.rows,
-        _sources_in(found, wanted) if wanted.by else {},
-        _reasons(found),
+        inputs,
+        unknown,
+        reasons,
+        looked_at,
+        dropped,
+        _duplicates(found, wanted, ds, dropped),
     )
 
 
-def _sources_in(found: FoundJob, wanted: Wanted) -> Mapping[str | None, Source]:
-    """Returns what each source had in the inputs of a job; nothing if they do not name it."""
-    run_ids = sorted(found.listing.run_ids)
-    inputs = found.ledger.read_json(layout.run_file(run_ids[-1], "run.json"))["inputs"] if run_ids else []
-    if not inputs:
-        return {}
+def _duplicates(
+    found: FoundJob, wanted: Wanted, ds: Dataset, dropped: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """Returns what a deduplication removed; None if the job lists none."""
+    place = place_of(found)
+    if not place or not found.matched.count:
+        return None
+    removed, work = _dataset([place]), f"{wanted.work}-duplicates"
+    sketch = _sketch(removed, work, replace(wanted, by=""))
+    alike = next((one for one in sketch.columns if one.name == "similarity"), None)
+    if alike is None:
+        return None
+    id_column, pairs = sampled_pairs(dropped, removed, ds)
+    sources: list[list[Any]] = []
+    if wanted.by and id_column:
+        try:
+            inputs = _dataset(_paths(inputs_of_job(found)["uri"].to_pylist()))
+            if {id_column, wanted.by} <= set(inputs.columns() or []):
+                columns = (id_column, wanted.by)
+                sources = removed_by_source(inputs, removed, columns, f"{work}-by", wanted.backend, read.read_parquet)
+        except (ConfigError, ObjectNotFound) as error:
+            get_logger().warning("what was removed of each source is not known", error=str(error))
+    return {
+        "rows": sketch.rows,
+        "clusters": cluster_sizes(removed, f"{work}-sizes", wanted.backend, read.read_parquet),
+        "similarities": tenths(alike),
+        "sources": sources,
+        "pairs": pairs,
+    }
+
+
+def _sources_in(found: FoundJob, wanted: Wanted) -> tuple[Mapping[str | None, Source], str]:
+    """Returns what each source had in the inputs of a job; or nothing, and why that is not known."""
     try:
-        ds = _dataset(inputs)
-    except ConfigError:
-        return {}
-    if wanted.by not in (ds.columns() or []):
-        return {}
-    return _sketch(ds.select_columns([wanted.by]), f"{wanted.work}-inputs", wanted).sources
+        ds = _dataset(_paths(inputs_of_job(found)["uri"].to_pylist()))
+        if wanted.by not in (ds.columns() or []):
+            return {}, f"the inputs of the job have no column {wanted.by!r}"
+        return _sketch(ds.select_columns([wanted.by]), f"{wanted.work}-inputs", wanted).sources, ""
+    except (ConfigError, ObjectNotFound) as error:
+        return {}, str(error)
 
 
-def _reasons(found: FoundJob) -> list[Mapping[str, Any]]:
-    """Returns the reasons of quarantined rows, each with the rows of the lowest hashes: the same ones each time."""
-    kept: dict[str, list[tuple[int, str, int, str]]] = {}
-    counted: dict[str, int] = {}
-    for shard, row in itertools.islice(quarantined(found), MOST_QUARANTINED):
-        counted[row.reason] = counted.get(row.reason, 0) + 1
-        digest = hashlib.blake2b(f"{shard}\0{row.line}".encode(), digest_size=8).digest()
-        # The greatest of those that are kept is the first to go.
-        one = (-int.from_bytes(digest), shard, row.line, cut(row.row, SHOWN_CHARS))
-        rows = kept.setdefault(row.reason, [])
-        (heapq.heappush if len(rows) < SHOWN_ROWS else heapq.heappushpop)(rows, one)
-    order = sorted(kept, key=lambda reason: (-counted[reason], reason))
-    return [{"reason": reason, "rows": counted[reason], "samples": _samples(kept[reason])} for reason in order]
+def _paths(uris: Sequence[str]) -> Sequence[str]:
+    """Returns what to read so that it is these files: their folder, if it has no others, since that is one listing, and
+    names columns by folders as the job saw them; else each file."""
+    if not uris:
+        raise ConfigError("the job has planned no inputs, or makes its rows itself")
+    first, last = min(uris), max(uris)
+    same = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    root = first[:same].rpartition("/")[0]
+    if not root or root.endswith((":", ":/")):
+        return uris
+    pattern = parse_input(f"{root}/")
+    try:
+        # One more than these is enough to know.
+        there = islice(Search(pattern, open_store(pattern.prefix), {}).found(), len(uris) + 1)
+        return [f"{root}/"] if sorted(one.uri for one, _ in there) == sorted(uris) else uris
+    except (ConfigError, ObjectNotFound):
+        return uris  # one that is gone is named when they are read
 
 
-def _samples(rows: list[tuple[int, str, int, str]]) -> list[Mapping[str, Any]]:
-    return [{"shard": shard, "line": line, "row": row} for _, shard, line, row in sorted(rows, reverse=True)]
+def _set_aside(found: FoundJob) -> tuple[list[Mapping[str, Any]], int]:
+    """Returns the reasons of quarantined rows, each with the rows of the lowest hashes: the same ones each time; and
+    how many rows were looked at."""
+    chosen, counted = by_reason(islice(quarantined(found), MOST_QUARANTINED), MOST_SAMPLED)
+    told: list[Mapping[str, Any]] = [
+        {
+            "reason": reason,
+            "rows": counted[reason],
+            "samples": [{"shard": shard, "line": row.line, "row": cut(row.row, SHOWN_CHARS)} for shard, row in own],
+        }
+        for reason, own in chosen.items()
+    ]
+    return told, sum(counted.values())
+
+
+def _dropped(found: FoundJob, status: JobStatus) -> list[Mapping[str, Any]]:
+    """Returns the reasons for which each stage dropped rows, each with some of them."""
+    dropping = DroppingShards()
+    for rank, event in done_events(found.ledger, found.listing, found.plan, found.matched):
+        dropping.note(rank, event["rows"]["dropped"])
+    keys = [one.key for one in status.stages if one.key != LAST]
+    rows = lowest(read_samples(found.ledger, found.listing, found.plan, dropping, keys))
+    stages = status.stages or (StageReport(LAST, status.job, rows=status.rows),)
+    return [
+        {
+            "stage": one.name,
+            "reason": reason,
+            "rows": count,
+            "samples": [
+                {"shard": row.shard, "row": row.row, "cut": dict(row.cut), "left_out": row.left_out}
+                for row in rows.get((one.key, reason), ())
+            ],
+        }
+        for one in stages
+        for reason, count in sorted((one.rows or {}).get("dropped", {}).items(), key=lambda pair: (-pair[1], pair[0]))
+    ]

@@ -36,8 +36,16 @@ class Origin:
     """Its books: in, created, out, dropped by reason, quarantined."""
     inputs: Mapping[str | None, Source] = field(default_factory=dict)
     """What each source had in the job's inputs; empty where that was not counted."""
+    inputs_unknown: str = ""
+    """Why that was not counted, though it was asked for."""
     reasons: Sequence[Mapping[str, Any]] = ()
     """Of each reason of quarantine: rows, chosen by hash."""
+    quarantine_read: int = 0
+    """Quarantined rows that were looked at for these."""
+    dropped: Sequence[Mapping[str, Any]] = ()
+    """Of each stage and reason for which it dropped rows: rows, chosen by hash."""
+    duplicates: Mapping[str, Any] | None = None
+    """What a deduplication removed; None if there was none."""
 
 
 def report_of(corpus: Corpus, path: str, origin: Origin | None = None) -> dict[str, Any]:
@@ -60,7 +68,11 @@ def report_of(corpus: Corpus, path: str, origin: Origin | None = None) -> dict[s
             "state": origin.state,
             "identity": dict(origin.identity),
             "rows": dict(origin.rows),
+            "inputs_unknown": origin.inputs_unknown,
             "quarantine": [dict(one) for one in origin.reasons],
+            "quarantine_read": origin.quarantine_read,
+            "dropped": [dict(one) for one in origin.dropped],
+            "duplicates": None if origin.duplicates is None else dict(origin.duplicates),
         },
     }
 
@@ -184,6 +196,13 @@ def kept_from(column: Column) -> list[list[float]]:
         counts[one] = count
     above = np.cumsum(counts[::-1])[::-1]
     return [[at / 100, int(above[at * UNIT // 100])] for at in range(100)]
+
+
+def tenths(column: Column) -> list[list[Any]]:
+    """Returns how many numbers from 0 to 1 are in each tenth, 1 in the last; none where there are none."""
+    above = [int(count) for _, count in kept_from(column)[::10]]
+    counts = [one - other for one, other in zip(above, [*above[1:], 0], strict=True)]
+    return [[f"{at / 10:.1f}", count] for at, count in enumerate(counts) if count]
 
 
 def _frequent(column: Column) -> list[list[Any]]:

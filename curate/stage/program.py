@@ -25,6 +25,7 @@ from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
 from curate.formats.write.writer import OutputWriter
 from curate.ledger import layout
 from curate.ledger.side_outputs import MAIN, side_name
+from curate.objects.samples import encode_samples, shard_samples
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.meters import Meters, Timed, record_input
 from curate.pipeline.pipeline import ShardContext
@@ -68,6 +69,8 @@ class StageProgram:
     """Bytes of batches that a task may have sent to a pool and not heard of."""
     clock: Clock = field(default_factory=SystemClock)
     """What a shard waits by."""
+    samples: bool = False
+    """Whether some of the rows that a shard drops are published, to be looked at."""
     reached: ReachedPlaces = REACHED
     """Stores that the driver has reached: workers wait out their outages."""
 
@@ -193,9 +196,10 @@ class StageProgram:
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
         """
-        tally, meters = ShardBooks(BadRowBudget(self.stage.tasks.max_bad_rows)), meters_of(self.stage.operator)
+        tally = ShardBooks(BadRowBudget(self.stage.tasks.max_bad_rows), sampled=self.samples)
+        meters = meters_of(self.stage.operator)
         isolate = piece.last and self.stage.tasks.quarantine_errors
-        how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes)
+        how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes, sampled=self.samples)
         tables = self._tables(shard, given, tally, how, meters, asks=piece.asks)
         if piece.schema is None:
             yield from (one for one in tables if isinstance(one, ShardWaits))
@@ -229,6 +233,7 @@ class StageProgram:
             outputs.count(tally.books)
             self._guard.check()
             with Timed(meters.write):
+                self._publish_samples(shard, tally, there.store, redone=uri in piece.over)
                 published = outputs.publish(self._record(shard, tally, there.store), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
         if isinstance(published, NameConflict):
@@ -288,6 +293,19 @@ class StageProgram:
             return None if blank is None else self.stage.operator.apply(blank, tally)
         how = ShardContext("", errors=self.stage.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
         return self._tables(probe.shard, probe.given, tally, how, meters_of(self.stage.operator), numbers, stays=False)
+
+    def _publish_samples(self, shard: Shard, tally: ShardBooks, out: Store, *, redone: bool) -> None:
+        """Publishes some of the rows that a shard dropped, in place of those of another input or another version: they
+        are no part of what makes an output the same. `redone`: the output replaces another one."""
+        uri = f"{self.output}/{layout.samples(shard_samples(shard.id))}"
+        if tally.samples:
+            hide = self.stage.operator.hide
+            rows = [replace(one, shard=shard.id, row=hide(one.row)) for one in tally.samples.rows()]
+            data = encode_samples(rows)
+            if out.publish(uri, data).outcome is Outcome.DIFFERENT:
+                out.replace(uri, data)
+        elif redone:
+            out.delete(uri)
 
     def _record(self, shard: Shard, tally: ShardBooks, out: Store) -> dict[str, Any]:
         """Publishes the quarantine, which the record names, and returns the record: deterministic fields only."""

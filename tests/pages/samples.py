@@ -36,7 +36,7 @@ class Tenths(Job):
             if n % 10 == 7:
                 self.quarantine({"n": n}, "it ends in seven")
         kept = batch.filter(pa.array([n % 10 not in (0, 7) for n in numbers]))
-        self.drop(sum(n % 10 == 0 for n in numbers), "each tenth")
+        self.drop(batch.filter(pa.array([n % 10 == 0 for n in numbers])), "each tenth")
         self.count("half", len(kept) / 2)
         return kept
 
@@ -61,7 +61,7 @@ class Hostile(Job):
         if 15 in batch["n"].to_pylist():
             raise ValueError(HOSTILE + "\u05d0\u202e" * 20_000)
         self.quarantine({"n": HOSTILE + 1_000_000 * "w"}, HOSTILE)
-        self.drop(2, HOSTILE)
+        self.drop([{HOSTILE: HOSTILE + str(n) + 1_000_000 * "w"} for n in range(2)], HOSTILE)
         self.count(HOSTILE, 1)
         return batch[3:]
 
@@ -107,6 +107,7 @@ def running(folder: Path) -> str:
     shards = {"total": total, "scope": total, "done": done, "running": 8, "failed": 2}
     operators = [
         {"name": name, "rows_in": 10 * done, "rows_out": 10 * done, "wall_s": seconds, "cpu_s": seconds / 2}
+        | ({"bytes_out": 10**7, "largest_bytes": 10**6, "peak_bytes": 10**8} if name == "read" else {})
         for name, seconds in (("read", 60.0), ("map(clean)", 300.0), ("write", 40.0))
     ]
     beat = heartbeat(

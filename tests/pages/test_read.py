@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import orjson
@@ -17,6 +19,8 @@ from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.stages import StageReport
+from curate.objects import samples
+from curate.objects.samples import MOST_SAMPLED, DroppedRow, encode_samples, shard_samples
 from curate.observe.job import NoJobError
 from curate.pages.document import document
 from curate.pages.model import Page
@@ -155,7 +159,38 @@ class TestNumbers:
 
     def test_rows_in_quarantine_are_shown(self, jobs: Jobs) -> None:
         rows = read_page(jobs["finished"], NOW).bad_rows
-        assert [(one.shard, one.reason) for one in rows] == [(f"s{n}", "it ends in seven") for n in range(4)]
+        assert sorted((one.shard, one.reason) for one in rows) == [(f"s{n}", "it ends in seven") for n in range(4)]
+
+    @pytest.mark.parametrize("name", ["finished", "failed", "staged"])
+    def test_rows_that_were_dropped_are_shown_by_reason(self, jobs: Jobs, name: str) -> None:
+        """At most 20 of each stage and reason, each a row that was dropped; also of a stage that was removed."""
+        page = read_page(jobs[name], NOW)
+        known = {(one.key, reason): count for one in page.books for reason, count in one.dropped}
+        assert {(one.stage, one.reason) for one in page.sampled} == known.keys()
+        for one in page.sampled:
+            assert len(one.rows) == min(MOST_SAMPLED, known[one.stage, one.reason])
+            numbers = [[*orjson.loads(row.row).values()][-1] for row in one.rows]
+            assert all(number % (3 if name == "staged" else 10) == 0 for number in numbers)
+
+    def test_rows_of_one_reason_are_merged_over_shards(self, jobs: Jobs) -> None:
+        [sampled] = read_page(jobs["finished"], NOW).sampled
+        assert sorted(one.shard for one in sampled.rows) == ["s0", "s1", "s2", "s3"]
+
+    def test_a_sample_that_cannot_be_read_is_said(self, jobs: Jobs, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        shutil.copytree(jobs["finished"], out)
+        (out / layout.samples(shard_samples("s1"))).write_bytes(b"no zstd")
+        page = read_page(str(out), NOW)
+        assert sorted(one.shard for one in page.sampled[0].rows) == ["s0", "s2", "s3"]
+        assert any("cannot read a sample of dropped rows" in one for one in page.notes)
+
+    def test_numbers_lead_to_rows(self, jobs: Jobs) -> None:
+        """And a number that leads nowhere says why."""
+        page = read_page(jobs["finished"], NOW)
+        assert b'href="#dropped-0"' in document(page)
+        bare = document(replace(page, sampled=()))
+        assert b"#dropped-0" not in bare
+        assert b"--no-samples" in bare
 
     def test_rows_that_an_earlier_stage_set_aside_are_shown(self, tmp_path: Path) -> None:
         """They are known from the summary, when that stage is gone."""
@@ -391,6 +426,44 @@ class TestLarge:
         assert page.head.shards["failed"] == self.TOTAL
         assert (len(page.failures), page.more_failures) == (20, 6)
         assert len(document(page)) <= 300_000
+
+    def test_some_of_its_samples_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """64 files at most, and among them those of a reason that few shards know; however hostile the rows, the page
+        stays small."""
+        root = f"memory://sampled-{id(self)}/out"
+        beat = heartbeat("complete", started=NOW - 1000, updated=NOW, shards={"total": self.TOTAL, "done": self.TOTAL})
+        reasons = [f"reason {number}" for number in range(29)]
+        dropped = dict.fromkeys(reasons, self.TOTAL)
+        beat["rows"] = {"in": 30 * self.TOTAL, "created": 0, "out": self.TOTAL, "dropped": dropped, "quarantined": 0}
+        beat["rows"] |= {"dropped": {**dropped, "rare": 3}, "in": 30 * self.TOTAL + 3}
+        ledger = make_job(root, total=self.TOTAL, done=self.TOTAL, runs={RUN: beat})
+        row = DroppedRow("", 0, 300 * "<&", {"text": 10**7}, 0, "s")
+        usual = [replace(row, reason=reason, hash=number) for reason in reasons for number in range(20)]
+        files = {True: encode_samples([*usual, replace(row, reason="rare", hash=7)]), False: encode_samples(usual)}
+        lines = []
+        for rank in range(self.TOTAL):
+            rare = rank % 40_000 == 7
+            own = dict.fromkeys(reasons, 1) | ({"rare": 1} if rare else {})
+            rows = {"in": 2, "created": 0, "out": 1, "dropped": own, "quarantined": 0}
+            lines.append(done_event(rank, rows) | {"time": NOW - 1000 + rank / 200})
+            ledger.store.publish(ledger.uri(layout.samples(shard_samples(f"s{rank:07d}"))), files[rare])
+        for number in range(5):
+            some = lines[20_000 * number : 20_000 * (number + 1)]
+            ledger.store.publish(ledger.uri(layout.events_segment(RUN, number + 1)), segment(some))
+        monkeypatch.setattr(samples, "decode_samples", reading := Mock(wraps=samples.decode_samples))
+        page = read_page(root, NOW)
+        assert reading.call_count <= samples.MOST_FILES
+        shown = {one.reason: len(one.rows) for one in page.sampled}
+        assert shown["rare"] == 1
+        assert len(shown) == 30
+        assert len(document(page)) <= 300_000
+
+
+def done_event(rank: int, rows: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "outcome": "done", "index": rank, "shard": f"s{rank:07d}", "attempt": 1, "task": rank, "seconds": 1.0,
+        "rows": rows, "counters": {}, "bytes_out": 4, "generation": "1",
+    }  # fmt: skip
 
 
 def event(rank: int) -> dict[str, Any]:

@@ -52,9 +52,7 @@ class Truth:
         """Returns what each number of a report is to be, by place."""
         texts = [one["name"] for one in report["columns"] if one["kind"] == "text"]
         characters = " + ".join(f"coalesce(sum(length({name})), 0)" for name in texts)
-        # Of rows with fields of structs, only columns of texts are told of by source.
-        by_source = " + ".join(f"coalesce(sum(length({name})), 0)" for name in texts if "." not in name)
-        sources = {key: tuple(rest) for key, *rest in self.asked(f"source, count(*), {by_source}", "GROUP BY source")}
+        sources = {key: tuple(rest) for key, *rest in self.asked(f"source, count(*), {characters}", "GROUP BY source")}
         before = dict(self.asked("source, count(*)", "GROUP BY source", "in"))
         told = {
             "version": 1,
@@ -68,6 +66,10 @@ class Truth:
                 "identity": orjson.loads((self.root / layout.JOB).read_bytes())["identity"],
                 "rows": self.summary["rows"],
                 "quarantine": [self.reason(one) for one in report["job"]["quarantine"]],
+                "quarantine_read": self.summary["rows"]["quarantined"],
+                "dropped": [
+                    {"rows": self.summary["rows"]["dropped"][one["reason"]]} for one in report["job"]["dropped"]
+                ],
             },
         }
         return dict(numbers(orjson.loads(orjson.dumps(told))))

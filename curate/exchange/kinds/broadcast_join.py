@@ -70,11 +70,11 @@ class BroadcastJoin(OperatorDefaults):
         matched = keys >= 0
         if self.how in ("semi", "anti"):
             kept = matched if self.how == "semi" else ~matched
-            tally.drop(int((~kept).sum()), UNMATCHED if self.how == "semi" else MATCHED)
+            tally.drop_rows(left, ~kept, UNMATCHED if self.how == "semi" else MATCHED)
             yield rows_where(left, kept)
             return
         width = np.where(matched, np.append(counts, 0)[keys], int(self.how == "left"))
-        tally.drop(int((width == 0).sum()), UNMATCHED)
+        tally.drop_rows(left, width == 0, UNMATCHED)
         tally.books.created += int(np.maximum(width - 1, 0).sum())
         ends = np.cumsum(width)
         for at in range(0, int(ends[-1]) if len(ends) else 0, READ_ROWS):

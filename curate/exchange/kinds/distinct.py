@@ -52,12 +52,17 @@ class Distinct(Regrouping):
 
     def fold(self, side: int, table: pa.Table) -> pa.Table:
         del side
+        kept = self.kept(table)
+        return table if kept is None else take_rows(table, pa.array(kept))
+
+    def kept(self, table: pa.Table) -> Numbers | None:
+        """Returns the rows of a table that are kept of those that are alike; None: all."""
         self._check(table.schema)
         groups = groups_of(order_by(self.keys), table)
         if groups is None or groups.count == table.num_rows:
-            return table
+            return None
         # As they came: what is merged later is told apart by it.
-        return take_rows(table, pa.array(np.sort(self._kept(groups, table))))
+        return np.sort(self._kept(groups, table))
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
@@ -67,9 +72,10 @@ class Distinct(Regrouping):
         self._check(table.schema)
         order = order_by(self.keys)
         starts = order.starts(table)
-        tally.drop(table.num_rows - len(starts), DUPLICATE)
         for rows in slices(starts, table, READ_ROWS):
-            yield take_rows(rows, pa.array(self._kept(groups_of_sorted(order, rows), rows)))
+            kept = self._kept(groups_of_sorted(order, rows), rows)
+            tally.drop_rows(rows, others(kept, rows), DUPLICATE)
+            yield take_rows(rows, pa.array(kept))
 
     def _kept(self, groups: Groups, table: pa.Table) -> Numbers:
         """Returns the row of each group that is kept."""
@@ -84,6 +90,13 @@ class Distinct(Regrouping):
         column = take_rows(table.select([self.by]), pa.array(rows))
         rows = rows[order.indices(column).to_numpy()]
         return np.asarray(rows[Groups(groups.ids[rows], groups.count).firsts()])
+
+
+def others(kept: Numbers, table: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Returns for each row of a table whether it is none of those that are kept."""
+    found = np.ones(table.num_rows, bool)
+    found[kept] = False
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,9 @@ class DistinctBatch(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del place
-        kept = self.how.fold(0, table)
-        tally.drop(table.num_rows - kept.num_rows, DUPLICATE)
-        yield kept
+        kept = self.how.kept(table)
+        if kept is None:
+            yield table
+            return
+        tally.drop_rows(table, others(kept, table), DUPLICATE)
+        yield take_rows(table, pa.array(kept))

@@ -14,7 +14,7 @@ from curate.arrow.recast import decoded
 from curate.arrow.types import value_type
 from curate.errors import ConfigError, SchemaMismatch
 from curate.exchange.kinds.base import Regrouping, key_columns, order_by
-from curate.exchange.kinds.merge_join import JoinedRows, coalesce, match_keys, take_or_null
+from curate.exchange.kinds.merge_join import JoinedRows, coalesce, match_keys, rows_of, take_or_null
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
@@ -228,7 +228,7 @@ class Join(Regrouping):
         named = right.select(self.keys.right).rename_columns(self.keys.left)
         meeting = match_keys(order_by(self.keys.left), left, named)
         joining = JoinedRows.of(meeting, self.how)
-        self._book(joining, tally)
+        self._book(joining, left, right, tally)
         others = right.select([name for name in right.column_names if name not in self.keys.right])
         for left_rows, right_rows in joining.slices(READ_ROWS):
             rows = take_or_null(left, left_rows)
@@ -250,12 +250,16 @@ class Join(Regrouping):
         types = [other.schema.field(key).type for key in self.keys.of(1 - side)]
         return pa.schema(list(map(pa.field, self.keys.of(side), types))).empty_table()
 
-    def _book(self, joining: JoinedRows, tally: ShardBooks) -> None:
+    def _book(self, joining: JoinedRows, left: pa.Table, right: pa.Table, tally: ShardBooks) -> None:
         meeting, pairs = joining.meeting, joining.pairs
         matched = meeting.matched
         tally.books.created += int(((meeting.right_counts - 1) * meeting.left_counts * pairs).sum())
         tally.drop(int((meeting.right_counts * matched).sum()), JOINED)
         if self.how == "anti":
-            tally.drop(int((meeting.left_counts * matched).sum()), MATCHED)
-        alone = (meeting.left_counts - joining.left_alone) + (meeting.right_counts - joining.right_alone)
-        tally.drop(int((alone * ~matched).sum()), UNMATCHED)
+            tally.drop_rows(left, rows_of(meeting.left_starts, meeting.left_counts * matched, left.num_rows), MATCHED)
+        for table, starts, counts, alone in (
+            (left, meeting.left_starts, meeting.left_counts, joining.left_alone),
+            (right, meeting.right_starts, meeting.right_counts, joining.right_alone),
+        ):
+            gone = (counts - alone) * ~matched
+            tally.drop_rows(table, rows_of(starts, gone, table.num_rows), UNMATCHED)

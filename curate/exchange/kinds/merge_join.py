@@ -113,6 +113,20 @@ class JoinedRows:
             yield np.where(pairs | (place < alone), left, -1), np.where(pairs | (place >= alone), right, -1)
 
 
+def rows_of(starts: Numbers, counts: Numbers, rows: int) -> Numbers:
+    """Returns for each of so many rows whether it is one of those that begin at `starts`, `counts` each.
+
+    >>> rows_of(np.array([0, 3]), np.array([2, 0]), 4).tolist()
+    [True, True, False, False]
+    """
+    some = counts > 0
+    change = np.zeros(rows + 1, np.int64)
+    np.add.at(change, starts[some], 1)
+    np.add.at(change, (starts + counts)[some], -1)
+    found: Numbers = np.cumsum(change[:-1]) > 0
+    return found
+
+
 def take_or_null(table: pa.Table, rows: Numbers) -> pa.Table:
     """Returns rows of a table by number, nulls for -1. It looks at the part of the table only that they are in."""
     there = rows >= 0

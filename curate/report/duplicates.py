@@ -1,0 +1,126 @@
+"""What a deduplication removed: sizes of clusters, similarities, some pairs with their texts, rows by source.
+
+Read from the extra output `duplicates` beside a corpus. Texts of rows that were removed are known of those that were
+sampled when they were dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow.compute as pc
+
+from curate.dataset.dataset import Dataset
+from curate.dedup.exact import DUPLICATE, DUPLICATES
+from curate.errors import ConfigError
+from curate.ledger.side_outputs import SIDES, sides_of_job
+from curate.objects.samples import MOST_SAMPLED
+from curate.observe.job import FoundJob
+from curate.report.column import cut
+
+SHOWN_CHARS = 500
+"""Characters of a text that are shown: as many as are kept of a row that was dropped."""
+REST = 10
+"""Sizes of clusters from which they are counted together."""
+
+
+def place_of(found: FoundJob) -> str:
+    """Returns where the duplicates of a job are; empty if it lists none."""
+    return f"{found.ledger.root}/{SIDES}{DUPLICATES}" if DUPLICATES in sides_of_job(found.job) else ""
+
+
+def cluster_sizes(duplicates: Dataset, work: str, backend: str | None, read: Any) -> list[list[Any]]:
+    """Returns how many clusters there are of each size, with the row that is kept; the last one is of that and more."""
+    sizes = duplicates.groupby("cluster").aggregate([(None, "count")]).rename_columns({"count": "removed"})
+    counted = sizes.groupby("removed").aggregate([(None, "count")])
+    _written(counted, work, backend)
+    found: dict[int, int] = {}
+    for row in read(work).iter_rows():
+        size = min(row["removed"] + 1, REST)
+        found[size] = found.get(size, 0) + row["count"]
+    return [[f"{size}{' and more' * (size == REST)}", found[size]] for size in sorted(found)]
+
+
+def removed_by_source(
+    inputs: Dataset, duplicates: Dataset, columns: tuple[str, str], work: str, backend: str | None, read: Any
+) -> list[list[Any]]:
+    """Returns how many rows of each source were removed as duplicates, most first; `columns`: id and source."""
+    id_column, by = columns
+    gone = inputs.select_columns([*dict.fromkeys(columns)]).join(
+        duplicates.select_columns(["id"]), on=id_column, right_on="id", how="semi"
+    )
+    _written(gone.groupby(by).aggregate([(None, "count")]), work, backend)
+    rows = [[None if row[by] is None else str(row[by]), row["count"]] for row in read(work).iter_rows()]
+    return sorted(rows, key=lambda one: (-one[1], str(one[0])))
+
+
+def _written(ds: Dataset, work: str, backend: str | None) -> None:
+    try:
+        summary = ds.write_parquet(work, backend=backend, no_samples=True)
+    except ConfigError:
+        # Its inputs were frozen, and are others by now: this is nobody's output but the report's.
+        summary = ds.write_parquet(work, backend=backend, no_samples=True, overwrite=True, yes=True)
+    if summary.state.exit_code:
+        raise ConfigError(f"duplicates could not be counted; see: curate failures {work}")
+
+
+def sampled_pairs(
+    dropped: Sequence[Mapping[str, Any]], duplicates: Dataset, corpus: Dataset
+) -> tuple[str, list[dict[str, Any]]]:
+    """Returns the column of ids, and pairs of a row that was removed, of those that are shown, and the one that is kept
+    in its place, with a text of both. Empty where no removed row is known."""
+    rows = [
+        orjson.loads(one["row"])
+        for reason in dropped
+        if reason["reason"] == DUPLICATE
+        for one in reason["samples"][:MOST_SAMPLED]
+    ]
+    names = [name for name in corpus.columns() or [] if any(name in row for row in rows)]
+    for id_column in names:
+        by_id = {_text(row[id_column]): row for row in rows if row.get(id_column) is not None}
+        pairs = _pairs_of(by_id, duplicates) if by_id else []
+        if pairs:
+            break
+    else:
+        return "", []
+    kept = _kept(corpus, id_column, [one["kept_id"] for one in pairs])
+    told = []
+    for one in pairs:
+        ours, theirs = by_id[_text(one["id"])], kept.get(_text(one["kept_id"]), {})
+        column = _longest(ours, theirs, id_column)
+        told.append(
+            {
+                "id": _text(one["id"]),
+                "kept_id": _text(one["kept_id"]),
+                "similarity": one["similarity"],
+                "column": column,
+                "text": cut(ours.get(column, ""), SHOWN_CHARS),
+                "kept_text": cut(theirs.get(column, ""), SHOWN_CHARS),
+            }
+        )
+    return id_column, told
+
+
+def _pairs_of(by_id: Mapping[str, Any], duplicates: Dataset) -> list[dict[str, Any]]:
+    """Returns the lines of the duplicates for these ids, each once, in their order."""
+    wanted = pc.field("id").cast("string").isin(list(by_id))
+    found = {_text(row["id"]): row for row in duplicates.filter(wanted).iter_rows()}
+    return [found[one] for one in by_id if one in found]
+
+
+def _kept(corpus: Dataset, id_column: str, ids: Sequence[Any]) -> dict[str, Any]:
+    wanted = pc.field(id_column).cast("string").isin([_text(one) for one in ids])
+    return {_text(row[id_column]): row for row in corpus.filter(wanted).iter_rows()}
+
+
+def _longest(ours: Mapping[str, Any], theirs: Mapping[str, Any], id_column: str) -> str:
+    """Returns the column with the longest text of a row; of those that both have, if there are any."""
+    texts = {name: len(value) for name, value in ours.items() if isinstance(value, str) and name != id_column}
+    both = {name: size for name, size in texts.items() if isinstance(theirs.get(name), str)}
+    return max(both or texts, key=lambda name: (both or texts)[name], default="")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
