@@ -22,7 +22,7 @@ OTHER_LABEL = "other label"
 
 
 class Classify(TextJob):
-    """Score each record's text with a fastText model, and keep the rows whose score or label is asked for."""
+    """Score each record's text with a fastText model."""
 
     name = "classify"
     version = "1"

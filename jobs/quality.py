@@ -80,7 +80,7 @@ class _Batch:
 
 
 class Quality(TextJob):
-    """Keep texts that pass published quality rules: Gopher's, C4's, FineWeb's.
+    """Keep texts that pass published quality rules.
 
     Defaults are the published values, which were chosen for whole web pages in English.
     """

@@ -94,7 +94,7 @@ class DatasetStages:
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
     ) -> Stage:
         format = OutputFormat(identity["format"])
-        name = _METHODS.get(format, f"write_{format.value}")
+        name = _METHODS.get(format, f"write_{format.value}") if self.sink is None else self.sink.job_name
         record = JobRecord(
             name,
             {

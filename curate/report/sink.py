@@ -21,6 +21,7 @@ class Sketches(Datasink):
     """Writes the sketch of a shard's rows, as JSON."""
 
     suffix: ClassVar[str] = ".sketch.json"
+    job_name: ClassVar[str] = "report"
     by: str = ""
 
     def identity(self) -> Any:

@@ -69,6 +69,8 @@ class Datasink(ABC):
     ignores_rest: ClassVar[bool] = False
     """Whether readers of the format ignore bytes behind its end, as those of tar and npy do. Then outputs need no
     codec; others are compressed, for the record of a shard lies where readers of gzip and zstd do not look."""
+    job_name: ClassVar[str] = "write_datasink"
+    """What such a write is called in its ledger and on screens; part of its identity."""
 
     @abstractmethod
     def identity(self) -> Any:

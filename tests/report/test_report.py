@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import curate
 from curate.cli.main import cli
 from curate.errors import ConfigError
+from curate.observe.job import read_status
 from curate.report import make
 from curate.report.corpus import Corpus, Source
 from curate.report.html import document
@@ -363,3 +364,10 @@ def test_the_threshold_of_a_job() -> None:
 def test_sources_that_are_gone() -> None:
     told = sources_of(Corpus([], rows=5, sources={"a": Source(5, 50)}), {"a": Source(10), "b": Source(4)})
     assert [(one["source"], one["kept"], one["lost"]) for one in told] == [("a", 0.5, False), ("b", 0.0, True)]
+
+
+def test_a_report_is_called_so_on_screens(tmp_path: Path) -> None:
+    """The list of known jobs, and the display of its run, say what it is."""
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "a.parquet")
+    make_report(wanted(str(tmp_path / "a.parquet"), work=str(tmp_path / "work"), backend="inline"))
+    assert read_status(str(tmp_path / "work"), 0.0).name == "report"
