@@ -340,7 +340,7 @@ def _pair(here: Any, there: Any) -> tuple[str, str, str]:
 
 def _ids(ids: Mapping[str, Any] | None) -> Html:
     if ids is None:
-        return tag("p", "Rows were not compared: --id-column NAME does that.", class_="soft")
+        return tag("p", "Rows were not compared: no column of ids was named.", class_="soft")
     says = {
         "equal": "have equal rows",
         "changed": "have other values",

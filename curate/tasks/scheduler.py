@@ -195,6 +195,8 @@ class Scheduler:
             self._view()[order[of_others]] = ShardState.HELD
             order = order[~of_others]
         self._queue(order)
+        self._appended = False
+        """Whether shards were released, which come behind those that were there, whatever their size."""
         self._next_task = 0
         self._slots = 0
         self._largest_memory: int | None = None
@@ -469,6 +471,7 @@ class Scheduler:
             self._move(shard, Move.RELEASE)
         pending = self._order[self._cursor : self._stop]
         self._queue(np.concatenate([pending, np.asarray(event.shards, dtype=np.int64)]))
+        self._appended = self._appended or bool(len(event.shards))
 
     def _found(self, event: Found, now_s: float, actions: list[Action]) -> None:
         del now_s, actions
@@ -518,8 +521,13 @@ class Scheduler:
 
     def _smallest(self) -> tuple[int, ...]:
         """Returns the smallest shard never launched, alone: it asks at least cost whether a service is there."""
-        self._stop -= 1
-        return (int(self._order[self._stop]),)
+        if not self._appended:
+            self._stop -= 1
+            return (int(self._order[self._stop]),)
+        pending = self._order[self._cursor : self._stop]
+        at = len(pending) - 1 - int(np.argmin(self._costs[pending][::-1]))
+        self._queue(np.delete(pending, at))
+        return (int(pending[at]),)
 
     def _next_ready(self) -> tuple[int, ...]:
         """Returns the next shards to run again; a part of them where that lets slots share them that would be idle."""

@@ -162,7 +162,7 @@ def find(text: str, kinds: Sequence[str] = KINDS) -> list[Found]:
     """Returns what of these `kinds` there is in a text, in order; no two overlap.
 
     >>> find("write to a.b@c.example, or call +49 30 123456")
-    [Found(start=9, stop=22, kind='email'), Found(start=31, stop=44, kind='phone')]
+    [Found(start=9, stop=22, kind='email'), Found(start=32, stop=45, kind='phone')]
     """
     found: list[Found] = []
     for kind in KINDS:

@@ -368,11 +368,16 @@ def test_rays_boards_are_gone_with_their_program(pooled: Pooled) -> None:
     import ray
     from ray.experimental import internal_kv
 
+    def boards() -> set[bytes]:
+        return set(internal_kv._internal_kv_list("curate-", namespace="curate"))
+
+    # An actor that was killed while it was set up may have had the last word.
+    before = boards()
     pooled.load(min_size=2)
     pooled.until(lambda state: state.ready == 2)
-    assert len(internal_kv._internal_kv_list("curate-", namespace="curate")) == 1
+    assert len(boards() - before) == 1
     pooled.backend.load(Calling())
-    assert internal_kv._internal_kv_list("curate-", namespace="curate") == []
+    assert boards() <= before
     until_s = time.monotonic() + NEVER_S
     while ray.available_resources().get("CPU") != 2.0 or any(Path(f"/proc/{pid}").exists() for pid in pooled.pids()):
         assert time.monotonic() < until_s

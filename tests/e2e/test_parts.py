@@ -99,7 +99,7 @@ def test_what_a_part_costs(bench: Bench) -> None:
 def test_a_dry_run_tells_the_part(bench: Bench) -> None:
     """And with how many shards it begins; nothing is written."""
     options = Curation.options(input=bench.source, output=f"{bench.place.root}/out", backend="inline", part="0/3")
-    _, text = dry_run(Curation().spec(), options)
+    text = dry_run(Curation().spec(), options).text
     assert re.search(r"^part     0/3: begins with [12] of these, then helps with the others$", text, re.MULTILINE)
     assert not bench.objects()
 

@@ -254,7 +254,7 @@ def test_a_dry_run_does_not_wait(bench: Bench) -> None:
     now = FakeClock(SystemClock().now())
     begin_elsewhere(bench, now)
     options = Curation.options(input=bench.source, output=f"{bench.place.root}/out", backend="inline")
-    _, text = dry_run(Curation().spec(), options)
+    text = dry_run(Curation().spec(), options).text
     assert f"driver   another one may be running: run {OTHER} on elsewhere (pid 1), 1 of 3 shards done" in text
     complete(bench.run(allow_concurrent=True))
     assert "driver" not in dry_run(Curation().spec(), options)[1]

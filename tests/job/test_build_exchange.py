@@ -555,7 +555,7 @@ def test_a_dry_run_says_where_it_begins(folder: Path, tmp_path: Path) -> None:
     from curate.graph.entry import dry_run
 
     job = Sorted()
-    prepared, text = dry_run(job.spec(), job.options(input=folder, output=tmp_path / "out", backend="inline"))
+    prepared, text, _ = dry_run(job.spec(), job.options(input=folder, output=tmp_path / "out", backend="inline"))
     assert len(prepared.todo) == 3
     assert "sorted: sort(n descending): map" in text
     assert not (tmp_path / "out").exists()

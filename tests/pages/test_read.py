@@ -190,7 +190,7 @@ class TestNumbers:
         assert b'href="#dropped-0"' in document(page)
         bare = document(replace(page, sampled=()))
         assert b"#dropped-0" not in bare
-        assert b"--no-samples" in bare
+        assert b"the run kept no samples" in bare
 
     def test_rows_that_an_earlier_stage_set_aside_are_shown(self, tmp_path: Path) -> None:
         """They are known from the summary, when that stage is gone."""

@@ -273,7 +273,7 @@ class TestAgainst:
         assert report["against"]["report"]["rows"] == 1_000
         page = document(report).decode()
         assert "<code>score</code>" in page
-        assert "--id-column" in page
+        assert "no column of ids was named" in page
         two = made(corpus, against=str(corpus), id_column="id")
         assert two["against"]["ids"]["equal"] == two["rows"]
         assert "All columns have the same numbers." in document(two).decode()

@@ -28,7 +28,7 @@ def bare(checkout: Checkout) -> Checkout:
 
 def ensured(checkout: Checkout) -> tuple[int, str]:
     """Returns exit code and what it said."""
-    code, out, err = checkout.run(f"PATH={checkout.root}/bin {checkout.root}/scripts/browser.sh")
+    code, out, err = checkout.run(f"PATH={checkout.root}/bin {shutil.which('bash')} {checkout.root}/scripts/browser.sh")
     assert out == ""
     return code, err
 

@@ -31,7 +31,7 @@ def test_no_script_is_left_out() -> None:
         path.name: path.read_text() for path in SCRIPTS.iterdir() if os.access(path, os.X_OK) and path.is_file()
     }
     others = {name: text for name, text in runnable.items() if name not in NAMES}
-    assert NAMES == ["bench", "chaos", "cluster", "corpus", "docs", "simulate"]
+    assert NAMES == ["bench", "chaos", "cluster", "compare", "corpus", "docs", "simulate"]
     assert all(text.startswith("#!/usr/bin/env bash\n") and "venv.sh" in text for text in others.values())
 
 

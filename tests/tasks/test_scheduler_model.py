@@ -376,9 +376,10 @@ class AnyOrder(RuleBasedStateMachine):
             if places == {ShardState.PENDING}:
                 assert all(one.place is not ShardState.READY for one in self.shards.values())
                 assert self._open()
-                # The smallest one alone, where it is not known whether what it needs is there.
-                pending = [shard for shard, one in self.shards.items() if one.place is ShardState.PENDING]
-                assert not self.busy or launch.shards == (min(pending, key=lambda one: (self.size[one], -one)),)
+                # The smallest one alone, where it is not known whether what it needs is there; of those that are as
+                # small any one, as released ones come behind those that were there.
+                least = min(self.size[shard] for shard, one in self.shards.items() if one.place is ShardState.PENDING)
+                assert not self.busy or [self.size[shard] for shard in launch.shards] == [least]
             assert launch.asks == self.busy
         new = all(shard.launches == 0 for shard in shards)
         assert new == (places == {ShardState.PENDING})

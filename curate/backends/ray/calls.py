@@ -115,8 +115,8 @@ class PoolAddress:
         internal_kv._internal_kv_put(self.key, pickle.dumps(board), overwrite=True, namespace=NAMESPACE)
 
     def remove(self) -> None:
-        """Takes the board down."""
-        internal_kv._internal_kv_del(self.key, namespace=NAMESPACE)
+        """Takes the board down, and what its actors said of where they are: also those that were being set up."""
+        internal_kv._internal_kv_del(self.key, del_by_prefix=True, namespace=NAMESPACE)
 
     def read(self) -> bytes | None:
         """Returns the board as it was published, None if there is none."""

@@ -18,7 +18,7 @@ OPEN_SAMPLES = 2
 """Reasons whose rows are shown at once."""
 UNSAMPLED = (
     "A number without a link has no rows to show: the job called drop() with a number instead of rows, a reader "
-    "skipped the rows by the statistics of their file, a limit or a group took them, or the run had --no-samples."
+    "skipped the rows by the statistics of their file, a limit or a group took them, or the run kept no samples."
 )
 
 
