@@ -11,12 +11,14 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ObjectNotFound, TransientStorageError
+from curate.requests import throttle
 from curate.requests.retry import Retry
 from curate.requests.throttle import Bounds, Limiter, Window, refusing
 from curate.storage.gcs import GCSStore
@@ -421,8 +423,10 @@ def test_a_server_that_takes_few_at_once_refuses_few(emulator: GcsEmulator) -> N
     assert limited < free / 4, (limited, free)
 
 
-def test_a_store_that_refuses_is_named_for_a_minute() -> None:
+def test_a_store_that_refuses_is_named_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """In words that a screen shows; one that has not refused, or not lately, is not."""
+    # Stores that other tests use in this process may have refused.
+    monkeypatch.setattr(throttle, "_LIMITERS", WeakSet())
     clock = FakeClock()
     limiter = Limiter(Bounds(start=16), clock)
     assert limiter.refusing() == ""
