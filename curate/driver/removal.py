@@ -49,7 +49,7 @@ def remove_job(
     question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
     if not options.confirm(question):
         raise ConfigError(f"{option('overwrite')} was not confirmed: {question} Answer yes, or add {option('yes')}.")
-    own: list[tuple[int, str, Object]] = []
+    own: dict[str, Object] = {}
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
         called = item.uri[len(ledger.root) + 1 :]
         if isinstance(item, Special):
@@ -62,15 +62,14 @@ def remove_job(
                 f"nothing was removed. Look at it with: curate status {ledger.root}, and run this again when it has "
                 "ended"
             )
-        own.append((layout.removal_rank(called), called, item))
+        own[called] = item
     if is_local(ledger.root):
         refuse_links(ledger.root, [item.uri for item in outputs])
     try:
-        # The newest part of a plan first: those before it need it not.
-        own.sort(key=lambda one: one[1], reverse=True)
-        own.sort(key=lambda one: one[0])
-        first = [item for rank, _, item in own if not rank]
-        for item in [*first, *outputs, *(item for rank, _, item in own if rank)]:
+        # A summary says that all outputs are there: it goes before them.
+        summaries = [item for called, item in own.items() if not layout.removal_rank(called)]
+        rest = [own[called] for called in sorted(own, key=layout.removal_order) if layout.removal_rank(called)]
+        for item in [*summaries, *outputs, *rest]:
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(

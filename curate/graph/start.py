@@ -328,8 +328,7 @@ def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
         remove_stages(root)
     elif known is None or known:
         found = [item for item in store.list(f"{root}/") if layout.is_of_stage(item.uri[len(root) + 1 :])]
-        found.sort(key=lambda item: item.uri, reverse=True)
-        found.sort(key=lambda item: layout.removal_rank(layout.STAGES + item.uri[len(root) + 1 :]))
+        found.sort(key=lambda item: layout.removal_order(layout.STAGES + item.uri[len(root) + 1 :]))
         for item in found:
             try:
                 store.delete(item.uri, item.generation)

@@ -293,6 +293,16 @@ def removal_rank(name: str) -> int:
     return rank + 2 if rank > 1 and own == name else rank
 
 
+def removal_order(name: str) -> tuple[int, tuple[int, ...]]:
+    """Returns what names are sorted by to be removed: by rank, in the reverse order of names within one, as the newest
+    part of a plan needs those before it.
+
+    >>> sorted(["_curate/job.json", "_curate/plan/00000.parquet", "_curate/plan/00001.parquet"], key=removal_order)[0]
+    '_curate/plan/00001.parquet'
+    """
+    return removal_rank(name), tuple(-ord(character) for character in name)
+
+
 def is_events_segment(name: str) -> bool:
     """Returns whether `name` (relative to the output) is a segment of events."""
     return _EVENTS.fullmatch(name) is not None

@@ -3,7 +3,6 @@ as `FineWebQualityFilter` of datatrove 0.10.1 counts. Lines are between line fee
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,5 +23,5 @@ def measure(texts: pa.Array, words: Words, short_line_chars: int) -> dict[str, A
         "fineweb_ended_lines": ratio(lines.count(ends), count),
         "fineweb_short_lines": ratio(lines.count(size <= short_line_chars), count),
         "fineweb_repeated_line_chars": ratio(lines.count(lines.repeated() * size), lengths(texts) - breaks),
-        "fineweb_breaks": np.where(words.count > 0, ratio(breaks, words.count), 0.0),
+        "fineweb_breaks": ratio(breaks, words.count),
     }
