@@ -8,13 +8,12 @@ are compared as they are written.
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.texts.characters import symbols
-from curate.texts.pieces import Array, occurrences, per_text, ratio, split_lines
-from curate.texts.words import Words
+from curate.texts.pieces import Array, occurrences, ratio, split_lines
+from curate.texts.words import Words, different
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 ELLIPSES = ("...", "…")
@@ -36,14 +35,5 @@ def measure(texts: pa.Array, words: Words) -> dict[str, Array]:
         "gopher_bullet_lines": ratio(lines.count(bullets), lines.count()),
         "gopher_ellipsis_lines": ratio(lines.count(unfinished), lines.count()),
         "gopher_alpha_words": ratio(words.total(words.having()), words.count),
-        "gopher_stop_words": _different(words, STOP_WORDS),
+        "gopher_stop_words": different(words, STOP_WORDS),
     }
-
-
-def _different(words: Words, wanted: tuple[str, ...]) -> Array:
-    """Returns how many different ones of the `wanted` words each text has."""
-    chosen = pc.is_in(words.vocabulary, pa.array(wanted)).to_numpy(zero_copy_only=False)
-    at = np.flatnonzero(chosen[words.code])
-    size = max(len(words.vocabulary), 1)
-    pairs = np.unique(words.owner[at].astype(np.int64) * size + words.code[at])
-    return per_text(pairs // size, words.texts)

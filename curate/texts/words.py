@@ -68,6 +68,15 @@ class Words:
         )
 
 
+def different(words: Words, wanted: tuple[str, ...]) -> Array:
+    """Returns how many different ones of the `wanted` words each text has."""
+    chosen = pc.is_in(words.vocabulary, pa.array(wanted)).to_numpy(zero_copy_only=False)
+    at = np.flatnonzero(chosen[words.code])
+    size = max(len(words.vocabulary), 1)
+    pairs = np.unique(words.owner[at].astype(np.int64) * size + words.code[at])
+    return per_text(pairs // size, words.texts)
+
+
 class Splitter(Protocol):
     """Splits texts into words, and counts their sentences."""
 

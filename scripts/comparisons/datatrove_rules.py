@@ -28,6 +28,7 @@ from datatrove.pipeline.formatters import PIIFormatter  # type: ignore[import-no
 from loguru import logger  # type: ignore[import-not-found, unused-ignore]
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import datatrove_urls  # type: ignore[import-not-found, unused-ignore]
 from texts import Writer, made  # type: ignore[import-not-found, unused-ignore]
 
 from curate.jobs.quality import REASON, Quality
@@ -265,7 +266,9 @@ def main() -> None:
     for path in sys.argv[3:]:
         real = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
         rules[f"{len(real):,} texts of {Path(path).name}"] = compared(real)
-    sys.stdout.write(json.dumps({"made": title, "rules": rules, "rates": rates(texts[:TIMED])}))
+    rules[f"{count:,} made-up URLs"] = datatrove_urls.compared(count, seed, agreement)
+    timed = [*rates(texts[:TIMED]), datatrove_urls.rate(seed)]
+    sys.stdout.write(json.dumps({"made": title, "rules": rules, "rates": timed}))
 
 
 if __name__ == "__main__":
