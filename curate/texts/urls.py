@@ -10,7 +10,7 @@ The public suffix list is the one that the package `publicsuffixlist` carries, o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,8 @@ def registered(hosts: pa.Array) -> pa.Array:
     >>> registered(pa.array(["a.b.example.co.uk", "co.uk", "8.8.8.8", "localhost"])).to_pylist()
     ['example.co.uk', None, None, None]
     """
-    suffixes = _suffixes()
     coded = hosts.dictionary_encode()
-    # Longer ones are no names, and take longer than their length.
-    names = [suffixes.privatesuffix(host) if len(host) <= MAX_HOST else None for host in coded.dictionary.to_pylist()]
-    return pa.array(names, pa.string()).take(coded.indices)
+    return pa.array(map(_registered, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)
 
 
 def words(urls: pa.Array) -> Words:
@@ -206,6 +203,12 @@ def _in_ascii(host: str) -> str:
         return host.encode("idna").decode()
     except UnicodeError:
         return host
+
+
+@lru_cache(maxsize=100_000)
+def _registered(host: str) -> str | None:
+    # Longer ones are no names, and take longer than their length.
+    return _suffixes().privatesuffix(host) if len(host) <= MAX_HOST else None  # type: ignore[no-any-return]
 
 
 @cache

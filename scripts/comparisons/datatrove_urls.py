@@ -1,8 +1,8 @@
 """Made-up URLs, and what curate's job and datatrove's filter decide of each: by each list alone, and by all at once.
 
-They differ by design on hosts that are no registered domains: IP addresses and names below a top domain that nobody
-knows. datatrove has no domain and no host for these, so a list cannot name them; curate compares them as hosts. A few
-of these are among the URLs, and are shown.
+They differ by design on hosts with capitals, which datatrove compares as they are spelt, and on hosts that are no
+registered domains: IP addresses, and names below a top domain that nobody knows. datatrove has no domain and no host for
+these, so a list cannot name them; curate compares them as hosts. A few of these are among the URLs, and are shown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LISTS = {
 }
 """Our lists, what theirs are called, and our reasons."""
 SUFFIXES = ["com", "org", "de", "co.uk", "com.br", "github.io", "blogspot.com", "tokyo.jp", "co.jp", "info"]
-ODD_HOSTS = ["8.8.8.8", "[2001:db8::1]", "localhost", "intranet.local"]
+ODD_HOSTS = ["8.8.8.8", "[2001:db8::1]", "EXAMPLE.com", "localhost", "intranet.local"]
 MOST = 20_000
 
 
@@ -64,7 +64,7 @@ class UrlWriter:
         if pick.random() < 0.6:
             host = f"{pick.choice(['www', 'a.b', 'ads', 'm'])}.{host}"
         if pick.random() < 0.1:
-            host = pick.choice([host.upper(), host.title(), f"{host}.", f"user:word@{host}", f"{host}:8080"])
+            host = pick.choice([f"{host}.", f"user:word@{host}", f"{host}:8080"])
         words = [self.word() for _ in range(pick.randint(0, 6))]
         path = "".join(pick.choice(["/", "-", "_", ".", "%20", "?q=", "&", "é"]) + word for word in words)
         return f"{pick.choice(['http', 'https', 'https', 'HTTPS'])}://{host}/{path}"
@@ -80,11 +80,13 @@ class UrlWriter:
         whole = pick.sample(self.domains, 120)
         some = [f"{sub}.{one}" for sub in ("www", "a.b", "ads") for one in pick.sample(self.domains, 240)]
         return {
-            "block_domains": [*whole, *some, *ODD_HOSTS[:2]],
+            "block_domains": [*whole, *some, *map(str.lower, ODD_HOSTS[:3])],
             "block_urls": ["https://example.com/", *pick.sample(made, len(made) // 20)],
             "block_words": pick.sample(self.vocabulary, 12),
             "soft_words": pick.sample(self.vocabulary, 60),
-            "block_parts": [a[-2:] + b[:2] for a, b in zip(self.vocabulary[:60], self.vocabulary[60:120], strict=True)],
+            "block_parts": [
+                a[-2:] + b[:2] for a, b in zip(self.vocabulary[:180], self.vocabulary[180:360], strict=True)
+            ],
         }
 
 

@@ -1,0 +1,123 @@
+"""What a web server answered, as an archive keeps it: status, header, and the page without what it was sent in."""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from curate.units import MIB
+
+_STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})\b")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.I)
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[^\r\n]{0,200}\r\n")
+_GZIP = b"\x1f\x8b"
+_NESTED = 3
+"""How often a page is unpacked that is packed again within."""
+
+
+class TooLarge(Exception):
+    """A page is larger than was asked for once it is unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer; its payload is as it was sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By their names in lower case."""
+    payload: bytes
+
+    @property
+    def content_type(self) -> str | None:
+        """The type that the server says, such as `text/html`."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower() or None
+
+    @property
+    def charset(self) -> str | None:
+        """The charset that the server says."""
+        found = _CHARSET.search(self.headers.get("content-type", ""))
+        return found[1] if found else None
+
+
+def answer(data: bytes) -> Answer | None:
+    """Returns the answer that is kept as these bytes; None if they are none.
+
+    >>> answer(b"HTTP/1.1 200 OK\\r\\nContent-Type: text/html; charset=utf-8\\r\\n\\r\\n<p>").charset
+    'utf-8'
+    """
+    first = _STATUS.match(data)
+    if first is None:
+        return None
+    end = _HEAD_END.search(data)
+    head, payload = (data[: end.start()], data[end.end() :]) if end else (data, b"")
+    headers: dict[str, str] = {}
+    for line in head.decode("latin-1").splitlines()[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers.setdefault(name.strip().lower(), value.strip())
+    return Answer(int(first[1]), headers, payload)
+
+
+def unpacked(payload: bytes, encoding: str, transfer: str, most: int) -> bytes:
+    """Returns a payload without its chunks and its compression, as its header names them (`Content-Encoding`,
+    `Transfer-Encoding`). Archives often keep a page unpacked below the header of the packed one: what is not in the
+    encoding that is named is returned as it is. What is cut off is unpacked as far as it goes.
+
+    Raises TooLarge for more than `most` bytes.
+    """
+    if "chunked" in transfer.lower():
+        payload = _without_chunks(payload)
+    for name in reversed([one.strip().lower() for one in encoding.split(",")]):
+        if name == "deflate":
+            payload = _inflated(payload, 15, most) or _inflated(payload, -15, most) or payload
+        elif name == "br":
+            payload = _from_brotli(payload, most) or payload
+    for _ in range(_NESTED):
+        if not payload.startswith(_GZIP):
+            break
+        payload = _inflated(payload, 31, most) or b""
+    return payload
+
+
+def _inflated(data: bytes, bits: int, most: int) -> bytes | None:
+    """Returns what can be unpacked; None if nothing can."""
+    inflate = zlib.decompressobj(wbits=bits)
+    found = bytearray()
+    with suppress(zlib.error):
+        while data and not inflate.eof:
+            found += inflate.decompress(data, 1 * MIB)
+            data = inflate.unconsumed_tail
+            if len(found) > most:
+                raise TooLarge
+    return bytes(found) or None
+
+
+def _from_brotli(data: bytes, most: int) -> bytes | None:
+    from fastwarc.stream_io import BrotliReader
+
+    reader = BrotliReader(io.BytesIO(data))
+    found = bytearray()
+    with suppress(OSError):
+        while more := reader.read(1 * MIB):
+            found += more
+            if len(found) > most:
+                raise TooLarge
+    return bytes(found) or None
+
+
+def _without_chunks(data: bytes) -> bytes:
+    found, place = [], 0
+    while (head := _CHUNK.match(data, place)) is not None:
+        size = int(head[1], 16)
+        found.append(data[head.end() : head.end() + size])
+        place = head.end() + size + 2
+        if not size or place >= len(data):
+            return b"".join(found)
+    # No chunks, or other bytes behind some: as they are.
+    return data if not found else b"".join(found) + data[place:]

@@ -1,0 +1,258 @@
+"""The bytes of a WARC file, unpacked, with the places where a compressed member begins and those where bytes were lost.
+
+Archives are compressed record by record: a gzip member or a zstd frame each (Common Crawl, annex D of the standard). So
+whatever is broken in one member, the next can be found, and read.
+
+    file ──▶ [ member ][ member, broken ][ member ] ──▶ block, block (begins), block (begins, lost: why)
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+from curate.units import KIB, MIB
+
+Codec = Literal["gzip", "zstd"]
+
+GZIP, ZSTD = b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"
+_SKIPPED = b"\x2a\x4d\x18"
+"""The end of the four bytes with which a zstd frame begins that is no data; the first is 0x50 to 0x5f."""
+_DICTIONARY = 0x5D
+"""The first of these bytes where the frame is a dictionary for all others, as archives in zstd may begin with."""
+_RECORD = b"WARC/"
+_READ = 1 * MIB
+_FED = 16 * KIB
+"""Bytes that are unpacked at a time: those behind a member are copied with it."""
+_HEAD = 64
+_UNPACKED = 1 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some unpacked bytes of a file."""
+
+    data: bytes
+    place: int
+    """The byte of the file at which they, or the member that they are of, begin."""
+    begins: bool = False
+    """Whether a member begins here."""
+    lost: str | None = None
+    """Why bytes before these could not be read."""
+    within: bool = False
+    """Whether what was lost is the rest of the member before, of which some bytes were read."""
+
+
+def codec_of(name: str) -> Codec | None:
+    """Returns how a file of this name is compressed."""
+    return "gzip" if name.endswith(".gz") else "zstd" if name.endswith((".zst", ".zstd")) else None
+
+
+def blocks(file: BinaryIO, codec: Codec | None) -> Iterator[Block]:
+    """Yields the unpacked bytes of a seekable file. What is broken is left out, up to the next member that begins with
+    a record; the block behind it, which may be empty, says why."""
+    if codec is None:
+        place = 0
+        while data := file.read(_UNPACKED):
+            yield Block(data, place, begins=place == 0)
+            place += len(data)
+        return
+    yield from _Packed(file, codec).blocks()
+
+
+class _Broken(Exception):
+    """A member is broken or cut off."""
+
+
+class _Packed:
+    """A compressed file, member by member."""
+
+    def __init__(self, file: BinaryIO, codec: Codec) -> None:
+        self._file = file
+        self._codec = codec
+        self._magic = GZIP if codec == "gzip" else ZSTD
+        self._dictionary: bytes | None = None
+        self._window = b""
+        """Bytes of the file that were read."""
+        self._start = 0
+        """The byte of the file at which the window begins."""
+
+    def blocks(self) -> Iterator[Block]:
+        place, lost, within = 0, None, False
+        while head := self._at(place, _HEAD):
+            if (behind := self._no_data(place, head)) is not None:
+                place = behind
+                continue
+            begins = True
+            try:
+                if not head.startswith(self._magic):
+                    raise _Broken(f"no {self._codec} member begins at byte {place:,}")
+                for data, end in self._member(place):
+                    if data and begins and lost is not None and not data.startswith(_RECORD):
+                        raise _Broken(lost)
+                    if data:
+                        yield Block(data, place, begins, lost, within)
+                        begins, lost, within = False, None, False
+                    if end is not None:
+                        place = end
+            except _Broken as error:
+                if lost is None:
+                    lost, within = str(error), not begins
+                # Behind its first byte: it may be shorter than it seems.
+                found = self._found(place + 1)
+                if found is None:
+                    break
+                place = found
+        if lost is not None:
+            yield Block(b"", place, begins=True, lost=lost, within=within)
+
+    def _at(self, place: int, size: int = 1, most: int = _FED) -> bytes:
+        """Returns bytes of the file: at least so many, unless it ends, and at most `most`; none at its end."""
+        if place < self._start or place + size > self._start + len(self._window):
+            self._file.seek(place)
+            self._window, self._start = self._file.read(_READ), place
+        at = place - self._start
+        return self._window[at : at + most]
+
+    def _found(self, place: int) -> int | None:
+        """Returns where the next member seems to begin, at `place` or behind it."""
+        while len(data := self._at(place, len(self._magic), _READ)) >= len(self._magic):
+            if (found := data.find(self._magic)) >= 0:
+                return place + found
+            place += len(data) - len(self._magic) + 1
+        return None
+
+    def _no_data(self, place: int, head: bytes) -> int | None:
+        """Returns where a frame that is no data ends; None if there is none. Keeps a dictionary."""
+        if self._codec != "zstd" or head[1:4] != _SKIPPED or len(head) < 8 or not 0x50 <= head[0] <= 0x5F:
+            return None
+        size = int.from_bytes(head[4:8], "little")
+        if head[0] == _DICTIONARY and place == 0 and size <= 64 * MIB:
+            self._file.seek(8)
+            data = self._file.read(size)
+            with suppress(OSError):
+                self._dictionary = b"".join(_zstd(io.BytesIO(data), None)) if data.startswith(ZSTD) else data
+        return place + 8 + size
+
+    def _member(self, place: int) -> Iterator[tuple[bytes, int | None]]:
+        """Yields the unpacked bytes of a member; with the last ones, the place behind it."""
+        what = f"the {self._codec} member at byte {place:,}"
+        if self._codec == "zstd":
+            end = _frame_end(self._file, place)
+            if end is None:
+                raise _Broken(f"{what} is cut off")
+            try:
+                for data in _zstd(_Part(self._file, place, end), self._dictionary):
+                    yield data, None
+            except OSError as error:
+                raise _Broken(f"{what} is broken: {error}") from error
+            yield b"", end
+            return
+        inflate = zlib.decompressobj(wbits=31)
+        at, sent = place, 0
+        while not inflate.eof:
+            data = self._at(at)
+            if not data:
+                raise _Broken(f"{what} is cut off")
+            at += len(data)
+            while data and not inflate.eof:
+                try:
+                    unpacked = inflate.decompress(data, _UNPACKED)
+                except zlib.error as error:
+                    yield from self._until_broken(place, sent)
+                    raise _Broken(f"{what} is broken: {error}") from error
+                data = inflate.unconsumed_tail
+                sent += len(unpacked)
+                yield unpacked, None
+        yield b"", at - len(inflate.unused_data)
+
+    def _until_broken(self, place: int, sent: int) -> Iterator[tuple[bytes, None]]:
+        """Yields what there is of a broken gzip member behind the bytes that were sent: it is unpacked once more, a
+        byte at a time where it is broken."""
+        inflate, read = zlib.decompressobj(wbits=31), 0
+        while data := self._at(place):
+            place += len(data)
+            before = inflate.copy()
+            found = b""
+            try:
+                found = inflate.decompress(data)
+            except zlib.error:
+                inflate, pieces = before, []
+                with suppress(zlib.error):
+                    for one in range(len(data)):
+                        pieces.append(inflate.decompress(data[one : one + 1]))
+                yield b"".join(pieces)[max(0, sent - read) :], None
+                return
+            if read + len(found) > sent:
+                yield found[max(0, sent - read) :], None
+            read += len(found)
+
+
+class _Part(io.RawIOBase):
+    """A part of a file, as a file."""
+
+    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
+        self._file = file
+        self._start = start
+        self._size = end - start
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._start + self._at)
+        data = self._file.read(min(len(buffer), self._size - self._at))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _zstd(data: io.RawIOBase | io.BytesIO, dictionary: bytes | None) -> Iterator[bytes]:
+    """Yields the unpacked bytes of a frame. Raises OSError if it is broken."""
+    from fastwarc.stream_io import ZstdReader
+
+    reader = ZstdReader(data, dictionary=dictionary)
+    while unpacked := reader.read(_UNPACKED):
+        yield unpacked
+
+
+def _frame_end(file: BinaryIO, place: int) -> int | None:
+    """Returns where a zstd frame ends, by the lengths in it (RFC 8878, 3.1.1); None if it is cut off."""
+    file.seek(place + 4)
+    described = file.read(1)
+    if not described:
+        return None
+    flags = described[0]
+    single = flags >> 5 & 1
+    header = (not single) + (0, 1, 2, 4)[flags & 3] + ((1 if single else 0), 2, 4, 8)[flags >> 6]
+    at = place + 5 + header
+    while True:
+        file.seek(at)
+        block = file.read(3)
+        if len(block) < 3:
+            return None
+        word = int.from_bytes(block, "little")
+        kind, size = word >> 1 & 3, word >> 3
+        if kind == 3:
+            return None
+        at += 3 + (1 if kind == 1 else size)
+        if word & 1:
+            break
+    at += 4 * (flags >> 2 & 1)
+    file.seek(at - 1)
+    return at if file.read(1) else None

@@ -1,0 +1,141 @@
+"""The text of a page: out of its bytes, whatever charset they are in, by a published extractor.
+
+- `resiliparse`: the main content, as DCLM's pool was made (Li et al. 2024, section 3.2)
+- `trafilatura`: in favour of precision, as FineWeb was made (Penedo et al. 2024, section 3.2; `Trafilatura` of datatrove
+  0.10.1). It leaves out what it has seen in pages before, which would make a text depend on others: here only what it
+  has seen in the page itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from curate.errors import BadRow, ConfigError
+from curate.web import http
+
+RESILIPARSE, TRAFILATURA = "resiliparse", "trafilatura"
+OPTIONS: dict[str, dict[str, Any]] = {
+    RESILIPARSE: {"main_content": True, "alt_texts": False},
+    TRAFILATURA: {"favor_precision": True, "include_comments": False, "deduplicate": True},
+}
+"""What each extractor is called with."""
+_HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body|title|meta)\b", re.I)
+_ESCAPE = b"\x1b"
+_SNIFFED = 1024
+
+
+class Page(NamedTuple):
+    """What was found in a page."""
+
+    charset: str
+    title: str | None
+    text: str
+
+
+class Extractor:
+    """Extracts pages, where a page that crashes or hangs does no harm: it is a function of one row, a dictionary with
+    payload, encoding, transfer and charset, and returns a Page, or None for one that is too large once unpacked."""
+
+    def __init__(self, name: str, options: Mapping[str, Any], most: int) -> None:
+        """`options` are those of the extractor's own function; `most`: bytes of a page. Raises ConfigError if its
+        package is not installed."""
+        self.name = name
+        self.options = {**OPTIONS[name], **options}
+        self.most = most
+        self._text: Callable[[str], tuple[str | None, str]] | None = None
+        needed(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_text": None}
+
+    def __call__(self, row: Mapping[str, Any]) -> Page | None:
+        try:
+            data = http.unpacked(row["payload"], row["encoding"], row["transfer"], self.most)
+        except http.TooLarge:
+            return None
+        charset, html = decoded(data, row["charset"])
+        try:
+            title, text = self.extracted(html)
+        except Exception as error:  # noqa: BLE001 - whatever a parser raises about a page is the page's
+            raise BadRow(f"{self.name} raised {type(error).__name__}: {str(error)[:200]}") from error
+        return Page(charset, None if title is None else _encodable(title), _encodable(text))
+
+    def extracted(self, html: str) -> tuple[str | None, str]:
+        """Returns title and text of a page."""
+        if self._text is None:
+            self._text = {RESILIPARSE: _resiliparse, TRAFILATURA: _trafilatura}[self.name](self.options)
+        return self._text(html)
+
+
+def needed(name: str) -> None:
+    """Raises ConfigError if what an extractor needs is not installed."""
+    try:
+        __import__("fastwarc")
+        __import__("resiliparse")
+        __import__(name)
+    except ImportError as error:
+        raise ConfigError(f"{name} is not installed ({error}): pip install 'curate[web]'") from None
+
+
+def is_html(payload: bytes) -> bool:
+    """Returns whether what has no type seems to be a page: it begins as one."""
+    return _HTML.search(payload[:_SNIFFED]) is not None
+
+
+def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
+    """Returns the charset of a page and its text: UTF-8 if it is that, whatever is said; then the charset that is
+    declared, if the bytes are of it; then what the page says or what its bytes look like, other characters replaced.
+
+    >>> decoded("é".encode("latin-1"), "utf-8")[1], decoded("é".encode(), "iso-8859-1")[1]
+    ('é', 'é')
+    """
+    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16", data.decode("utf-16", "replace")
+    said = map_encoding_to_html5(declared, False) if declared else None
+    try:
+        # Of seven bits, too, is what changes its alphabet.
+        if not (_ESCAPE in data and (said or detect_encoding(data, from_html_meta=True)) == "iso2022_jp"):
+            return "utf-8", data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        pass
+    guesses = (lambda: said, lambda: detect_encoding(data, from_html_meta=True), lambda: detect_encoding(data))
+    for guess in guesses:
+        if (name := guess()) and name != "utf-8":
+            try:
+                return name, data.decode(name)
+            except (UnicodeDecodeError, LookupError):
+                continue
+    return "utf-8", data.decode("utf-8-sig", "replace")
+
+
+def _resiliparse(options: Mapping[str, Any]) -> Callable[[str], tuple[str | None, str]]:
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    def extracted(html: str) -> tuple[str | None, str]:
+        tree = HTMLTree.parse(html)
+        title = tree.title
+        return title or None, extract_plain_text(tree, **options)
+
+    return extracted
+
+
+def _trafilatura(options: Mapping[str, Any]) -> Callable[[str], tuple[str | None, str]]:
+    from resiliparse.parse.html import HTMLTree
+    from trafilatura import extract
+    from trafilatura.deduplication import LRU_TEST
+
+    def extracted(html: str) -> tuple[str | None, str]:
+        LRU_TEST.clear()
+        return HTMLTree.parse(html).title or None, extract(html, **options) or ""
+
+    return extracted
+
+
+def _encodable(text: str) -> str:
+    # As Arrow holds texts: lone surrogates are none.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

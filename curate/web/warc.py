@@ -1,0 +1,217 @@
+"""Records out of WARC files (ISO 28500), one after the other, and what is broken between them.
+
+Every record is told exactly once: as a record, or as broken with its reason. A record is broken if it is cut off, if
+its member cannot be unpacked or has another checksum, if its header cannot be read, or if its length is not that of its
+body. Behind a broken one, reading goes on with the next that can be found: the next member that begins with a record,
+or the next line in the same one that does.
+
+`fastwarc` is not used for this: at the first broken member it leaves the rest of the file, and a length that is too
+large gives, without a word, a body with the records behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from curate.units import KIB, MIB
+from curate.web.members import Block
+
+MAX_HEADER = 1 * MIB
+_BEGIN = b"WARC/"
+_HEADER_END = re.compile(rb"\r?\n\r?\n")
+_NEXT = re.compile(rb"\n(?=WARC/[01]\.[0-9]{1,2}\r?\n[A-Za-z-]+:)")
+"""Where another record begins; it is looked at with some bytes behind."""
+_LOOK = 64
+_CHUNK = 256 * KIB
+_DIGITS = 18
+_END = Block(b"", 0, begins=True)
+"""What comes behind the last block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A whole record."""
+
+    headers: Mapping[str, str]
+    """By their names in lower case."""
+    body: bytes | None
+    """None: it is larger than was asked for."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What could not be read: one record, or what lies between two."""
+
+    reason: str
+    headers: Mapping[str, str]
+    """Of the record, as far as they were read."""
+
+
+def records(blocks: Iterator[Block], most: int, *, packed: bool) -> Iterator[tuple[int, Record | Broken]]:
+    """Yields each record, or what is broken, with the byte of the file at which it, or its member, begins. The body of
+    a record of more than `most` bytes is left out. `packed`: the blocks are of a compressed file."""
+    yield from _Reader(blocks, most, packed).records()
+
+
+class _Reader:
+    """Unpacked bytes, and where the member that they are of ends, if another record begins behind it."""
+
+    def __init__(self, blocks: Iterator[Block], most: int, packed: bool) -> None:
+        self._blocks = blocks
+        self._most = most
+        self._packed = packed
+        self._data = bytearray()
+        self._place = 0
+        """The byte of the file at which `_data`, or the member in which it begins, does."""
+        self._held: Block | None = None
+        """What is behind `_data`: the first block of a member that begins with a record, or behind what was lost."""
+
+    def records(self) -> Iterator[tuple[int, Record | Broken]]:
+        fresh = False
+        while True:
+            while self._fill(1) and self._data[0] in b"\r\n":
+                self._drop(1)
+            if self._data:
+                place = self._place
+                yield place, self._record(alone=fresh)
+                fresh = False
+                continue
+            held = self._held
+            assert held is not None
+            if held.lost is not None:
+                yield held.place, Broken(held.lost, {})
+            if held is _END:
+                return
+            self._held, self._place, fresh = None, held.place, self._packed
+            self._data += held.data
+
+    def _record(self, alone: bool) -> Record | Broken:
+        """`alone`: it is the first of a member, which tells where it ends."""
+        self._fill(len(_BEGIN))
+        if not self._data.startswith(_BEGIN):
+            reason = f"no record begins with {bytes(self._data[:40])!r}"
+            self._go_on()
+            return Broken(reason, {})
+        end = self._header_end()
+        if end is None:
+            reason = self._loss() or "its header has no end"
+            self._go_on()
+            return Broken(reason, {})
+        headers = _headers(bytes(self._data[:end]))
+        length = headers.get("content-length", "").strip()
+        if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS:
+            self._go_on()
+            return Broken(f"its length is no number of bytes: Content-Length is {length[:40]!r}", headers)
+        self._drop(end)
+        size = int(length)
+        if size > self._most:
+            return self._large(headers, size, alone)
+        if (found := self._fill(size)) < size:
+            return self._cut(headers, size, found)
+        if (wrong := self._behind(size)) is not None:
+            return Broken(wrong, headers)
+        body = bytes(memoryview(self._data)[:size])
+        self._drop(size)
+        return Record(headers, body, size)
+
+    def _large(self, headers: Mapping[str, str], size: int, alone: bool) -> Record | Broken:
+        """Leaves a body out, without holding it, so there is no way back: unless its member tells where it ends, it
+        ends where another record begins."""
+        left = size
+        while left:
+            found = self._fill(min(left, _CHUNK))
+            if not found:
+                return self._cut(headers, size, size - left)
+            if not alone:
+                self._fill(found + _LOOK)
+                inner = _NEXT.search(self._data, 0, found + _LOOK)
+                if inner is not None and inner.end() < left:
+                    self._drop(inner.end())
+                    at = size - left + inner.end()
+                    return Broken(f"it says {size:,} bytes, and another record begins after {at:,}", headers)
+            left -= found
+            self._drop(found)
+        reason = self._behind(0)
+        return Record(headers, None, size) if reason is None else Broken(reason, headers)
+
+    def _behind(self, size: int) -> str | None:
+        """Returns what is wrong with what comes behind a body, which is to be another record, and goes on behind it."""
+        end = size
+        while self._fill(end + 1) > end and self._data[end] in b"\r\n":
+            end += 1
+        if len(self._data) == end:
+            if (reason := self._loss()) is not None:
+                self._drop(end)
+            return reason
+        if self._fill(end + len(_BEGIN)) == end + len(_BEGIN) and self._data.startswith(_BEGIN, end):
+            return None
+        self._go_on()
+        return "it has not the length that it says"
+
+    def _cut(self, headers: Mapping[str, str], size: int, found: int) -> Broken:
+        """A record ends before its length; one that begins within it is not lost."""
+        where = "the file ends" if self._held is _END else "another record begins"
+        reason = self._loss() or f"it says {size:,} bytes, and {where} after {found:,}"
+        self._go_on()
+        return Broken(reason, headers)
+
+    def _loss(self) -> str | None:
+        """Returns why the rest of the member could not be read, once."""
+        if self._held is None or self._held.lost is None or not self._held.within:
+            return None
+        reason = self._held.lost
+        self._held = replace(self._held, lost=None)
+        return reason
+
+    def _header_end(self) -> int | None:
+        size = 4 * KIB
+        while True:
+            found = self._fill(size)
+            if (end := _HEADER_END.search(self._data, 0, found)) is not None:
+                return end.end()
+            if found < size or size > MAX_HEADER:
+                return None
+            size *= 4
+
+    def _go_on(self) -> None:
+        """Leaves all out up to the next line that begins a record, or to the end of the member."""
+        while (begin := _NEXT.search(self._data)) is None:
+            found = len(self._data)
+            if self._fill(found + _CHUNK) == found:
+                self._drop(found)
+                return
+            self._drop(max(0, found - _LOOK))
+        self._drop(begin.end())
+
+    def _fill(self, size: int) -> int:
+        """Reads until there are so many bytes, or all of the member; returns how many of these there are."""
+        while len(self._data) < size and self._held is None:
+            block = next(self._blocks, _END)
+            if block is _END or block.lost is not None or (block.begins and block.data.startswith(_BEGIN)):
+                self._held = block
+            else:
+                self._data += block.data
+        return min(len(self._data), size)
+
+    def _drop(self, size: int) -> None:
+        del self._data[:size]
+        if not self._packed:
+            self._place += size
+
+
+def _headers(data: bytes) -> dict[str, str]:
+    """Returns the fields of a header by their names in lower case, of several with one name the first."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in data.decode("utf-8", "replace").splitlines()[1:]:
+        if line[:1] in " \t" and name:
+            found[name] += " " + line.strip()
+            continue
+        before, colon, value = line.partition(":")
+        name = before.strip().lower() if colon and before.strip().lower() not in found else ""
+        if name:
+            found[name] = value.strip()
+    return found
