@@ -40,7 +40,7 @@ LISTS = ("keep_domains", "block_domains", "block_urls", "block_words", "soft_wor
 
 
 class Urls(Job):
-    """Keep the rows whose URL passes lists of domains, hosts, URLs and words.
+    """Keep the rows whose URL passes lists of domains and words.
 
     Rows without a URL are bad rows, and go to quarantine.
     """

@@ -157,7 +157,7 @@ def read_list(path: str, shape: Shape) -> pa.Array:
     pattern, expected = shape
     data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     if (place := data.find(b"\0")) >= 0 or data.startswith(b"\x1f\x8b"):
-        raise ConfigError(f"{path}, line {_line(data, max(place, 0))}: is no text but binary data; {expected}")
+        raise ConfigError(f"{path}, line {_line(data, max(place, 0))}: is binary data, not text; {expected}")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -208,7 +208,7 @@ def _in_ascii(host: str) -> str:
 @lru_cache(maxsize=100_000)
 def _registered(host: str) -> str | None:
     # Longer ones are no names, and take longer than their length.
-    return _suffixes().privatesuffix(host) if len(host) <= MAX_HOST else None  # type: ignore[no-any-return]
+    return _suffixes().privatesuffix(host) if len(host) <= MAX_HOST else None
 
 
 @cache

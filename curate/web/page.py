@@ -1,15 +1,16 @@
 """The text of a page: out of its bytes, whatever charset they are in, by a published extractor.
 
 - `resiliparse`: the main content, as DCLM's pool was made (Li et al. 2024, section 3.2)
-- `trafilatura`: in favour of precision, as FineWeb was made (Penedo et al. 2024, section 3.2; `Trafilatura` of datatrove
-  0.10.1). It leaves out what it has seen in pages before, which would make a text depend on others: here only what it
-  has seen in the page itself.
+- `trafilatura`: in favour of precision, as FineWeb was made (Penedo et al. 2024, section 3.2; `Trafilatura` of
+  datatrove 0.10.1). It leaves out what it has seen in pages before, which would make a text depend on others: here
+  only what it has seen in the page itself.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from curate.errors import BadRow, ConfigError
@@ -50,6 +51,11 @@ class Extractor:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_text": None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Where it is sent: before the first page, whose time the imports are no part of.
+        self._text = _FUNCTIONS[self.name](self.options)
+
     def __call__(self, row: Mapping[str, Any]) -> Page | None:
         try:
             data = http.unpacked(row["payload"], row["encoding"], row["transfer"], self.most)
@@ -58,14 +64,14 @@ class Extractor:
         charset, html = decoded(data, row["charset"])
         try:
             title, text = self.extracted(html)
-        except Exception as error:  # noqa: BLE001 - whatever a parser raises about a page is the page's
+        except Exception as error:  # whatever a parser raises about a page
             raise BadRow(f"{self.name} raised {type(error).__name__}: {str(error)[:200]}") from error
         return Page(charset, None if title is None else _encodable(title), _encodable(text))
 
     def extracted(self, html: str) -> tuple[str | None, str]:
         """Returns title and text of a page."""
         if self._text is None:
-            self._text = {RESILIPARSE: _resiliparse, TRAFILATURA: _trafilatura}[self.name](self.options)
+            self._text = _FUNCTIONS[self.name](self.options)
         return self._text(html)
 
 
@@ -102,9 +108,15 @@ def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
             return "utf-8", data.decode("utf-8-sig")
     except UnicodeDecodeError:
         pass
-    guesses = (lambda: said, lambda: detect_encoding(data, from_html_meta=True), lambda: detect_encoding(data))
+    # What a page says of itself is looked for only where nothing, or something wrong, was said of it.
+    guesses: tuple[Callable[[], str | None], ...] = (
+        lambda: said,
+        partial(detect_encoding, data, from_html_meta=True),
+        partial(detect_encoding, data),
+    )
     for guess in guesses:
-        if (name := guess()) and name != "utf-8":
+        name = guess()
+        if name and name != "utf-8":
             try:
                 return name, data.decode(name)
             except (UnicodeDecodeError, LookupError):
@@ -134,6 +146,9 @@ def _trafilatura(options: Mapping[str, Any]) -> Callable[[str], tuple[str | None
         return HTMLTree.parse(html).title or None, extract(html, **options) or ""
 
     return extracted
+
+
+_FUNCTIONS = {RESILIPARSE: _resiliparse, TRAFILATURA: _trafilatura}
 
 
 def _encodable(text: str) -> str:

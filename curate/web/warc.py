@@ -67,13 +67,12 @@ class _Reader:
         self._place = 0
         """The byte of the file at which `_data`, or the member in which it begins, does."""
         self._held: Block | None = None
-        """What is behind `_data`: the first block of a member that begins with a record, or behind what was lost."""
+        """What is behind `_data`: the first block of the next member."""
 
     def records(self) -> Iterator[tuple[int, Record | Broken]]:
         fresh = False
         while True:
-            while self._fill(1) and self._data[0] in b"\r\n":
-                self._drop(1)
+            self._drop(self._line_ends(0))
             if self._data:
                 place = self._place
                 yield place, self._record(alone=fresh)
@@ -104,17 +103,19 @@ class _Reader:
         length = headers.get("content-length", "").strip()
         if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS:
             self._go_on()
-            return Broken(f"its length is no number of bytes: Content-Length is {length[:40]!r}", headers)
+            return Broken(f"the record does not say its length: Content-Length is {length[:40]!r}", headers)
         self._drop(end)
         size = int(length)
         if size > self._most:
             return self._large(headers, size, alone)
         if (found := self._fill(size)) < size:
             return self._cut(headers, size, found)
-        if (wrong := self._behind(size)) is not None:
+        end, wrong = self._behind(size)
+        if wrong is not None:
             return Broken(wrong, headers)
-        body = bytes(memoryview(self._data)[:size])
-        self._drop(size)
+        with memoryview(self._data) as data:
+            body = bytes(data[:size])
+        self._drop(end)
         return Record(headers, body, size)
 
     def _large(self, headers: Mapping[str, str], size: int, alone: bool) -> Record | Broken:
@@ -134,22 +135,31 @@ class _Reader:
                     return Broken(f"it says {size:,} bytes, and another record begins after {at:,}", headers)
             left -= found
             self._drop(found)
-        reason = self._behind(0)
+        _, reason = self._behind(0)
         return Record(headers, None, size) if reason is None else Broken(reason, headers)
 
-    def _behind(self, size: int) -> str | None:
-        """Returns what is wrong with what comes behind a body, which is to be another record, and goes on behind it."""
-        end = size
-        while self._fill(end + 1) > end and self._data[end] in b"\r\n":
-            end += 1
+    def _behind(self, size: int) -> tuple[int, str | None]:
+        """Returns where the line ends behind a body end, and what is wrong with what comes there, which is to be
+        another record; if it is wrong, goes on behind it."""
+        end = self._line_ends(size)
         if len(self._data) == end:
             if (reason := self._loss()) is not None:
                 self._drop(end)
-            return reason
-        if self._fill(end + len(_BEGIN)) == end + len(_BEGIN) and self._data.startswith(_BEGIN, end):
-            return None
+            return end, reason
+        # Or the file ends within this.
+        if _BEGIN.startswith(self._data[end : end + len(_BEGIN)]):
+            return end, None
         self._go_on()
-        return "it has not the length that it says"
+        return end, "it has not the length that it says"
+
+    def _line_ends(self, start: int) -> int:
+        """Returns where the line ends that begin at `start` end; some bytes behind are there."""
+        while True:
+            wanted = start + _LOOK
+            found = self._fill(wanted, across=False)
+            start = found - len(self._data[start:found].lstrip(b"\r\n"))
+            if start + len(_BEGIN) <= found or found < wanted:
+                return start
 
     def _cut(self, headers: Mapping[str, str], size: int, found: int) -> Broken:
         """A record ends before its length; one that begins within it is not lost."""
@@ -169,9 +179,10 @@ class _Reader:
     def _header_end(self) -> int | None:
         size = 4 * KIB
         while True:
-            found = self._fill(size)
-            if (end := _HEADER_END.search(self._data, 0, found)) is not None:
-                return end.end()
+            for across in (False, True):
+                found = self._fill(size, across=across)
+                if (end := _HEADER_END.search(self._data, 0, found)) is not None:
+                    return end.end()
             if found < size or size > MAX_HEADER:
                 return None
             size *= 4
@@ -182,18 +193,29 @@ class _Reader:
             found = len(self._data)
             if self._fill(found + _CHUNK) == found:
                 self._drop(found)
+                # Whatever else is wrong with this member is told with what was wrong first.
+                self._loss()
                 return
             self._drop(max(0, found - _LOOK))
         self._drop(begin.end())
 
-    def _fill(self, size: int) -> int:
-        """Reads until there are so many bytes, or all of the member; returns how many of these there are."""
-        while len(self._data) < size and self._held is None:
-            block = next(self._blocks, _END)
-            if block is _END or block.lost is not None or (block.begins and block.data.startswith(_BEGIN)):
-                self._held = block
+    def _fill(self, size: int, *, across: bool = True) -> int:
+        """Reads until there are so many bytes, or all up to the next member that begins with a record, or, unless
+        `across`, that begins at all; returns how many of these there are."""
+        while len(self._data) < size:
+            if self._held is None:
+                block = next(self._blocks, _END)
+                if block.begins:
+                    self._held = block
+                    continue
+            elif (
+                across and self._held.lost is None and not self._held.data.startswith(_BEGIN) and self._held is not _END
+            ):
+                # Packers that work in blocks begin members anywhere.
+                block, self._held = self._held, None
             else:
-                self._data += block.data
+                break
+            self._data += block.data
         return min(len(self._data), size)
 
     def _drop(self, size: int) -> None:

@@ -51,7 +51,7 @@ def curate_job(extractor: str, source: Path) -> Callable[[Path], int]:
 
     def run(output: Path) -> int:
         summary = Extract(extractor=extractor).run(input=str(source), output=str(output), backend="inline")
-        return summary.books.rows_out
+        return int(summary.books.rows_out)
 
     return run
 

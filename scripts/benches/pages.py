@@ -1,4 +1,4 @@
-"""Web pages that are made up, and WARC files of them as Common Crawl lays them out; every byte follows from the seed."""
+"""Made-up web pages, and WARC files of them as Common Crawl lays them out; every byte follows from the seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class PageWriter:
     def link(self) -> str:
         pick = self.random
         one, other, third = pick.choices(self.words, k=3)
-        item = f'<a href="/{one}/{other}.html?ref={third}" class="menu-item {one} {other}" title="{third}">{other} {third}</a>'
+        item = (
+            f'<a href="/{one}/{other}?ref={third}" class="menu-item {one} {other}" title="{third}">{other} {third}</a>'
+        )
         return f'<div class="menu-{one}"><span class="icon icon-{other}" aria-hidden="true"></span>{item}</div>'
 
     def part(self, charset: str) -> str:
@@ -55,7 +57,8 @@ class PageWriter:
             row = "".join(f"<td>{word}</td>" for word in self.random.choices(self.words, k=4))
             return f"<table><tr>{row}</tr><tr>{row}</tr></table>\n"
         if kind < 0.94:
-            return f"<blockquote>{prose}<br>&amp; &eacute; &#8217;</blockquote><img src=a.png alt='{self.sentence(charset)}'>\n"
+            image = f"<img src=a.png alt='{self.sentence(charset)}'>"
+            return f"<blockquote>{prose}<br>&amp; &eacute; &#8217;</blockquote>{image}\n"
         # What browsers forgive.
         return f"<div><p>{prose}<b><i>{self.sentence(charset)}</b></i></div></span>\n"
 
@@ -76,7 +79,8 @@ class PageWriter:
             f'<!DOCTYPE html><html lang="en"><head><meta charset="{charset}"><title>{self.sentence(charset)}</title>'
             f"<style>.x{{color:red}}</style><script>{script}</script></head><body><nav><ul>{links}</ul></nav>"
             f"<main><article><h1>{self.sentence(charset)}</h1>{parts}</article></main><aside>{links}</aside>"
-            f"<section id=comments>{comments}</section><footer><p>{self.sentence(charset)} {links}</p></footer></body></html>"
+            f"<section id=comments>{comments}</section><footer><p>{self.sentence(charset)} {links}</p></footer></body>"
+            "</html>"
         )
 
 

@@ -1,8 +1,8 @@
 """Made-up URLs, and what curate's job and datatrove's filter decide of each: by each list alone, and by all at once.
 
 They differ by design on hosts with capitals, which datatrove compares as they are spelt, and on hosts that are no
-registered domains: IP addresses, and names below a top domain that nobody knows. datatrove has no domain and no host for
-these, so a list cannot name them; curate compares them as hosts. A few of these are among the URLs, and are shown.
+registered domains: IP addresses, and names below a top domain that nobody knows. datatrove has no domain and no host
+for these, so a list cannot name them; curate compares them as hosts. A few of these are among the URLs, and are shown.
 """
 
 from __future__ import annotations

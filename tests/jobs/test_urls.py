@@ -121,7 +121,7 @@ def test_no_row_is_no_error(lists: dict[str, str]) -> None:
         ("block_urls", b"a.de/b\n", "line 1: expected one whole URL a line"),
         ("block_words", b"\xff\xfe", "line 1: is not UTF-8"),
         ("soft_words", b"a,b\n", "line 1: expected one word a line"),
-        ("block_parts", b"\x00", "line 1: is no text but binary data"),
+        ("block_parts", b"\x00", "line 1: is binary data, not text"),
     ],
 )
 def test_a_list_of_the_wrong_shape_ends_the_run(tmp_path: Path, name: str, data: bytes, message: str) -> None:

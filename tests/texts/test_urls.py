@@ -114,9 +114,9 @@ DOMAINS, ADDRESS, WORDS = urls.DOMAIN, urls.URL, urls.WORD
     [
         (DOMAINS, b"", "line 1: the file has no entry; expected one domain or host a line"),
         (WORDS, b"\n# nothing\n", "line 1: the file has no entry"),
-        (DOMAINS, b"a.de\n\x1f\x8b\x00", "line 2: is no text but binary data"),
-        (DOMAINS, b"\x1f\x8b\x08rest", "line 1: is no text but binary data"),
-        (DOMAINS, "a.de\n".encode("utf-16"), "line 1: is no text but binary data"),
+        (DOMAINS, b"a.de\n\x1f\x8b\x00", "line 2: is binary data, not text"),
+        (DOMAINS, b"\x1f\x8b\x08rest", "line 1: is binary data, not text"),
+        (DOMAINS, "a.de\n".encode("utf-16"), "line 1: is binary data, not text"),
         (DOMAINS, b"a.de\nb\xfccher.de\n", "line 2: is not UTF-8 (byte 0xfc); save it as UTF-8"),
         (DOMAINS, b"domain,reason\na.de,spam\n", "line 1: expected one domain or host a line"),
         (DOMAINS, b"a.de\tspam\n", "line 1: expected one domain or host a line"),

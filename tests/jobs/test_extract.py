@@ -1,0 +1,174 @@
+"""The job that extracts pages: what becomes of each record, and what a page costs that crashes or hangs its parser."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from curate.pipeline.sandbox import Sandboxed
+from curate.testing.local import LocalRun, run_local
+from curate.web.page import Extractor, Page
+from jobs import extract
+from jobs.extract import Extract
+from scripts.benches.pages import archive, made_pages, packed, record, response
+from tests.job.inline import refusing
+
+TEXT = "This is the text of page {} which is long enough to be one."
+
+
+def html(number: int) -> bytes:
+    return f"<html><title>Page {number}</title><body><p>{TEXT.format(number)}</p></body></html>".encode()
+
+
+def url(number: int) -> str:
+    return f"http://WWW.a.de:80/{number}"
+
+
+def page(number: int, **given: Any) -> bytes:
+    return response(url(number), html(number), **given)
+
+
+def run(*records: bytes, codec: str | None = "gzip", name: str = "a.warc", **given: Any) -> LocalRun:
+    ending = {None: "", "gzip": ".gz", "zstd": ".zst"}[codec]
+    return run_local(Extract(**given), files={f"{name}{ending}": packed(records, codec)})
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
+@pytest.mark.parametrize("extractor", ["resiliparse", "trafilatura"])
+def test_a_page_becomes_a_row(codec: str | None, extractor: str) -> None:
+    ran = run(page(1), page(2, head="Content-Type: text/html; charset=x"), codec=codec, extractor=extractor)
+    common = {"host": "www.a.de", "date": "2026-01-02T03:04:05Z", "content_type": "text/html", "charset": "utf-8"}
+    assert ran.rows == [
+        {"url": url(number), **common, "title": f"Page {number}", "text": TEXT.format(number)} for number in (1, 2)
+    ]
+    assert ran.summary.books.created == 2
+
+
+KINDS: dict[bytes, str | None] = {
+    page(0): None,
+    page(1, status=404): extract.STATUS,
+    page(2, head="Content-Type: application/pdf"): extract.NOT_HTML,
+    page(3, head="Content-Type: application/xhtml+xml"): None,
+    page(4, head="Server: x"): None,
+    response(url(5), b"no page", "Server: x"): extract.NOT_HTML,
+    response(url(6), b"<html></html>"): extract.EMPTY,
+    response(url(7), html(7) + b" " * 5_000): extract.TOO_LARGE,
+    response(
+        url(8), gzip.compress(html(8) + b" " * 5_000), "Content-Type: text/html\nContent-Encoding: gzip"
+    ): extract.TOO_LARGE,
+    response(url(9), gzip.compress(html(9)), "Content-Type: text/html\nContent-Encoding: gzip"): None,
+    record("response", url(10), b"20260102 127.0.0.1"): extract.NOT_HTTP,
+    record("response", url(11), b"x" * 3_000_000): extract.TOO_LARGE,
+    record("conversion", url(12), "täxt".encode(), Content_Type="text/plain"): None,
+    record("conversion", url(13), b" \n", Content_Type="text/plain"): extract.EMPTY,
+    record("request", url(14), b"GET / HTTP/1.1\r\n\r\n"): "request",
+    record("metadata", url(15), b"x"): "metadata",
+}
+
+
+def test_what_is_no_page_is_told_by_reason() -> None:
+    ran = run(*KINDS, max_page_bytes=4_000)
+    kept = [url(number) for number, reason in enumerate(KINDS.values()) if reason is None]
+    assert [row["url"] for row in ran.rows] == kept
+    reasons = [reason for reason in KINDS.values() if reason not in (None, "request", "metadata")]
+    assert ran.summary.books.dropped == {reason: reasons.count(reason) for reason in reasons}
+    assert ran.summary.books.counters == {"records: request": 1, "records: metadata": 1}
+    assert (ran.summary.books.created, ran.quarantine) == (len(KINDS) - 2, [])
+    [wet] = [row for row in ran.rows if row["url"] == url(12)]
+    assert (wet["text"], wet["title"], wet["content_type"]) == ("täxt", None, "text/plain")
+
+
+def test_a_record_that_is_broken_is_set_aside_with_its_place() -> None:
+    whole = packed([page(number) for number in range(4)])
+    last = len(packed([page(3)]))
+    wrong = packed([page(4).replace(b"Content-Length: ", b"Content-Length: 9")])
+    nameless = packed([page(5).replace(b"WARC-Target-URI", b"WARC-Other")])
+    ran = run_local(Extract, files={"a.warc.gz": wrong + nameless + whole[:-9]})
+    assert [row["url"] for row in ran.rows] == [url(number) for number in range(3)]
+    reasons = ["it says 9", "it has no WARC-Target-URI", "the gzip member at byte"]
+    assert all(one["reason"].startswith(reason) for one, reason in zip(ran.quarantine, reasons, strict=True))
+    assert f'"byte":{len(wrong) + len(nameless) + len(whole) - last}' in ran.quarantine[2]["row"]
+    assert [one["line"] for one in ran.quarantine] == [1, 2, 6]
+    assert ran.summary.books.balanced
+
+
+class Hostile(Extractor):
+    """An extractor that some pages crash, hang or fail."""
+
+    def __call__(self, row: Mapping[str, Any]) -> Page | None:
+        payload = row["payload"]
+        if b"crash" in payload:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if b"hang" in payload:
+            threading.Event().wait()
+        return super().__call__(row)
+
+    def extracted(self, html: str) -> tuple[str | None, str]:
+        if "raise" in html:
+            raise RecursionError("too deep")
+        return super().extracted(html)
+
+
+class HostileExtract(Extract):
+    """The job with that extractor."""
+
+    name = "hostile"
+    version = "1"
+
+    def setup(self) -> None:
+        self._extracted = Sandboxed(Hostile(self.extractor, {}, self.max_page_bytes), self.timeout_s)
+
+
+def test_ten_pages_that_crash_or_hang_or_raise_cost_ten_rows() -> None:
+    bad = {3: b"crash", 4: b"crash", 10: b"hang", 11: b"raise", 12: b"crash", 20: b"hang", 30: b"raise", 38: b"crash"}
+    bad |= {0: b"crash", 39: b"hang"}
+    pages = [response(url(number), html(number) + bad.get(number, b"")) for number in range(40)]
+    ran = run_local(HostileExtract(timeout_s=0.5), files={"a.warc.gz": packed(pages)})
+    assert [row["url"] for row in ran.rows] == [url(number) for number in range(40) if number not in bad]
+    assert [row["text"] for row in ran.rows] == [TEXT.format(number) for number in range(40) if number not in bad]
+    assert [one["line"] - 1 for one in ran.quarantine] == sorted(bad)
+    reasons = {b"crash": "SIGSEGV", b"hang": "took longer than 0.5 s", b"raise": "resiliparse raised RecursionError"}
+    assert all(reasons[bad[one["line"] - 1]] in one["reason"] for one in ran.quarantine)
+    assert ran.summary.books.created == 40
+
+
+@pytest.mark.parametrize("extractor", ["resiliparse", "trafilatura"])
+def test_pages_that_are_too_deep_for_a_parser_cost_themselves_at_most(extractor: str) -> None:
+    deep = [response(url(number), b"<div>" * 100_000 + b"<table><tr><td>" * 10_000 + html(number)) for number in (1, 3)]
+    ran = run(page(0), deep[0], page(2), deep[1], page(4), extractor=extractor, timeout_s=1.0)
+    assert {url(0), url(2), url(4)} <= {row["url"] for row in ran.rows}
+    assert len(ran.rows) + len(ran.quarantine) + sum(ran.summary.books.dropped.values()) == 5
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1_000])
+def test_the_same_whatever_is_extracted_together(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract, "BATCH_RECORDS", batch)
+    ran = run_local(Extract, files={"a.warc.gz": archive(20, seed=3)})
+    assert [row["url"].rsplit("/", 1)[1] for row in ran.rows] == [str(number) for number in range(20)]
+    assert [row["charset"] for row in ran.rows].count("utf-8") >= 10
+    titles = [page.partition("<title>")[2].partition("</title>")[0] for page, _ in made_pages(20, seed=3)]
+    assert [row["title"] for row in ran.rows] == titles
+
+
+def test_files_without_a_record_are_no_error() -> None:
+    ran = run_local(Extract, files={"a.warc": b"", "b.warc.gz": gzip.compress(b"")})
+    assert (ran.rows, ran.quarantine, len(ran.outputs)) == ([], [], 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_page_bytes": 0}, "--max-page-bytes 0 would keep no page; give at least 1"),
+        ({"timeout_s": 0.0}, "--timeout-s 0 is no time; give seconds above 0"),
+        ({"extractor": "resilparse"}, "did you mean 'resiliparse'?"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with refusing(message):
+        run(page(1), **given)

@@ -1,0 +1,153 @@
+"""Pages: charsets that are wrong, and answers that are chunked, packed, or only said to be."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from resiliparse.extract.html2text import extract_plain_text
+from trafilatura import extract
+from trafilatura.deduplication import LRU_TEST
+
+from curate.errors import BadRow
+from curate.web import http
+from curate.web.page import OPTIONS, Extractor, Page, decoded, is_html
+from scripts.benches.pages import made_pages
+
+HTML = "<html><title> Ä\n title </title><body><p>Größe: 5 €, 日本語.</p></body></html>"
+MOST = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "charset", "text"),
+    [
+        ("é", None, "utf-8", "é"),
+        ("é", "iso-8859-1", "utf-8", "é"),
+        ("é", "no-such-charset", "utf-8", "é"),
+        ("é", "rot13", "utf-8", "é"),
+        (b"\xef\xbb\xbf\xc3\xa9", "windows-1252", "utf-8", "é"),
+        ("é".encode("utf-16"), "utf-8", "utf-16", "é"),
+        (b"caf\xe9 \x93so\x94", "iso-8859-1", "cp1252", "café “so”"),
+        ("日本語".encode("shift_jis"), "Shift_JIS", "shift_jis", "日本語"),
+        ("日本語".encode("iso-2022-jp"), "iso-2022-jp", "iso2022_jp", "日本語"),
+        (b"<meta charset=windows-1251>" + "привет".encode("cp1251"), "utf-8", "cp1251", None),
+        (b"", None, "utf-8", ""),
+    ],
+)
+def test_charsets(data: str | bytes, declared: str | None, charset: str, text: str | None) -> None:
+    """UTF-8 goes before what is said; what is said before what a page says."""
+    found = decoded(data.encode() if isinstance(data, str) else data, declared)
+    assert found[0] == charset
+    assert found[1] == text if text is not None else "привет" in found[1]
+
+
+@given(st.binary(max_size=200), st.one_of(st.none(), st.sampled_from(["utf-8", "gbk", "utf-16", "x", "koi8-r"])))
+def test_any_bytes_have_a_text(data: bytes, declared: str | None) -> None:
+    decoded(data, declared)[1].encode("utf-8")
+
+
+def deflated(data: bytes, bits: int) -> bytes:
+    packer = zlib.compressobj(wbits=bits)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding", "transfer"),
+    [
+        (b"page", "", ""),
+        (b"page", "gzip", "chunked"),
+        (gzip.compress(b"page"), "gzip", ""),
+        (gzip.compress(b"page"), "", ""),
+        (gzip.compress(gzip.compress(b"page")), "gzip", ""),
+        (gzip.compress(gzip.compress(b"page")), "gzip, gzip", ""),
+        (deflated(b"page", 15), "deflate", ""),
+        (deflated(b"page", -15), "deflate", ""),
+        (deflated(gzip.compress(b"page"), 15), "gzip, deflate", ""),
+        (b"2\r\npa\r\n2;x=y\r\nge\r\n0\r\n\r\n", "", "chunked"),
+        (b"2\r\npa\r\n9\r\nge", "", "Chunked"),
+        (b"page", "br", ""),
+        (b"page", "zstd", ""),
+    ],
+)
+def test_what_a_page_was_sent_in_is_taken_off_if_it_is_there(payload: bytes, encoding: str, transfer: str) -> None:
+    assert http.unpacked(payload, encoding, transfer, MOST) == b"page"
+
+
+def test_what_is_cut_off_is_unpacked_as_far_as_it_goes() -> None:
+    payload = gzip.compress(bytes(range(256)) * 100)
+    found = http.unpacked(payload[: len(payload) // 2], "gzip", "", MOST)
+    assert 0 < len(found) < 25_600
+    assert (bytes(range(256)) * 100).startswith(found)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_page_that_unpacks_to_too_much_is_told(encoding: str) -> None:
+    data = bytes(50_000_000)
+    payload = gzip.compress(data) if encoding == "gzip" else zlib.compress(data)
+    with pytest.raises(http.TooLarge):
+        http.unpacked(payload, encoding, "", MOST)
+
+
+@given(st.binary(max_size=100), st.sampled_from(["gzip", "deflate", "br", "x, gzip"]), st.sampled_from(["", "chunked"]))
+def test_any_bytes_are_a_payload(data: bytes, encoding: str, transfer: str) -> None:
+    http.unpacked(data, encoding, transfer, MOST)
+    http.answer(b"HTTP/1.1 200 OK\r\n" + data)
+
+
+def test_answers() -> None:
+    found = http.answer(
+        b"HTTP/1.1 404 Not\r\nContent-Type: Text/HTML ; charset='x-y'\r\nx:1\r\nX: 2\r\n\r\nbody\r\n\r\n"
+    )
+    assert found is not None
+    assert (found.status, found.content_type, found.charset, found.headers["x"]) == (404, "text/html", "x-y", "1")
+    assert found.payload == b"body\r\n\r\n"
+    assert http.answer(b"HTTP/2 200\nContent-Type: a/b\n\nx") == http.Answer(200, {"content-type": "a/b"}, b"x")
+    assert [http.answer(one) for one in (b"", b"hello", b"HTTP/1.1 abc\r\n\r\n")] == [None] * 3
+    assert [is_html(one) for one in (b" <!doctype HTML>", b"<p>", b"%PDF <html>"[:6])] == [True, False, False]
+
+
+def row(payload: bytes, charset: str | None = None) -> dict[str, object]:
+    return {"payload": payload, "encoding": "", "transfer": "", "charset": charset}
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+@pytest.mark.parametrize("count", [20, pytest.param(2_000, marks=pytest.mark.nightly)])
+def test_texts_are_those_of_the_extractor_called_plainly(name: str, count: int) -> None:
+    function = Extractor(name, {}, MOST)
+    for html, charset in made_pages(count, seed=7):
+        found = function(row(html.encode(charset), charset))
+        if name == "trafilatura":
+            LRU_TEST.clear()
+            text = extract(html, favor_precision=True, include_comments=False, deduplicate=True)
+        else:
+            text = extract_plain_text(html, main_content=True, alt_texts=False)
+        assert isinstance(found, Page)
+        assert found.text == text != ""
+        assert found.title
+
+
+def test_a_text_does_not_depend_on_the_pages_before() -> None:
+    """trafilatura leaves out what it has seen too often."""
+    function = Extractor("trafilatura", {}, MOST)
+    [(html, _)] = made_pages(1)
+    assert len({function(row(html.encode())) for _ in range(5)}) == 1
+
+
+def test_options_are_those_of_the_extractor() -> None:
+    page = row(b"<body><nav><a href=/x>menu</a></nav><p>text</p>")
+    assert Extractor("resiliparse", {"main_content": False, "links": True}, MOST)(page).text == "menu (/x)\n\ntext"  # type: ignore[union-attr]
+    with pytest.raises(BadRow, match="resiliparse raised TypeError"):
+        Extractor("resiliparse", {"no_such": 1}, MOST)(page)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+@pytest.mark.parametrize(
+    "payload", [b"", b"\0" * 100, b"<" * 1000, b"<p>" * 2000, b"no page", "﷽\U0010ffff".encode() * 99]
+)
+def test_what_is_no_page_has_some_text_or_none(name: str, payload: bytes) -> None:
+    found = Extractor(name, {}, MOST)(row(payload))
+    assert isinstance(found, Page)
+    found.text.encode()
