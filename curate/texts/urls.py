@@ -30,6 +30,7 @@ _NETLOC = r"^\s*(?:[A-Za-z0-9+.\-]*:)?//(?P<netloc>[^/?#\\]*)"
 _BARE_NETLOC = r"^\s*(?P<netloc>[^/?#\\]*)"
 _HOST = r"(?s)^(?:.*@)?\s*(?P<host>\[[^\]]*\]|[^:]*?)[.\x{3002}\x{ff0e}\x{ff61}\s]*(?::.*)?$"
 _SEPARATORS = "[^a-zA-Z0-9]+"
+_HASHED = 100_000
 _PARTS_AT_ONCE = 200
 """Parts that one regular expression looks for."""
 
@@ -105,7 +106,9 @@ class Listed:
     @classmethod
     def of(cls, texts: pa.Array) -> Listed:
         """Returns the set of these texts."""
-        low, high = _hashes(texts)
+        # By parts, so that of millions only hashes are held at one time.
+        parts = [texts[start : start + _HASHED] for start in range(0, len(texts), _HASHED)] or [texts]
+        low, high = map(np.concatenate, zip(*map(_hashes, parts), strict=True))
         order = np.argsort(low)
         return cls(low[order], high[order])
 
@@ -179,7 +182,12 @@ def read_list(path: str, shape: Shape) -> pa.Array:
 
 def read_domains(path: str) -> Listed:
     """Returns the domains and hosts of a file as `hosts` writes them. Raises ConfigError as `read_list` does."""
-    return Listed.of(hosts(read_list(path, DOMAIN)))
+    names = pc.utf8_rtrim(pc.utf8_lower(read_list(path, DOMAIN)), ".")
+    plain = pc.string_is_ascii(names)
+    if not pc.all(plain).as_py():
+        in_ascii = [_in_ascii(name) for name in names.filter(pc.invert(plain)).to_pylist()]
+        names = pc.replace_with_mask(names, pc.invert(plain), pa.array(in_ascii, names.type))
+    return Listed.of(names)
 
 
 def read_words(path: str) -> pa.Array:

@@ -84,9 +84,7 @@ class UrlWriter:
             "block_urls": ["https://example.com/", *pick.sample(made, len(made) // 20)],
             "block_words": pick.sample(self.vocabulary, 12),
             "soft_words": pick.sample(self.vocabulary, 60),
-            "block_parts": [
-                a[-2:] + b[:2] for a, b in zip(self.vocabulary[:180], self.vocabulary[180:360], strict=True)
-            ],
+            "block_parts": [a[-2:] + b[0] for a, b in zip(self.vocabulary[:24], self.vocabulary[24:48], strict=True)],
         }
 
 
