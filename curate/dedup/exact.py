@@ -3,8 +3,8 @@ than a row, too: the parts of a text (see `spans`).
 
     keys     every row, or part of one, becomes its digest and its place; of those of one shard that have a digest, one
              is kept on, with their number: the one that would be kept
-    marks    those of one digest come together, and one is chosen. Every shard that has others of it is told: digest, and
-             which one is kept
+    marks    those of one digest come together, and one is chosen. Every shard that has others of it is told: digest,
+             and which one is kept
     drop     the rows are read again, in order; what has a digest that is marked is dropped, but the one that is kept
 
 What is exchanged is 36 bytes a row at most, 44 a part, beside its priority and its id. However often it is there, it is
@@ -303,7 +303,7 @@ class Chosen(ExchangeDefaults):
         yield made
 
     def _grouped(self, table: pa.Table, *, by_shard: bool) -> tuple[Ints, Ints]:
-        """Returns what is there in an order in which those of one digest, or of one digest and shard, are beside each other, the
+        """Returns rows in an order in which those of one digest, or of one digest and shard, are beside each other, the
         one that is kept first; and where these groups start.
         """
         digest, check = table[DIGEST].to_numpy(), table[CHECK].to_numpy()
@@ -416,8 +416,8 @@ def duplicates(ids: Any, clusters: Any, kept: Any, similarity: Any) -> SideTable
 
 
 def copies(found: Parts, own: Ints, marks: pa.Table) -> Ints:
-    """Returns for each part the mark that it is a copy by; -1: it is none, or the one that is kept. `own` are the ids of
-    the rows of the batch, `marks` those of its shard.
+    """Returns for each part the mark that it is a copy by; -1: it is none, or the one that is kept. `own` are the ids
+    of the rows of the batch, `marks` those of its shard.
     """
     at = _found(found.digest, found.check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
     some = np.flatnonzero(at >= 0)
