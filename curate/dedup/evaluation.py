@@ -12,7 +12,6 @@ from typing import IO, Any, Protocol
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.arrow.expressions import unknown_column
@@ -282,9 +281,9 @@ def _called(one: EvaluationSet) -> str:
 def _texts(one: EvaluationSet, name: str, values: pa.Array) -> pa.Array:
     type = value_type(values.type)
     if is_list(type) and is_text(value_type(type.value_type)):
-        lists = values.cast(pa.large_list(pa.large_string()))
-        return pc.binary_join(pc.fill_null(lists, []), pa.scalar(" ", pa.large_string())).fill_null("")
-    if not is_text(type) and not pa.types.is_null(type):
+        # Not joined by Arrow, to which a list with a null in it is null.
+        values = pa.array([_plain(one, name) for one in values.to_pylist()], pa.large_string())
+    elif not is_text(type) and not pa.types.is_null(type):
         raise ConfigError(f"{_called(one)}: column {name!r} is {type}, expected texts or lists of texts")
     return values.cast(pa.large_string()).fill_null("")
 
