@@ -22,6 +22,12 @@ JOBS: dict[str, tuple[str, ...]] = {
     "toxicity": ("jobs/toxicity.py",),
     "pool and sort": ("tests/e2e/jobs/pooled.py", "--ordered", "--actor-cpus", "0.1"),
     "dedup_minhash": ("jobs/dedup_minhash.py",),
+    "paragraphs": ("jobs/paragraphs.py", "--min-words", "20"),
+    "decontaminate": (
+        "jobs/decontaminate.py",
+        *("--sets", "tests/e2e/jobs/evaluation.jsonl", "--set-columns", "question,answer"),
+        *("--n", "6", "--max-documents", "2"),
+    ),
 }
 HOW = ("four parts", "local", "ray", "inline")
 PLACES = ("local", "gcs", "s3")
