@@ -28,6 +28,7 @@ from datatrove.pipeline.formatters import PIIFormatter  # type: ignore[import-no
 from loguru import logger  # type: ignore[import-not-found, unused-ignore]
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from datatrove_dedup import decontamination, sentences  # type: ignore[import-not-found, unused-ignore]
 from texts import Writer, made  # type: ignore[import-not-found, unused-ignore]
 
 from curate.jobs.quality import REASON, Quality
@@ -261,7 +262,8 @@ def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     texts = list(made(count, seed))
     title = f"{count:,} made-up texts"
-    rules = {title: compared(texts) + addresses(count, seed)}
+    company = decontamination(count, seed, agreement) + sentences(count, seed, agreement)
+    rules = {title: compared(texts) + addresses(count, seed) + company}
     for path in sys.argv[3:]:
         real = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
         rules[f"{len(real):,} texts of {Path(path).name}"] = compared(real)
