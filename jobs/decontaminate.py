@@ -39,7 +39,7 @@ from curate.job.params import param
 
 
 class Decontaminate(Job):
-    """Drop, mark or cut texts that share words in a row with evaluation sets.
+    """Drop, mark or cut texts that have words of evaluation sets.
 
     Rows keep their order and columns. The extra output `contaminated` lists n-grams, each with set, example and row.
     """

@@ -36,7 +36,7 @@ from curate.job.params import param
 
 
 class Paragraphs(Job):
-    """Cut lines, paragraphs or sentences that an earlier text has out of texts.
+    """Cut out lines, paragraphs or sentences of earlier texts.
 
     Rows keep their order and columns. The extra output `removed` lists what was cut out, each with where it is kept.
     """

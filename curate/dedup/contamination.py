@@ -90,7 +90,8 @@ class Decontamination:
             raise ConfigError(f"decontaminate: column {self.column!r} is {type}, expected texts")
         if self.action == CUT and self.id_column == self.column:
             raise ConfigError(
-                f"decontaminate: the text {self.column!r} is no id: parts are cut out of it; name another"
+                f"decontaminate: parts are cut out of {self.column!r}, so it cannot identify rows; name another id "
+                "column"
             )
         for name in (NGRAMS, SETS) if self.action == ANNOTATE else ():
             if name in found.names:

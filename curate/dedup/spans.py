@@ -116,7 +116,8 @@ class SpanDedup:
             raise ConfigError(f"{self.method}: column {self.column!r} is {type}, expected texts")
         if self.id_column == self.column:
             raise ConfigError(
-                f"{self.method}: the text {self.column!r} is no id: parts are cut out of it; name another"
+                f"{self.method}: parts are cut out of {self.column!r}, so it cannot identify rows; name another id "
+                "column"
             )
 
     def identity(self) -> Any:

@@ -88,23 +88,18 @@ def evaluation(writer: Writer) -> dict[str, list[dict[str, str]]]:
 
 
 def decontamination(count: int, seed: int, agreement: Agreement) -> list[dict[str, Any]]:
-    """Returns how often both drop the same texts, and for the same n-gram of the same set, by words of spaCy; and how
-    often the same texts by words between white space."""
+    """Returns how often both drop the same texts, and for the same n-gram of the same set."""
     writer = Writer(seed)
     sets = evaluation(writer)
     texts = list(contaminated(writer, sets, count))
     with tempfile.TemporaryDirectory() as folder:
         theirs = _their_ngrams(texts, sets, f"{folder}/index")
-        ours = {words: _our_ngrams(texts, sets, Path(folder), words) for words in ("spacy", "whitespace")}
-    found = []
-    for title, words, told in (
-        ("decontamination: 12 words of an example", "spacy", bool),
-        ("decontamination: which n-gram, and its set", "spacy", lambda one: one),
-        ("decontamination: by words between white space", "whitespace", bool),
-    ):
-        mine, other = [told(one) for one in ours[words]], [told(one) for one in theirs]
-        found.append(agreement(title, texts, mine, other, count // 2))
-    return found
+        ours = _our_ngrams(texts, sets, Path(folder))
+    dropped = [[one is not None for one in told] for told in (ours, theirs)]
+    return [
+        agreement("decontamination: 12 words of an example", texts, *dropped, count // 2),
+        agreement("decontamination: which n-gram, and its set", texts, ours, theirs, count // 2),
+    ]
 
 
 def _their_ngrams(texts: list[str], sets: dict[str, list[dict[str, str]]], folder: str) -> list[Any]:
@@ -126,12 +121,12 @@ def _their_ngrams(texts: list[str], sets: dict[str, list[dict[str, str]]], folde
     return found
 
 
-def _our_ngrams(texts: list[str], sets: dict[str, list[dict[str, str]]], folder: Path, words: str) -> list[Any]:
+def _our_ngrams(texts: list[str], sets: dict[str, list[dict[str, str]]], folder: Path) -> list[Any]:
     made = []
     for name, rows in sets.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         made.append(EvaluationSet(name, Asset(str(folder / name)), ("label",), ("query",)))
-    how = Decontamination("text", Compared(tuple(made), N, words=words), max_documents=None, id_column="id")
+    how = Decontamination("text", Compared(tuple(made), N, words="spacy"), max_documents=None, id_column="id")
     step = Decontaminate(how)
     first: dict[int, tuple[int, tuple[str, str]]] = {}
     for table in _tables(texts):

@@ -238,7 +238,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         Chosen(SpanDedup("txt")).schema([schema])
     with pytest.raises(ConfigError, match="column 'n' is int64, expected texts"):
         Chosen(SpanDedup("n")).schema([schema])
-    with pytest.raises(ConfigError, match="the text 'text' is no id"):
+    with pytest.raises(ConfigError, match="parts are cut out of 'text', so it cannot identify rows"):
         Chosen(SpanDedup("text", id_column="text")).schema([schema])
     with pytest.raises(
         ConfigError, match=r"unit='lines'; did you mean 'line'\?; there are paragraph, line and sentences"

@@ -65,7 +65,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     """Parameters and columns are looked at before anything runs."""
     for said, job in {
         "no column 'body'": Paragraphs(text_column="body"),
-        "the text 'text' is no id": Paragraphs(id_column="text"),
+        "parts are cut out of 'text', so it cannot identify rows": Paragraphs(id_column="text"),
         "column 'n' is int64, expected texts": Paragraphs(text_column="n"),
         "min_words is -1, expected a whole number": Paragraphs(min_words=-1),
     }.items():
