@@ -22,7 +22,7 @@ from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.types import is_text, value_type
 from curate.dedup.evaluation import Compared, Index
 from curate.dedup.exact import COUNT, DIGEST, Ints, first_places
-from curate.dedup.spans import FEW_WORDS, NOTHING_LEFT, Cut, with_texts
+from curate.dedup.spans import FEW_WORDS, NOT_UTF8, NOTHING_LEFT, Cut, with_texts
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
@@ -32,6 +32,7 @@ from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.tasks.books import GROUPED
 from curate.texts.ngrams import Tokens
+from curate.texts.pieces import readable
 from curate.texts.words import by_whitespace
 
 CONTAMINATED = "contaminated"
@@ -104,7 +105,7 @@ class Decontamination:
 
     def shared(self, batch: pa.Table, index: Index) -> Shared:
         """Returns the n-grams of the sets that the texts of a batch have."""
-        found = self.compared.tokens(batch[self.column].cast(pa.large_string()).combine_chunks())
+        found = self.compared.tokens(readable(batch[self.column])[0])
         return Shared(found, *index.find(found.words))
 
 
@@ -299,6 +300,8 @@ class Decontaminate(OperatorDefaults):
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         how, index = self.how, self.how.compared.index()
         found = how.shared(batch, index)
+        if number := readable(batch[how.column])[1]:
+            tally.count(NOT_UTF8, number)
         if self.marks is not None and len(found.first):
             common = self.marks.of(first_row_id(place.rank), first_row_id(place.rank + 1))
             if common.num_rows:

@@ -37,11 +37,14 @@ from curate.operators.side_input import Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.texts import units
+from curate.texts.pieces import readable
 from curate.texts.units import LINE, PARAGRAPH, SENTENCES, UNITS, PlainSentences, Sentences, SpacySentences, Units
 from curate.texts.words import SPACY, WHITESPACE, Splitter, splitter
 
 REMOVED = "removed"
 """The extra output that tells what was cut out."""
+NOT_UTF8 = "texts that are not UTF-8"
+"""What is counted of texts that stay as they are, because they cannot be read."""
 NOTHING_LEFT = "nothing left"
 FEW_WORDS = "too few words left"
 """Why rows are dropped of whose texts parts were cut out."""
@@ -128,8 +131,9 @@ class SpanDedup:
 
     def units(self, batch: pa.Table) -> Units:
         """Returns the units of the texts of a batch."""
-        texts = batch[self.column].cast(pa.large_string()).combine_chunks()
-        return units.units(texts, self.unit, _sentences(self.words) if self.unit == SENTENCES else None)
+        return units.units(
+            readable(batch[self.column])[0], self.unit, _sentences(self.words) if self.unit == SENTENCES else None
+        )
 
     def parts(self, batch: pa.Table) -> Parts:
         """Returns what is compared of a batch."""
@@ -209,6 +213,8 @@ class CutCopies(OperatorDefaults):
         marks = None
         if batch.num_rows and self.marks is not None:
             marks = self.marks.of(first_row_id(place.rank), first_row_id(place.rank + 1))
+            if number := readable(batch[self.same.column])[1]:
+                tally.count(NOT_UTF8, number)
         if marks is None or not marks.num_rows:
             yield batch
             yield from self._told(batch, None, None)

@@ -48,6 +48,28 @@ class Pieces:
         return seen_before(keys.dictionary_encode().indices.to_numpy())
 
 
+def readable(texts: pa.ChunkedArray) -> tuple[pa.Array, int]:
+    """Returns texts as one array of `large_string`, null where one is not UTF-8, and how many of these there are.
+
+    >>> readable(pa.chunked_array([pa.array([b"a", b"\\xff"]).view(pa.string())]))[1]
+    1
+    """
+    plain = texts.cast(pa.large_string()).combine_chunks()
+    try:
+        plain.validate(full=True)
+        return plain, 0
+    except pa.ArrowInvalid:
+        bad = [not _is_text(one) for one in plain.view(pa.large_binary()).to_pylist()]
+        return pc.if_else(pa.array(bad), pa.scalar(None, pa.large_string()), plain), sum(bad)
+
+
+def _is_text(data: bytes | None) -> bool:
+    try:
+        return data is None or data.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
 def per_text(owner: Array, texts: int, amount: Array | None = None) -> Array:
     """Returns for each text the number of its pieces, or the sum of `amount`, whole numbers below 2**53, over them."""
     if amount is None:

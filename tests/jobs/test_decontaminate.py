@@ -140,6 +140,26 @@ def test_what_makes_no_sense_is_refused(sets: list[str], tmp_path: Path) -> None
             run_local(one, ROWS)
 
 
+def test_texts_that_are_not_utf8_stay_and_are_counted(sets: list[str]) -> None:
+    texts = [b"\xed\xa0\x80 " + QUESTION.encode(), QUESTION.encode(), b"\xff"]
+    table = pa.table({"id": range(3), "text": pa.array(texts).view(pa.string())})
+    ran = run_local(job(sets), table)
+    assert ran.table["text"].cast(pa.binary()).to_pylist() == [texts[0], texts[2]]
+    assert ran.summary.books.counters["texts that are not UTF-8"] == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("action", ["drop", "cut"])
+def test_a_text_of_100_mb(sets: list[str], action: str) -> None:
+    """It is a text like others: an example in the middle of it is found."""
+    half = "".join(f"line {n:08} of a very long text, which goes on and on\n" for n in range(1_000_000))
+    table = pa.table({"id": [0], "text": pa.array([f"{half}{QUESTION}\n{half}"], pa.large_string())})
+    ran = run_local(job(sets, action=action, normalise="folded"), table)
+    assert len(half) > 50_000_000
+    assert ran.sides["contaminated"]["start"].to_pylist()[0] == len(half)
+    assert ran.table["text"].to_pylist() == ([f"{half}\n{half}"] if action == "cut" else [])
+
+
 def test_brute_force_at_one_shard_and_many(tmp_path: Path) -> None:
     """What is dropped and told is what a loop over texts and examples finds, and the same for any files."""
     draw = random.Random(8)

@@ -75,6 +75,29 @@ def test_what_makes_no_sense_is_refused() -> None:
         Paragraphs(unit="lines")
 
 
+@pytest.mark.parametrize("unit", ["line", "sentences"])
+def test_texts_that_are_not_utf8_stay_and_are_counted(unit: str) -> None:
+    """Half a surrogate, or any other byte: such a text is compared with nothing, and is written as it was."""
+    texts = [b"ok.\nfine.", b"\xed\xa0\x80\nfine.", b"\xff\nfine.", b"x.\nfine."]
+    table = pa.table({"id": range(4), "text": pa.array(texts).view(pa.string())})
+    ran = run_local(Paragraphs(min_words=0, unit=unit), table)
+    left = [*texts[:3], b"x." if unit == "line" else texts[3]]
+    assert ran.table["text"].cast(pa.binary()).to_pylist() == left
+    assert ran.summary.books.counters["texts that are not UTF-8"] == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("unit", ["line", "sentences"])
+def test_a_text_of_100_mb(unit: str) -> None:
+    """It is a text like others: what an earlier one has is cut out of it."""
+    text = "".join(f"Line {n:08} of a very long text, which goes on and on.\n" for n in range(1_900_000))
+    first = text[: text.index("Line 00000100")]
+    table = pa.table({"id": [0, 1], "text": pa.array([first, text], pa.large_string())})
+    ran = run_local(Paragraphs(unit=unit, normalise="exact"), table)
+    assert len(text) > 100_000_000
+    assert ran.table["text"].to_pylist() == [first, text.removeprefix(first)]
+
+
 def pages(count: int, seed: int) -> list[dict[str, Any]]:
     """Texts of lines, some of which others have; some texts are null, or empty."""
     draw = random.Random(seed)
