@@ -102,5 +102,6 @@ def in_form(texts: pa.Array, form: str) -> pa.Array:
     return texts
 
 
-def _single_blanks(texts: pa.Array) -> pa.Array:
+def _single_blanks(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    # Split behind white space at the end, texts would depend on what lies in memory behind them (Arrow 26).
     return pc.binary_join(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts)), pa.scalar(" ", texts.type))
