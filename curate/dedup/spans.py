@@ -146,7 +146,8 @@ class SpanDedup:
         first = np.arange(max(0, len(texts) - size + 1))
         first = first[found.owner[first] == found.owner[first + size - 1]]
         if size > 1:
-            texts = pc.binary_join_element_wise(*(texts.take(pa.array(first + at)) for at in range(size)), _BLANK)
+            blank = pa.scalar(" ", pa.large_string())
+            texts = pc.binary_join_element_wise(*(texts.take(pa.array(first + at)) for at in range(size)), blank)
         long = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
         if self.min_unit_words > 1:
             count = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts)))
@@ -154,9 +155,6 @@ class SpanDedup:
         texts, first = texts.filter(long), first[long.to_numpy(zero_copy_only=False)]
         digest, check = digest_rows(pa.table({"unit": texts}), ["unit"])
         return Parts(digest, check, found.owner[first], found.start[first]), first
-
-
-_BLANK = pa.scalar(" ", pa.large_string())
 
 
 @cache
