@@ -6,8 +6,8 @@ Published sets of rules, each in the module that measures what it is about, are 
 - `gopher-repetition`: the same, table A1: `curate/texts/repetition`
 - `c4`: Raffel et al. 2020, section 2.2: `curate/texts/c4`
 - `fineweb`: Penedo et al. 2024, section 3.4: `curate/texts/fineweb`
-- `dolma`: Soldaini et al. 2024, as Dolma v1.5 and v1.6 were made: `curate/texts/dolma`; where its thresholds are those of
-  Gopher, so are its parameters
+- `dolma`: Soldaini et al. 2024, as Dolma v1.5 and v1.6 were made: `curate/texts/dolma`; where its thresholds are those
+  of Gopher, so are its parameters
 
 A row is dropped for the first rule that it fails, and the summary counts rows by rule. C4's and Dolma's rules for lines
 also change the text, for the sets after them, too. FineWeb itself is made with `--rules

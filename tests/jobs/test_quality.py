@@ -154,7 +154,7 @@ CASES = {
     "dolma: the most frequent 2 words": PROSE.replace(" of ", " in between, ").replace(" the ", " in between, "),
     "dolma: recurring 10 words": f"{PROSE} {PROSE[:80]}.",
     "dolma: too much personal data": PROSE + " Mail to a@b.co " * 6 + ".",
-    "dolma: the same again and again": PROSE + " haha" * 100 + ".",
+    "dolma: the same again and again": PROSE + " haha" * 100 + " now.",
 }
 SET = {"gopher": "gopher", "repetition": "gopher-repetition", "c4": "c4", "fineweb": "fineweb", "dolma": "dolma"}
 LAX: dict[str, dict[str, Any]] = {
