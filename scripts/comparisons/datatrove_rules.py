@@ -24,20 +24,9 @@ from datatrove.pipeline.filters import (  # type: ignore[import-not-found, unuse
 from datatrove.pipeline.formatters import PIIFormatter  # type: ignore[import-not-found, unused-ignore]
 from loguru import logger  # type: ignore[import-not-found, unused-ignore]
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import (  # type: ignore[import-not-found, unused-ignore]
-    MAX_WORDS,
-    TIMED,
-    agreement,
-    left,
-    measured,
-    near,
-    reasons,
-    same_text,
-    seconds,
-)
-from texts import Writer, made  # type: ignore[import-not-found, unused-ignore]
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from comparisons.common import MAX_WORDS, TIMED, agreement, left, measured, near, reasons, same_text, seconds
+from comparisons.texts import Writer, made
 from curate.jobs.quality import Quality
 from curate.texts.pii import EMAIL, IP, find, replaced
 
