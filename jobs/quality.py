@@ -51,6 +51,7 @@ SHARES = (
     "max_duplicate_line_chars",
     "max_recurring_lines",
 )
+PERSONAL = "dolma: too much personal data"
 REASON = "quality_reason"
 """The column that says for what a row would be dropped; null: it would be kept."""
 
@@ -201,7 +202,8 @@ class Quality(TextJob):
             return self._annotated(table, measured, reasons)
         for reason in dict.fromkeys(rule.reason for name in self.rules for rule in self._rules_of(name)):
             if (dropped := reasons == reason).any():
-                self.drop(table.filter(pa.array(dropped)), reason)
+                # Of rows with personal data a number alone: samples of these, beside the output, would keep it.
+                self.drop(int(dropped.sum()) if reason == PERSONAL else table.filter(pa.array(dropped)), reason)
         for reason, counts in removed.items():
             if number := int(counts.sum()):
                 self.count(f"lines removed: {reason}", number)
@@ -317,7 +319,7 @@ class Quality(TextJob):
             whole.append(Rule(f"dolma: recurring {n} words", f"dolma_recurring_{n}_gram_chars", most=most))
         return [
             *whole,
-            Rule("dolma: too much personal data", "dolma_personal_data", most=self.max_personal_data),
+            Rule(PERSONAL, "dolma_personal_data", most=self.max_personal_data),
             Rule("dolma: the same again and again", "dolma_repeats", most=self.max_repeats),
         ]
 

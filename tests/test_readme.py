@@ -37,12 +37,17 @@ READS = r'environ(?:\.get\(|\.setdefault\(|\[)"(\w+)"|"(\w+)" in (?:os\.)?enviro
 
 PARAMETERS = """
 import importlib, json, pathlib, sys
+from curate.chain.recipe import Recipe
 from curate.job.job import Job
 sys.path.insert(0, "jobs")
 found = {}
 for path in sorted(pathlib.Path("jobs").glob("*.py")):
     values = vars(importlib.import_module(path.stem)).values()
-    (job,) = (one for one in values if isinstance(one, type) and issubclass(one, Job) and one.__module__ == path.stem)
+    (job,) = (
+        one
+        for one in values
+        if isinstance(one, type) and issubclass(one, (Job, Recipe)) and one.__module__ == path.stem
+    )
     inherited = job.__mro__[1]._params
     own = [one for name, one in job._params.items() if one != inherited.get(name)]
     found[path.stem] = {one.option: "required" if one.required else one.default for one in own}
