@@ -113,8 +113,11 @@ class Mine(Recipe):
         (["--set", "qualty.min_words=5"], "there is no step 'qualty'; did you mean 'quality'?"),
         (["--set", "quality.min_word=5"], "quality has no parameter 'min_word'; did you mean 'min_words'?"),
         (["--set", "quality.min_words=many"], "min_words is 'many' (str), expected int"),
-        (["--set", "quality"], "'quality' is no change of a step; write it like languages.OPTION=VALUE"),
-        (["--set", "quality.=3"], "'quality.=3' is no change of a step"),
+        (
+            ["--set", "quality"],
+            "'quality' does not say which option of which step changes; write it like languages.OPTION=VALUE",
+        ),
+        (["--set", "quality.=3"], "'quality.=3' does not say which option"),
         (["--from", "rovs"], "'rovs' is not 'rows'"),
         (["--url-colum", "u"], "No such option"),
     ],
@@ -210,14 +213,14 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(place: Path, curate: Curate)
 
 def test_the_cost_is_of_a_part_of_large_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much is read as was said, of files that are larger and of many that are small."""
-    monkeypatch.setattr("curate.chain.cost.SAMPLE_BYTES", 200_000)
+    monkeypatch.setattr("curate.chain.cost.SAMPLE_BYTES", 50_000)
     for number in range(12):
         size = 400 if number == 0 else 20
         rows = [orjson.dumps({"id": f"{number}-{k}", "text": f"{KEPT[0]} {number} {k}"}) for k in range(size)]
         (place / "in" / f"more{number}.jsonl").write_bytes(b"\n".join(rows))
     for pattern, files in (("more0.jsonl", 1), ("more*.jsonl", 12)):
         cost = sample_cost(Short(most=1000).chain(f"in/{pattern}", "out").steps)
-        assert 100_000 <= cost.sample < 400_000 < cost.whole
+        assert 25_000 <= cost.sample <= 125_000 < cost.whole
         assert cost.times == cost.whole / cost.sample
         assert cost.steps[0].rows_in == pytest.approx((380 + 20 * files) / cost.times, rel=0.1)
 
