@@ -115,9 +115,9 @@ class Mine(Recipe):
         (["--set", "quality.min_words=many"], "min_words is 'many' (str), expected int"),
         (
             ["--set", "quality"],
-            "'quality' does not say which option of which step changes; write it like languages.OPTION=VALUE",
+            "'quality' names no option of a step; write it like languages.OPTION=VALUE",
         ),
-        (["--set", "quality.=3"], "'quality.=3' does not say which option"),
+        (["--set", "quality.=3"], "'quality.=3' names no option"),
         (["--from", "rovs"], "'rovs' is not 'rows'"),
         (["--url-colum", "u"], "No such option"),
     ],
