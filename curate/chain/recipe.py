@@ -107,9 +107,7 @@ def changed(parts: Sequence[Part], changes: Iterable[str]) -> list[Part]:
         key, equals, value = text.partition("=")
         name, dot, option = key.strip().partition(".")
         if not equals or not dot or not option:
-            raise ConfigError(
-                f"{text!r} names no option of a step; write it like {parts[0].name}.OPTION=VALUE"
-            )
+            raise ConfigError(f"{text!r} names no option of a step; write it like {parts[0].name}.OPTION=VALUE")
         if name not in found:
             near = did_you_mean(name, found) or f"; there are: {', '.join(found)}"
             raise ConfigError(f"{text}: there is no step {name!r}{near}")
