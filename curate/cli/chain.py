@@ -89,17 +89,16 @@ def recipe_main(recipe: type[Recipe]) -> None:
 def recipe_named(name: str) -> type[Recipe] | None:
     """Returns the recipe that curate brings by that name, or that the file of that path has; None if there is none."""
     from curate import jobs
-    from curate.chain.recipe import recipes_of
-    from curate.job.locate import imported, packaged, packaged_names
 
-    if name in packaged_names():
-        if not is_recipe(jobs.FOLDER / f"{name}.py"):
-            return None
-        found = recipes_of(packaged(f"{jobs.__name__}.{name}"))
-    elif name.endswith(".py") and is_recipe(Path(name)):
-        found = recipes_of(imported(str(Path(name).absolute())))
-    else:
+    own = name.endswith(".py")
+    path = Path(name).absolute() if own else jobs.FOLDER / f"{name}.py"
+    if ("/" in name and not own) or not is_recipe(path):
         return None
+    # Late: other jobs are to say at once what they are.
+    from curate.chain.recipe import recipes_of
+    from curate.job.locate import imported, packaged
+
+    found = recipes_of(imported(str(path)) if own else packaged(f"{jobs.__name__}.{name}"))
     if len(found) != 1:
         raise ConfigError(f"{name} has {len(found)} recipes, expected one; split the file")
     return found[0]
