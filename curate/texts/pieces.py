@@ -43,9 +43,19 @@ class Pieces:
 
     def repeated(self) -> Array:
         """Returns which pieces are equal to an earlier one of their text."""
+        return seen_before(self._codes())
+
+    def recurring(self) -> Array:
+        """Returns which pieces are equal to another one of their text."""
+        codes = self._codes()
+        return np.bincount(codes)[codes] > 1
+
+    def _codes(self) -> Array:
+        """Returns a number for each piece, equal for equal ones of one text, in order of first occurrence."""
         codes = self.text.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
         keys = pa.array(codes * max(self.texts, 1) + self.owner)
-        return seen_before(keys.dictionary_encode().indices.to_numpy())
+        found: Array = keys.dictionary_encode().indices.to_numpy()
+        return found
 
 
 def readable(texts: pa.ChunkedArray) -> tuple[pa.Array, int]:

@@ -24,8 +24,8 @@ from datatrove.pipeline.dedup import (  # type: ignore[import-not-found, unused-
     SentenceDedupSignature,
     SentenceFindDedups,
 )
-from texts import Writer  # type: ignore[import-not-found, unused-ignore]
 
+from comparisons.texts import Writer
 from curate.dedup.contamination import Decontaminate, Decontamination
 from curate.dedup.evaluation import Compared, EvaluationSet
 from curate.dedup.exact import Chosen
