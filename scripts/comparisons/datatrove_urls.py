@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from datatrove.data import Document  # type: ignore[import-not-found, unused-ign
 from datatrove.pipeline.filters import URLFilter  # type: ignore[import-not-found, unused-ignore]
 from tldextract import TLDExtract  # type: ignore[import-not-found, unused-ignore]
 
+from comparisons.common import agreement
 from curate.jobs import urls
 from curate.jobs.urls import Urls
 
-Agreement = Callable[[str, list[str], list[Any], list[Any], int], dict[str, Any]]
 THEIRS = {
     urls.DOMAIN: "domain",
     urls.HOST: "subdomain",
@@ -88,7 +87,7 @@ class UrlWriter:
         }
 
 
-def compared(count: int, seed: int, agreement: Agreement) -> list[dict[str, Any]]:
+def compared(count: int, seed: int) -> list[dict[str, Any]]:
     """Returns for each reason how often both say the same with its list alone, and the reasons of all lists at once."""
     writer = UrlWriter(seed)
     made = [writer.url() for _ in range(count - count // 5_000)]
