@@ -182,12 +182,16 @@ def column_and_values(what: str, given: str | Mapping[str, Sequence[Any]] | None
         [(name, values)] = given.items()
         if isinstance(name, str) and isinstance(values, Sequence) and not isinstance(values, str | bytes):
             return name, tuple(values)
-    raise ConfigError(f"dedup_minhash: {what}={given!r}; expected one column and its values: {{'source': ['a']}}")
+    raise ConfigError(f"dedup_minhash: {what}={given!r}, expected one column and its values: {{'source': ['a']}}")
 
 
 def _values_of(what: str, name: str, values: Values, type: pa.DataType) -> pa.Array:
     """Returns values in the type of a column. Raises ConfigError for those that it cannot have."""
-    to = _comparable(type)
+    to = value_type(type)
+    if pa.types.is_nested(to):
+        raise ConfigError(
+            f"dedup_minhash: {what} has {list(values)}, and column {name!r} is {type}, expected one value"
+        )
     try:
         try:
             return pa.array(values, to)
@@ -196,11 +200,6 @@ def _values_of(what: str, name: str, values: Values, type: pa.DataType) -> pa.Ar
             return pa.array(values).cast(to)
     except (pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(f"dedup_minhash: {what} has {list(values)}, and column {name!r} is {type}: {error}") from None
-
-
-def _comparable(type: pa.DataType) -> pa.DataType:
-    type = value_type(type)
-    return pa.large_string() if pa.types.is_string_view(type) else type
 
 
 def _places(what: str, name: str, values: Values, column: pa.ChunkedArray) -> npt.NDArray[np.int64]:

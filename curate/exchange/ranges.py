@@ -159,13 +159,16 @@ class Ranges:
         def read() -> Iterator[pa.Table]:
             nonlocal passes
             passes += 1
-            first = passes == 1
+            first, none = passes == 1, True
             for one in piece.parts:
                 tables = [table for table in self._tables(one, 0).tables if table.num_rows]
                 if tables:
                     # However often they are read.
                     tally.books.rows_in += sum(table.num_rows for table in tables) if first else 0
                     yield self._in_order(tables, 0)
+                    none = False
+            if none:
+                yield self._empty(0)
 
         if not is_blank(self._empty(0)):
             yield from self.how.scan(read, tally)

@@ -5,69 +5,61 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dedup.components import components
+from curate.dedup import components
+from curate.dedup.components import Components, connected
+from curate.errors import ConfigError
 
-Edges = list[tuple[int, int, float]]
+Edges = list[tuple[int, int]]
 
-GRAPHS: st.SearchStrategy[Edges] = st.lists(
-    st.tuples(st.integers(0, 12), st.integers(0, 12), st.sampled_from([0.8, 0.9, 1.0])).filter(lambda e: e[0] != e[1]),
-    max_size=25,
-)
+NODES = 14
+GRAPHS: st.SearchStrategy[Edges] = st.lists(st.tuples(st.integers(0, 13), st.integers(0, 13)), max_size=25)
 
 
-def searched(edges: Edges) -> dict[int, int]:
+def searched(edges: Edges) -> list[int]:
     """The least node that can be reached from each node, by walking."""
     neighbours = defaultdict(set)
-    for u, v, _ in edges:
+    for u, v in edges:
         neighbours[u].add(v)
         neighbours[v].add(u)
-    labels = {}
-    for start in neighbours:
+    labels = []
+    for start in range(NODES):
         seen, waiting = {start}, [start]
         while waiting:
             for node in neighbours[waiting.pop()] - seen:
                 seen.add(node)
                 waiting.append(node)
-        labels[start] = min(seen)
+        labels.append(min(seen))
     return labels
 
 
-def arrays(edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """Edges as arrays."""
-    columns = [[edge[at] for edge in edges] for at in range(3)]
-    return np.array(columns[0], np.int64), np.array(columns[1], np.int64), np.array(columns[2], np.float64)
+@given(GRAPHS, st.integers(1, 25))
+def test_labels_are_what_walking_finds(edges: Edges, size: int) -> None:
+    """Every node has the least node that it is connected with, whatever the parts that edges come in."""
+    found = Components(NODES)
+    for at in range(0, len(edges), size):
+        u, v = (np.array([edge[side] for edge in edges[at : at + size]], np.int64) for side in (0, 1))
+        found.join(u, v)
+    assert found.least(np.arange(NODES)).tolist() == searched(edges)
 
 
-@given(GRAPHS)
-def test_labels_are_what_walking_finds(edges: Edges) -> None:
-    """Every node has the least node that it is connected with, and the weight of its best edge."""
-    found = components(*arrays(edges))
-    assert dict(zip(found.nodes.tolist(), found.labels.tolist(), strict=True)) == searched(edges)
-    best: dict[int, float] = defaultdict(float)
-    for u, v, weight in edges:
-        best[u], best[v] = max(best[u], weight), max(best[v], weight)
-    assert dict(zip(found.nodes.tolist(), found.best.tolist(), strict=True)) == best
-
-
-@given(GRAPHS, st.integers(0, 25))
-def test_the_forest_stands_for_all_edges(edges: Edges, cut: int) -> None:
-    """Of some edges the forest is taken, and of that and the rest it again: nodes, labels and best weights are those
-    of all edges; and no edge of it can be spared.
-    """
-    whole = components(*arrays(edges))
-    some = [edges[at] for at in components(*arrays(edges[:cut])).forest]
-    folded = components(*arrays([*some, *edges[cut:]]))
-    assert folded.nodes.tolist() == whole.nodes.tolist()
-    assert folded.labels.tolist() == whole.labels.tolist()
-    assert folded.best.tolist() == whole.best.tolist()
-    assert len(whole.forest) == len(whole.nodes) - len(set(whole.labels.tolist()))
-
-
-def test_chains_and_stars_are_one_component() -> None:
+@pytest.mark.parametrize("part", [99_999, 3_001])
+def test_chains_and_stars_are_one_component(part: int) -> None:
     """A chain of 100,000 in any order, and a star, take no round more than the logarithm: they end at all."""
     order = np.random.default_rng(0).permutation(100_000)
     for u, v in ((order[:-1], order[1:]), (np.zeros(99_999, np.int64), np.arange(1, 100_000))):
-        assert set(components(u, v, np.ones(len(u))).labels.tolist()) == {0}
+        found = Components(100_000)
+        for at in range(0, len(u), part):
+            found.join(u[at : at + part], v[at : at + part])
+        assert set(found.least(np.arange(100_000)).tolist()) == {0}
+        assert set(connected(u, v, 100_000).tolist()) == {0}
+
+
+def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of a row has 32 bits; what has no such limit is named."""
+    monkeypatch.setattr(components, "MOST_NODES", 9)
+    with pytest.raises(ConfigError, match=r'10 rows have near copies.* 9 at most; use drop="verified"'):
+        Components(10)
