@@ -48,7 +48,7 @@ class Corpus(Quality):
     `language_score`. The parameters of the quality rules are those of the job `quality`.
     """
 
-    version = "1"
+    version = "2"
     work: str = param(help="output prefix for the checkpoints, separate from the output", identity=False)
     languages: list[str] = param(["en"], help="languages to keep, such as en,de")
     threshold: float = param(0.8, help="Jaccard similarity from which two texts are near duplicates, up to 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,13 +21,72 @@ TEXTS = [WORDS, f"{WORDS} x", WORDS.upper() + "!", "short", None, None, "Short."
 ROWS = [{"id": str(n), "text": text, "n": n} for n, text in enumerate(TEXTS)]
 
 
-def test_the_first_of_each_cluster_is_kept() -> None:
+def test_the_first_of_those_that_are_alike_is_kept() -> None:
     """All columns are kept; the others are told with the similarity that their n-grams have; nulls are nobody's."""
     ran = run_local(DedupMinhash(), ROWS)
     assert ran.rows == [ROWS[n] for n in (0, 3, 4, 5)]
     told = [(row["id"], row["kept_id"], row["similarity"]) for row in ran.sides["duplicates"].to_pylist()]
     assert told == [("1", "0", 36 / 37), ("2", "0", 1.0), ("6", "3", 1.0)]
     assert ran.summary.books.dropped == {"duplicate": 3}
+
+
+def chain() -> list[dict[str, object]]:
+    """A, B and C: A is like B, B like C, and A not like C."""
+    words = [f"w{n}" for n in range(60)]
+    texts = [words, [*words[4:], *"pqrs"], [*words[8:], *"pqrstuvw"]]
+    sources = ["web", None, "books"]
+    rows = zip("ABC", map(" ".join, texts), sources, strict=True)
+    return [{"id": id, "text": text, "source": source, "safe": id == "B"} for id, text, source in rows]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "told"),
+    [
+        ({}, "AC", [("B", "A")]),
+        ({"drop_by": "component"}, "A", [("B", "A"), ("C", "A")]),
+        ({"exempt_column": "safe"}, "B", [("A", "B"), ("C", "B")]),
+        ({"exempt_column": "safe", "drop_by": "component"}, "B", [("A", "B"), ("C", "B")]),
+        ({"exempt_column": "source", "exempt_values": ["web", "books"]}, "AC", [("B", "A")]),
+        ({"exempt_column": "id", "exempt_values": ["B", "C"]}, "BC", [("A", "B")]),
+        ({"exempt_column": "id", "exempt_values": ["C"], "drop_by": "component"}, "C", [("A", "C"), ("B", "C")]),
+        ({"priority_column": "id", "priority": ["B"]}, "B", [("A", "B"), ("C", "B")]),
+        ({"priority_column": "source", "priority": ["books"]}, "AC", [("B", "C")]),
+    ],
+    ids=str,
+)
+def test_of_a_chain(given: dict[str, Any], kept: str, told: list[tuple[str, str]]) -> None:
+    """Which row stays goes by exemption, then by priority, then by the order of rows; what is dropped is like it."""
+    ran = run_local(DedupMinhash(threshold=0.8, bands=40, rows=4, **given), chain())
+    assert "".join(row["id"] for row in ran.rows) == kept
+    assert [(row["id"], row["kept_id"]) for row in ran.sides["duplicates"].to_pylist()] == told
+
+
+def test_what_each_source_lost_to_which() -> None:
+    """Sources are listed; rows of sources that are not in the priority list come last, and are counted."""
+    job = DedupMinhash(threshold=0.8, bands=40, rows=4, priority_column="source", priority=["books", "wiki"])
+    ran = run_local(job, [*chain(), {"id": "D", "text": chain()[0]["text"], "source": "wiki", "safe": False}])
+    assert [row["id"] for row in ran.rows] == ["C", "D"]
+    told = [(row["id"], row["source"], row["kept_source"]) for row in ran.sides["duplicates"].to_pylist()]
+    assert told == [("A", "web", "wiki"), ("B", None, "books")]
+    assert ran.summary.books.counters["source not in the priority list"] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"drop_by": "verify"}, "drop='verify'; did you mean 'verified'"),
+        ({"exempt_values": ["a"]}, "--exempt-values needs --exempt-column"),
+        ({"exempt_column": "source"}, "exempt column 'source' is string, expected booleans; or name its values"),
+        ({"priority_column": "source"}, "--priority-column and --priority go together"),
+        ({"priority": ["a"]}, "--priority-column and --priority go together"),
+        ({"priority_column": "source", "priority": ["a", "a"]}, "has 'a' twice"),
+        ({"priority_column": "sauce", "priority": ["a"]}, "no column 'sauce'"),
+    ],
+)
+def test_what_goes_not_together_is_refused(given: dict[str, Any], said: str) -> None:
+    """With what was found and what to do."""
+    with pytest.raises(ConfigError, match=said):
+        run_local(DedupMinhash(**given), chain())
 
 
 def test_the_threshold_holds() -> None:
