@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from curate.dedup.minhash import found_share
+from curate.dedup.near import DROPS, VERIFIED
 from curate.errors import ConfigError
 from curate.testing.local import run_local
 from jobs import dedup_minhash
@@ -101,6 +103,41 @@ def test_what_makes_no_sense_is_refused() -> None:
     """Numbers are looked at before anything runs."""
     with pytest.raises(ConfigError, match=r"threshold is 1\.5, expected more than 0, at most 1"):
         run_local(DedupMinhash(threshold=1.5), ROWS)
+
+
+@pytest.mark.parametrize("files", [1, 7])
+@pytest.mark.parametrize("drop", DROPS)
+def test_the_same_as_by_brute_force(drop: str, files: int, tmp_path: Path) -> None:
+    """In one shard and in many: every text against every one, by the sets of its words by five."""
+    table = pa.concat_tables(corpus(140, 1, seed=3, words=30, edits=2).shards)
+    for number in range(files):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        each = -(-140 // files)
+        pq.write_table(table.slice(number * each, each), tmp_path / "in" / f"{number}.parquet")
+    grams = []
+    for text in table["text"].to_pylist():
+        words = text.split()
+        grams.append({tuple(words[at : at + 5]) for at in range(len(words) - 4)})
+    kept: list[int] = []
+    dropped = {}
+    for row, own in enumerate(grams):
+        like = {one: len(own & grams[one]) / len(own | grams[one]) for one in kept}
+        like = {one: alike for one, alike in like.items() if alike >= 0.6}
+        if like:
+            dropped[row] = (max(like, key=lambda one: (like[one], -one)), max(like.values()))
+        else:
+            kept.append(row)
+    assert len(dropped) > 30
+    job = DedupMinhash(threshold=0.6, bands=60, rows=3, drop_by=drop)
+    summary = job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend="inline")
+    assert summary.books.rows_out == 140 - summary.books.dropped["duplicate"]
+    found = pq.read_table(tmp_path / "out")["id"].to_pylist()
+    told = pq.read_table(tmp_path / "out" / "_side" / "duplicates").to_pylist()
+    if drop == VERIFIED:
+        assert found == kept
+        assert {one["id"]: (one["kept_id"], one["similarity"]) for one in told} == dropped
+    else:
+        assert set(found) <= set(kept)
 
 
 @pytest.mark.slow
