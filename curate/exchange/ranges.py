@@ -346,7 +346,7 @@ def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Outp
     # Keys of all sides are compared with one another: what they are called says nothing.
     names = [key.column for key in how.orders[0].keys]
     named = [replace(index, keys=index.keys.rename_columns(names)) for index in indexes]
-    target = None if how.count else LEAST_BYTES if how.serial else target_of(total)
+    target = None if how.count else part_bytes(how, total)
     made = cuts(how.orders[0], named, target_bytes=target, count=how.count, aligned=how.aligned)
     weights = weights_of(indexes)
     for number, reads in enumerate(reads_between(named, made, how.orders[0])):
@@ -374,6 +374,11 @@ def _within(how: Exchange, indexes: Sequence[Segment], pieces: Iterator[OutputRa
 def weights_of(indexes: Sequence[Segment]) -> Any:
     """Returns the bytes of a row of each segment, on average."""
     return np.array([one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes])
+
+
+def part_bytes(how: Exchange, total_bytes: int) -> int:
+    """Returns the bytes in memory, about, of what a task that makes an output reads at a time."""
+    return LEAST_BYTES if how.serial else target_of(total_bytes)
 
 
 def target_of(total_bytes: int) -> int:

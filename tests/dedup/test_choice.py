@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import curate
 from curate.dedup.alike import edges_schema
 from curate.dedup.choice import Choice
 from curate.dedup.clusters import Clusters, Members
 from curate.dedup.near import NearDedup
 from curate.dedup.row_bits import RowBits
+from curate.exchange import chunks, ranges
 from curate.exchange.row_ids import ROW_BITS
+from curate.plan.nodes import Exchanged
 from tests.exchange.local import exchanged
 from tests.support.examples import examples
 
@@ -159,6 +162,36 @@ def test_a_chain_of_a_hundred_thousand_rows() -> None:
         made = exchanged(Choice(near), tables, batch_rows=size, parts=3).table
         assert made["__place"].to_pylist() == list(range(1, 100_000, 2))
         assert made["__kept"].to_pylist() == list(range(0, 99_999, 2))
+
+
+@pytest.mark.parametrize("near", [VERIFIED, COMPONENT], ids=["verified", "component"])
+def test_edges_are_read_a_part_at_a_time(near: NearDedup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through run files, and of these a few pages at a time: the same as a walk over all of them."""
+    monkeypatch.setattr(chunks, "PAGE_ROWS", 50)
+    monkeypatch.setattr(ranges, "LEAST_BYTES", 8 << 10)
+    random = np.random.default_rng(4)
+    classes = random.choice([0, 1, 2, 2, 2], 1_000).tolist()
+    ends = np.sort(random.integers(0, 1_000, (1_500, 2)), axis=1).tolist()
+    edges = {(u, v): float(random.choice([0.8, 0.9, 1.0])) for u, v in ends if u != v}
+    table = table_of(near, edges, classes)
+    largest = []
+
+    def looked_at(ranges_: Any, tables: list[pa.Table], side: int) -> pa.Table:
+        largest.append(sum(one.num_rows for one in tables))
+        return in_order(ranges_, tables, side)
+
+    in_order = ranges.Ranges._in_order
+    monkeypatch.setattr(ranges.Ranges, "_in_order", looked_at)
+    ds = curate.from_arrow([table.slice(at, 200) for at in range(0, table.num_rows, 200)])
+    if near.verified:
+        made = ds._then(Exchanged((ds._plan,), Choice(near)))
+    else:
+        made = ds._then(Exchanged((Exchanged((ds._plan,), Clusters(near)),), Members(near)))
+    place_of = {place(row): row for row in range(1_000)}
+    found = {place_of[one["__place"]]: (one["__kept_id"], one["__similarity"]) for one in made.iter_rows()}
+    assert found == (walked if near.verified else clustered)(edges, classes)
+    assert len(largest) > 5
+    assert max(largest) < len(edges) / 2
 
 
 @given(st.lists(st.lists(st.integers(0, 70_000).map(lambda n: place(n % 13) + n), max_size=20), max_size=5))
