@@ -122,6 +122,10 @@ def compare(name: str, rows: Sequence[str], own: Mapping[str, Any], other: Label
         else:
             reasons[f"{of} alone: below the threshold, which it does not check; or connected by such pairs"] += 1
     told(f"clusters, {name} and drop='component': pairs in one cluster", len(mine & found), len(mine | found), reasons)
+    both, either = (
+        sum(alike(*pair) >= THRESHOLD and not short(*pair) for pair in some) for some in (mine & found, mine | found)
+    )
+    told(f"clusters, {name} and drop='component': of these, pairs that are alike", both, either, Counter())
     for drop in ("component", "verified"):
         kept_for = own[drop][1]
         gone = {row for row, label in other.items() if row != label}
