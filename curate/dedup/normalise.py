@@ -23,6 +23,7 @@ def normalised(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         texts = texts.cast(pa.string())  # Arrow has none of these functions for views
     # Lower case first: it may leave letters that compose.
     plain = pc.utf8_normalize(pc.utf8_lower(texts), form="NFC")
+    # Split behind white space at the end, texts would depend on what lies in memory behind them (Arrow 26).
     return pc.binary_join(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(plain)), pa.scalar(" ", plain.type))
 
 

@@ -17,9 +17,10 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -80,6 +81,24 @@ def _cwd() -> str:
         return ""  # it was removed under the process
 
 
+def command_line(argv: Sequence[str], original: Sequence[str]) -> list[str]:
+    """Returns the words that start this process again: those of a script or a module begin with Python.
+
+    `argv` is what the program sees of `original`. Programs that installation has made, as `curate`, stay as they are.
+
+    >>> command_line(["jobs/mine.py", "--limit"], ["/usr/bin/python3", "-O", "jobs/mine.py", "--limit"])
+    ['python3', '-O', 'jobs/mine.py', '--limit']
+    """
+    before = original[: len(original) - len(argv) + 1]
+    if list(original[len(before) :]) != list(argv[1:]) or len(before) < 2:
+        return list(argv)  # changed since, or begun by another program
+    if before[-2] == "-c":
+        before = [*before[:-1], "..."]
+    elif before[-2] != "-m" and not before[-1].endswith(".py"):
+        return list(argv)
+    return [Path(before[0]).name, *before[1:], *argv[1:]]
+
+
 class RunLog:
     """The files of one run. Events and failures may be added from one thread while another writes."""
 
@@ -125,7 +144,7 @@ class RunLog:
             "user": _user(),
             **where,
             **self._part,
-            "command": [printable(redacted(word)) for word in sys.argv],
+            "command": [printable(redacted(word)) for word in command_line(sys.argv, sys.orig_argv)],
             "cwd": _cwd(),
             "versions": {
                 "curate": __version__,

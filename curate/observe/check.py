@@ -14,12 +14,12 @@ from functools import partial
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.arrow.canonical import stored_schema
 from curate.errors import CorruptInput, SchemaMismatch
 from curate.formats.read.npy import ArrayHeader
-from curate.formats.read.parquet import broken, decode_rows
+from curate.formats.read.parquet import decode_rows
+from curate.formats.read.parquet_file import broken, open_parquet
 from curate.objects.envelope import STORED
 from curate.objects.quarantine import content_hash
 from curate.objects.record import IGNORE_REST, Carried, OutputFormat
@@ -41,8 +41,8 @@ def output_schema(store: Store, object: Object, format: OutputFormat, codec: str
     if format in IGNORE_REST or format is OutputFormat.TFRECORDS:
         return None
     if format is OutputFormat.PARQUET:
-        with StoredStream(store, object) as stored, broken(stored):
-            return pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False).schema_arrow.remove_metadata()
+        with StoredStream(store, object) as stored:
+            return open_parquet(stored).schema_arrow.remove_metadata()
     with DecompressedStream(store, object, _codec(codec)) as source:
         if format is OutputFormat.CSV:
             names = _Rows(object.uri).names(source.read(BLOCK_BYTES))
@@ -131,12 +131,7 @@ def _parquet_rows(store: Store, object: Object, held: pa.Schema | None) -> int:
     with StoredStream(store, object) as stored, broken(stored):
         if stored.read(len(_MAGIC)) != _MAGIC:
             raise CorruptInput(f"{object.uri}: does not begin with {_MAGIC!r}")
-        file = pq.ParquetFile(
-            pa.PythonFile(stored, mode="r"),
-            pre_buffer=False,
-            buffer_size=_STREAM_BYTES,
-            page_checksum_verification=True,
-        )
+        file = open_parquet(stored, _STREAM_BYTES)
         if held is not None:
             _check_schema(object.uri, file.schema_arrow.remove_metadata(), stored_schema(held))
         metadata = file.metadata

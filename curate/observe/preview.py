@@ -9,12 +9,12 @@ from functools import partial
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, CorruptInput, did_you_mean
 from curate.formats.encoding import Encoding, Format
 from curate.formats.read.csv import read_csv, sample_csv
-from curate.formats.read.parquet import broken, decode_rows
+from curate.formats.read.parquet import decode_rows
+from curate.formats.read.parquet_file import broken, open_parquet
 from curate.formats.rows import read, sample_schema
 from curate.formats.write.jsonl import json_lines
 from curate.objects.bad_line import RejectedRow
@@ -52,9 +52,8 @@ def preview(
 
 def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
     with StoredStream(store, object) as stored:
-        with broken(stored):
-            file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False, buffer_size=_STREAM_BYTES)
-            names = file.schema_arrow.names
+        file = open_parquet(stored, _STREAM_BYTES)
+        names = file.schema_arrow.names
         _check(object, columns, names)
         rows = min(_FIRST_ROWS, decode_rows(file.metadata, range(file.metadata.num_row_groups)))
         batches = file.iter_batches(rows, columns=names if columns is None else list(columns), use_threads=False)
@@ -64,7 +63,10 @@ def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Ite
             if batch is None:
                 return
             table = pa.Table.from_batches([batch])
-            for line in json_lines(table if columns is None else table.select(columns)):
+            with broken(stored):
+                # Of texts that are none, or times that no calendar has.
+                lines = list(json_lines(table if columns is None else table.select(columns)))
+            for line in lines:
                 yield line[:-1]
 
 

@@ -16,7 +16,7 @@ from curate.arrow.expressions import columns_of, filter_by, may_keep_nan
 from curate.arrow.schema import plain, widens
 from curate.formats.encoding import Encoding
 from curate.formats.file_columns import file_columns, filled_in
-from curate.formats.read.parquet import broken
+from curate.formats.read.parquet_file import broken, refuse_damaged_chunks
 from curate.formats.rows import read
 from curate.objects.stream import StoredStream
 from curate.pipeline.shard_books import ShardBooks
@@ -44,6 +44,7 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
     with StoredStream(store, object) as stored, broken(stored):
         fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stored, mode="r"))
         there, metadata = fragment.physical_schema, fragment.metadata
+        refuse_damaged_chunks(stored, metadata)
     groups = [RowGroup(number, metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)]
     of_file = pa.schema([field for field in schema if field.name in file_columns(encoding.how).names])
     inside = pa.schema([field for field in schema if field.name not in of_file.names])

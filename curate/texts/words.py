@@ -108,7 +108,9 @@ class PlainWords:
 
 def _chunks(texts: pa.Array) -> tuple[pa.Array, Array, Array]:
     """Returns the different chunks of texts, each occurrence as its place among them, and the text that it is in."""
-    parts = pc.utf8_split_whitespace(texts)
+    # Of white space at the end of the last text, Arrow 26's function looks at the byte behind it, whatever lies there,
+    # and takes it for a part of the word at times.
+    parts = pc.utf8_split_whitespace(pc.utf8_rtrim_whitespace(texts))
     chunks = parts.flatten()
     owner = pc.list_parent_indices(parts).to_numpy()
     some = pc.not_equal(chunks, "").to_numpy(zero_copy_only=False)

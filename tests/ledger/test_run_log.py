@@ -22,7 +22,7 @@ from curate.ledger import layout, segments
 from curate.ledger.failures import KEPT_TRACEBACKS
 from curate.ledger.heartbeat import Process, ProcessState, process_started
 from curate.ledger.ledger import Ledger
-from curate.ledger.run_log import RunLog, new_run_id, whereabouts
+from curate.ledger.run_log import RunLog, command_line, new_run_id, whereabouts
 from curate.ledger.segments import Segments
 from curate.storage.memory import MemoryStore
 from tests.support.fakes import After, FakeClock, FlakyStore
@@ -164,12 +164,29 @@ def test_a_run_is_introduced_once_and_then_beats(logged: Logged) -> None:
     assert run["run_id"] == logged.run_id
     assert run["job"] == "toxicity"
     assert run["pid"] == os.getpid()
-    assert run["command"] == sys.argv
+    assert run["command"] == command_line(sys.argv, sys.orig_argv)
     assert run["cwd"] == str(Path.cwd())
     assert set(run["versions"]) == {"curate", "python", "ray", "pyarrow"}
     assert run["user"]
     assert logged.heartbeat()["updated"] == logged.clock.now()
     logged.log.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "original", "told"),
+    [
+        (["mine.py", "--x"], ["/usr/bin/python3", "mine.py", "--x"], ["python3", "mine.py", "--x"]),
+        (["/a/curate/__main__.py", "run"], ["python", "-m", "curate", "run"], ["python", "-m", "curate", "run"]),
+        (["-c", "a"], ["python", "-c", "print(1)", "a"], ["python", "-c", "...", "a"]),
+        (["/v/bin/curate", "run"], ["/v/bin/python", "/v/bin/curate", "run"], ["/v/bin/curate", "run"]),
+        (["mine.py", "other"], ["python", "mine.py", "--x"], ["mine.py", "other"]),
+        ([""], ["python"], [""]),
+        (["mine.py"], [], ["mine.py"]),
+        ([], ["python"], []),
+    ],
+)
+def test_a_command_starts_the_process_again(argv: list[str], original: list[str], told: list[str]) -> None:
+    assert command_line(argv, original) == told
 
 
 def test_an_id_that_is_taken_is_refused(logged: Logged) -> None:

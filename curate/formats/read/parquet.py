@@ -7,12 +7,12 @@ their rows are taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
@@ -23,6 +23,7 @@ from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
+from curate.formats.read.parquet_file import broken, open_parquet, with_dictionaries
 from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.objects.stream import StoredStream
 from curate.storage.protocol import Object, Store
@@ -42,30 +43,10 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE
 """Bytes of a value, at least; of texts what tells where they are."""
 
 
-@contextmanager
-def _opened(store: Store, object: Object) -> Iterator[pq.ParquetFile]:
-    """Yields the file, its footer read. Raises CorruptInput."""
-    with StoredStream(store, object) as stored:
-        with broken(stored):
-            file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
-        yield file
-
-
-@contextmanager
-def broken(stored: StoredStream) -> Iterator[None]:
-    """Turns what Arrow says of a file that it cannot read into CorruptInput with the URI."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if stored.error is not None:
-            raise
-        raise CorruptInput(f"{stored.uri}: not a whole Parquet file: {error}") from error
-
-
 def row_groups(store: Store, object: Object) -> list[int]:
     """Returns the stored bytes of every row group, from the footer. Raises CorruptInput."""
-    with _opened(store, object) as file:
-        metadata = file.metadata
+    with StoredStream(store, object) as stored:
+        metadata = open_parquet(stored).metadata
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         return [
             sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups
@@ -77,8 +58,8 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
 
     Raises CorruptInput; ConfigError for a wanted column that is missing or cannot be read as the type declared.
     """
-    with _opened(store, object) as file:
-        found = file.schema_arrow
+    with StoredStream(store, object) as stored:
+        found = open_parquet(stored).schema_arrow
     fields = []
     for name in found.names if wanted is None else wanted:
         if name not in found.names:
@@ -108,13 +89,13 @@ def read_parquet(
     otherwise, or does not widen to its held type.
     """
     with StoredStream(store, object) as stored:
+        file = open_parquet(stored)
+        found = file.schema_arrow
+        count = file.metadata.num_row_groups
         with broken(stored):
-            source = pa.PythonFile(stored, mode="r")
-            file = pq.ParquetFile(source, pre_buffer=False)
-            found = file.schema_arrow
-            count = file.metadata.num_row_groups
-            if repeated := _repeated(file.metadata):
-                file = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False, read_dictionary=repeated)
+            repeated = _repeated(file.metadata)
+        if repeated:
+            file = with_dictionaries(stored, file, repeated)
         if not len(schema):
             # No file that was looked into said a column. That it is one, is seen here.
             if file.metadata.num_rows:
@@ -129,15 +110,22 @@ def read_parquet(
         if stop > count:
             raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
         groups = range(start, stop)
-        _refuse_bomb(stored.uri, file.metadata, groups, there)
+        with broken(stored):
+            _refuse_bomb(stored.uri, file.metadata, groups, there)
+            rows_left = sum(file.metadata.row_group(number).num_rows for number in groups)
         batches = _batches(file, groups, there, apart=any("." in path for path in repeated))
         nullable = all_nullable(schema)
         seen = 0
         while True:
             with broken(stored):
                 batch = next(batches, None)
+                if repeated and batch is not None:
+                    _refuse_numbers(batch.columns)
             if batch is None:
+                if rows_left:
+                    raise CorruptInput(f"{stored.uri}: not a whole Parquet file: {rows_left:,} rows are missing")
                 return
+            rows_left -= batch.num_rows
             if not batch.num_rows:
                 continue
             for table in _small(stored.uri, pa.Table.from_batches([batch])) if repeated else [_table(batch)]:
@@ -187,6 +175,19 @@ def _repeated(metadata: pq.FileMetaData) -> list[str]:
             if packed or size <= _DICTIONARY_BYTES + 4 * chunk.num_values:
                 found[chunk.path_in_schema] = None
     return list(found)
+
+
+def _refuse_numbers(columns: Iterable[pa.Array]) -> None:
+    """Raises LookupError for numbers that their dictionary does not have: of these Arrow reads what lies in memory."""
+    for column in columns:
+        if pt.is_dictionary(column.type):
+            least, most = pc.min_max(column.indices).values()
+            if least.is_valid and not 0 <= least.as_py() <= most.as_py() < len(column.dictionary):
+                raise LookupError(f"text {most} of a dictionary of {len(column.dictionary):,}")
+        elif pt.is_struct(column.type):
+            _refuse_numbers(column.flatten())
+        elif pt.is_nested(column.type):
+            _refuse_numbers([column.keys, column.items] if pt.is_map(column.type) else [column.values])
 
 
 def _small(uri: str, table: pa.Table) -> Iterator[pa.Table]:

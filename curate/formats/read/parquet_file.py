@@ -1,0 +1,94 @@
+"""Parquet files, opened so that a damaged one is an error and nothing worse: what its footer says of column chunks is
+looked at before anybody asks, and every page that is read is held against its checksum."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.errors import CorruptInput
+from curate.objects.stream import StoredStream
+
+
+@contextmanager
+def broken(stored: StoredStream) -> Iterator[None]:
+    """Turns what Arrow says of a file that it cannot read into CorruptInput with the URI."""
+    try:
+        yield
+    # Names of columns and the numbers of a dictionary are looked up: those of a damaged file are not there.
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        if stored.error is not None:
+            raise
+        raise CorruptInput(f"{stored.uri}: not a whole Parquet file: {error}") from error
+
+
+def open_parquet(stored: StoredStream, buffer_size: int = 0) -> pq.ParquetFile:
+    """Returns the file, its footer read and looked at. Reading raises for a page that is not as it was written, if it
+    was written with a checksum.
+
+    `buffer_size` is how many stored bytes of a column chunk are held at a time; 0 is all of them. Raises CorruptInput.
+    """
+    with broken(stored):
+        file = _file(stored, buffer_size=buffer_size)
+        refuse_damaged_chunks(stored, file.metadata)
+        metadata = file.metadata
+        rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+        if rows != metadata.num_rows:
+            raise ValueError(f"its row groups have {rows:,} rows, its footer says {metadata.num_rows:,}")
+    return file
+
+
+def with_dictionaries(stored: StoredStream, file: pq.ParquetFile, paths: Sequence[str]) -> pq.ParquetFile:
+    """Returns the same file, the columns of these paths read as dictionaries."""
+    with broken(stored):
+        return _file(stored, metadata=file.metadata, read_dictionary=list(paths))
+
+
+def _file(stored: StoredStream, **how: object) -> pq.ParquetFile:
+    source = pa.PythonFile(stored, mode="r")
+    return pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True, **how)
+
+
+def refuse_damaged_chunks(stored: StoredStream, metadata: pq.FileMetaData) -> None:
+    """Raises OSError for metadata of a column chunk that contradicts itself.
+
+    Asked for such a chunk, `RowGroupMetaData.column` ends the process (Arrow 26), and so do statistics for filters.
+    Reading with prefetch asks for all chunks before it reads the first byte, and has errors: so it is begun here.
+    """
+    if not metadata.num_row_groups:
+        return
+    unread = pa.PythonFile(_Unread(stored.seek(0, io.SEEK_END)), mode="r")
+    with suppress(_Asked):
+        next(pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).iter_batches(1, use_threads=False), None)
+
+
+class _Asked(Exception):
+    """Bytes were asked for."""
+
+
+class _Unread(io.RawIOBase):
+    """A file of `size` bytes that can only be opened."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:  # noqa: ARG002
+        raise _Asked
