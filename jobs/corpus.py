@@ -1,8 +1,8 @@
 """From pages to training shards: `python jobs/corpus.py --input 'gs://b/pages/*.jsonl.gz' --output gs://b/train
 --work gs://b/train-work --shards 64`.
 
-Keeps the texts that `jobs/quality.py` and `jobs/langid.py` keep, drops exact and near duplicates, and writes the rest
-in random order.
+Keeps the texts that `jobs/quality.py` and `jobs/langid.py` keep, drops exact copies, and texts that are nearly one that
+is kept, and writes the rest in random order.
 
     read -> quality rules -> language -> checkpoint <work>/filtered
          -> dedup_exact              -> checkpoint <work>/exact

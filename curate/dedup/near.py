@@ -156,10 +156,10 @@ class NearDedup:
         return found
 
     def unlisted(self, batch: pa.Table) -> int:
-        """Returns how many rows have a value that is not in the priority list."""
+        """Returns how many rows come last, since their value is not in the priority list."""
         if self.priority is None:
             return 0
-        return int((_places("priority", self.priority, self.priority_values, batch[self.priority]) < 0).sum())
+        return int((self.classes(batch) > len(self.priority_values)).sum())
 
     def identity(self) -> Any:
         """Returns what decides which rows are duplicates, as JSON values."""
