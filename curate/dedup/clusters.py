@@ -90,7 +90,8 @@ class Members(InOneGo):
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        return (Order((SortKey(CLUSTER), SortKey(CLASS), SortKey(ROW_ID))),)
+        keys = (CLUSTER, CLASS, ROW_ID) if self.near.ordered else (CLUSTER, ROW_ID)
+        return (Order(tuple(map(SortKey, keys))),)
 
     def identity(self) -> Any:
         return ["members", self.near.identity()]
