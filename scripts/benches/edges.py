@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import curate
 from curate.dedup.alike import edges_schema
 from curate.dedup.choice import Choice
 from curate.dedup.clusters import Clusters, Members
-from curate.dedup.near import COMPONENT, VERIFIED, NearDedup
+from curate.dedup.near import COMPONENT, DROPS, VERIFIED, NearDedup
 from curate.exchange.row_ids import ROW_BITS
 from curate.plan.nodes import Exchanged
 from curate.units import GIB, format_bytes
@@ -144,14 +144,14 @@ def check(drop: str, made: Graph, marks: Path) -> None:
     expect("rows that are dropped for one that they are not like", int(unlike.sum()), 0)
 
 
-def measure_edges(report: Report, scratch: Path, edges: int) -> None:
-    """Measures both ways to drop rows."""
+def measure_edges(report: Report, scratch: Path, edges: int, drops: Sequence[str] = DROPS) -> None:
+    """Measures these ways to drop rows."""
     made = graph(edges)
     click.echo(
         f"{len(made.u):,} edges between {made.rows:,} rows: a chain of {int(edges * CHAIN):,}, a component of "
         f"{int(edges * COMPONENT_ROWS):,}, {made.components - 2:,} cliques of {CLIQUE}; {os.cpu_count()} CPUs"
     )
-    for drop in (VERIFIED, COMPONENT):
+    for drop in drops:
         near = NearDedup("text", "id", drop=drop)
         source = edge_files(scratch / f"edges-{drop}-{len(made.u)}", drop, made)
         plan = curate.read_parquet(source)
