@@ -6,10 +6,12 @@ Published sets of rules, each in the module that measures what it is about, are 
 - `gopher-repetition`: the same, table A1: `curate/texts/repetition`
 - `c4`: Raffel et al. 2020, section 2.2: `curate/texts/c4`
 - `fineweb`: Penedo et al. 2024, section 3.4: `curate/texts/fineweb`
+- `dolma`: Soldaini et al. 2024, as Dolma v1.5 and v1.6 were made: `curate/texts/dolma`; where its thresholds are those
+  of Gopher, so are its parameters
 
-A row is dropped for the first rule that it fails, and the summary counts rows by rule. C4's rules for lines also change
-the text, for the sets after it, too. FineWeb itself is made with `--rules gopher-repetition,gopher,c4,fineweb
---no-ended-lines --words spacy`.
+A row is dropped for the first rule that it fails, and the summary counts rows by rule. C4's and Dolma's rules for lines
+also change the text, for the sets after them, too. FineWeb itself is made with `--rules
+gopher-repetition,gopher,c4,fineweb --no-ended-lines --words spacy`.
 
 With `--annotate` nothing is dropped and no text is changed: what was measured is written as columns, with the reason
 for which a row would have been dropped, so that thresholds can be chosen from `curate report`.
@@ -29,13 +31,13 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import param
 from curate.job.shapes import TextJob
-from curate.texts import c4, fineweb, gopher, repetition
+from curate.texts import c4, dolma, fineweb, gopher, repetition
 from curate.texts.pieces import Array, lengths
 from curate.texts.rules import Measures, Rule, first_failed
-from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
+from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, by_whitespace, splitter
 
-GOPHER, REPETITION, C4, FINEWEB = "gopher", "gopher-repetition", "c4", "fineweb"
-SETS = (GOPHER, REPETITION, C4, FINEWEB)
+GOPHER, REPETITION, C4, FINEWEB, DOLMA = "gopher", "gopher-repetition", "c4", "fineweb", "dolma"
+SETS = (GOPHER, REPETITION, C4, FINEWEB, DOLMA)
 SHARES = (
     "max_bullet_lines",
     "max_ellipsis_lines",
@@ -47,7 +49,9 @@ SHARES = (
     "min_ended_lines",
     "max_short_lines",
     "max_duplicate_line_chars",
+    "max_recurring_lines",
 )
+PERSONAL = "dolma: too much personal data"
 REASON = "quality_reason"
 """The column that says for what a row would be dropped; null: it would be kept."""
 
@@ -77,6 +81,12 @@ class _Batch:
         if self._words is None:
             self._words = self.split.words(self.texts)
         return self._words
+
+    def left(self, texts: pa.Array, kept: Array) -> _Batch:
+        """Returns those of the `texts` that are kept, which a set of rules made of these."""
+        if kept.all() and texts is self.texts:
+            return self
+        return _Batch(texts.filter(pa.array(kept)), self.split)
 
 
 class Quality(TextJob):
@@ -121,6 +131,16 @@ class Quality(TextJob):
     short_line_chars: int = param(30, help="fineweb: maximum characters of a short line")
     max_duplicate_line_chars: float = param(0.01, help="fineweb: maximum share of characters in repeated lines")
     max_breaks: float = param(0.3, help="fineweb: maximum ratio of line feeds to words")
+    dolma_line_words: int = param(0, help="dolma: minimum words of a line; Dolma's copy of C4 has 3")
+    phrases: list[str] = param(
+        [], help="dolma: what no text may have, in any case; Dolma's copy of C4 has {,lorem ipsum,javascript"
+    )
+    min_median_word_length: float = param(3.0, help="dolma: minimum median length of the words, in characters")
+    max_median_word_length: float = param(10.0, help="dolma: maximum median length of the words, in characters")
+    max_recurring_lines: float = param(0.3, help="dolma: maximum share of lines that occur more than once")
+    max_recurring_line_chars: float = param(0.3, help="dolma: maximum ratio of characters in such lines to all")
+    max_personal_data: int = param(5, help="dolma: maximum number of mail addresses, phone numbers and IP addresses")
+    max_repeats: int = param(99, help="dolma: maximum times that 1 to 13 words follow each other again and again")
 
     def check(self) -> None:
         """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
@@ -132,10 +152,13 @@ class Quality(TextJob):
                 raise ConfigError(f"--rules has {name} twice; name each set once")
         if not self.rules:
             raise ConfigError(f"--rules is empty, so every text would be kept; there are {known}")
-        for least, most in (("min_words", "max_words"), ("min_mean_word_length", "max_mean_word_length")):
+        for what in ("words", "mean_word_length", "median_word_length"):
+            least, most = f"min_{what}", f"max_{what}"
             if getattr(self, least) > getattr(self, most):
                 found = f"{_option(least)} {getattr(self, least):g} is above {_option(most)} {getattr(self, most):g}"
                 raise ConfigError(f"{found}, so no text would be kept")
+        if "" in self.phrases:
+            raise ConfigError("--phrases has an empty one, which all texts have, so no text would be kept")
         for name in SHARES:
             _check_share(_option(name), getattr(self, name))
         for name in ("max_top_ngram_chars", "max_repeated_ngram_chars"):
@@ -156,64 +179,71 @@ class Quality(TextJob):
     def process(self, batch: pa.Table) -> Iterator[pa.Table]:
         # By chunk: a list of words counts with 32 bits.
         for part in batch.to_batches():
-            table = pa.Table.from_batches([part])
-            yield self._annotated(table) if self.annotate else self._filtered(table)
+            yield self._walked(pa.Table.from_batches([part]))
 
-    def _filtered(self, table: pa.Table) -> pa.Table:
-        texts = table[self.text_column].combine_chunks()
+    def _walked(self, table: pa.Table) -> pa.Table:
+        """Returns a table as all sets of rules leave it: its rows, or what was measured of each."""
+        batch = _Batch(table[self.text_column].combine_chunks(), self._split)
+        rows = np.arange(len(table))
+        reasons = np.full(len(table), None, dtype=object)
+        measured: dict[str, Array] = {}
         removed: dict[str, Array] = {}
-        batch = _Batch(texts, self._split)
         for name in self.rules:
             judged = self._judged(name, batch)
-            failed = first_failed(judged.rules, judged.measured, len(table))
-            for number, rule in enumerate(judged.rules):
-                if (failing := failed == number).any():
-                    self.drop(table.filter(pa.array(failing)), rule.reason)
-            kept = failed < 0
+            failed = first_failed(judged.rules, judged.measured, len(rows))
+            new = (failed >= 0) & (reasons[rows] == None)  # noqa: E711
+            reasons[rows[new]] = [judged.rules[number].reason for number in failed[new]]
+            # What is annotated stays, and is measured by all sets.
+            kept = (failed < 0) | self.annotate
+            measured |= judged.measured
             removed = {reason: counts[kept] for reason, counts in {**removed, **judged.removed}.items()}
-            if kept.all() and judged.texts is batch.texts:
-                continue
-            table = table.filter(pa.array(kept))
-            batch = _Batch(judged.texts.filter(pa.array(kept)), self._split)
+            rows, batch = rows[kept], batch.left(judged.texts, kept)
+        if self.annotate:
+            return self._annotated(table, measured, reasons)
+        for reason in dict.fromkeys(rule.reason for name in self.rules for rule in self._rules_of(name)):
+            if (dropped := reasons == reason).any():
+                # Of rows with personal data a number alone: samples of these, beside the output, would keep it.
+                self.drop(int(dropped.sum()) if reason == PERSONAL else table.filter(pa.array(dropped)), reason)
         for reason, counts in removed.items():
             if number := int(counts.sum()):
                 self.count(f"lines removed: {reason}", number)
-        return self._with_text(table, batch.texts)
+        return self._with_text(table.take(pa.array(rows)), batch.texts)
 
-    def _annotated(self, table: pa.Table) -> pa.Table:
-        texts = table[self.text_column].combine_chunks()
-        batch = _Batch(texts, self._split)
-        result = self._with_text(table, texts)
-        reasons = np.full(len(table), "", dtype=object)
-        for name in self.rules:
-            judged = self._judged(name, batch)
-            failed = first_failed(judged.rules, judged.measured, len(table))
-            for number, rule in enumerate(judged.rules):
-                reasons[(failed == number) & (reasons == "")] = rule.reason
-            for measure, values in judged.measured.items():
-                result = result.append_column(measure, pa.array(values))
-            if judged.texts is not batch.texts:
-                batch = _Batch(judged.texts, self._split)
-        return result.append_column(REASON, pa.array([reason or None for reason in reasons], pa.string()))
+    def _annotated(self, table: pa.Table, measured: Measures, reasons: Array) -> pa.Table:
+        result = self._with_text(table, table[self.text_column].combine_chunks())
+        for measure, values in measured.items():
+            result = result.append_column(measure, pa.array(values))
+        return result.append_column(REASON, pa.array(reasons, pa.string()))
 
     def _judged(self, name: str, batch: _Batch) -> _Judged:
         """Returns what a set of rules makes of texts."""
+        texts, rules = batch.texts, self._rules_of(name)
         if name == C4:
-            return self._c4(batch)
+            bounds = c4.Lines(self.min_line_words, self.max_word_length, self.ended_lines)
+            kept = c4.measure(texts, batch.split, bounds)
+            return _Judged(kept.measures, rules, pc.utf8_trim_whitespace(kept.lines.joined("\n")), kept.removed)
+        if name == DOLMA:
+            return self._dolma(texts, rules)
         if name == GOPHER:
-            return _Judged(gopher.measure(batch.texts, batch.words), self.gopher(), batch.texts, {})
+            return _Judged(gopher.measure(texts, batch.words), rules, texts, {})
         if name == FINEWEB:
-            measured = fineweb.measure(batch.texts, batch.words, self.short_line_chars)
-            return _Judged(measured, self.fineweb(), batch.texts, {})
-        top, repeated = map(int, self.max_top_ngram_chars), map(int, self.max_repeated_ngram_chars)
-        ngrams = repetition.measure_words(lengths(batch.texts), batch.words, [*top], [*repeated])
-        return _Judged({**repetition.measure(batch.texts), **ngrams}, self.repetition(), batch.texts, {})
+            return _Judged(fineweb.measure(texts, batch.words, self.short_line_chars), rules, texts, {})
+        ngrams = repetition.measure_words(lengths(texts), batch.words, *self._ngrams())
+        return _Judged({**repetition.measure(texts), **ngrams}, rules, texts, {})
 
-    def _c4(self, batch: _Batch) -> _Judged:
-        bounds = c4.Lines(self.min_line_words, self.max_word_length, self.ended_lines)
-        kept = c4.measure(batch.texts, batch.split, bounds)
-        left = pc.utf8_trim_whitespace(kept.lines.joined("\n"))
-        return _Judged(kept.measures, self.c4(), left, kept.removed)
+    def _dolma(self, texts: pa.Array, rules: list[Rule]) -> _Judged:
+        kept = dolma.keep_lines(texts, dolma.Lines(self.ended_lines, self.dolma_line_words))
+        phrases = dolma.phrases_in(texts, [one.lower() for one in self.phrases])
+        measured = dolma.measure(kept.texts, by_whitespace(kept.texts), *self._ngrams())
+        return _Judged({"dolma_phrases": phrases, **measured}, rules, kept.texts, kept.removed)
+
+    def _ngrams(self) -> tuple[list[int], list[int]]:
+        return [*map(int, self.max_top_ngram_chars)], [*map(int, self.max_repeated_ngram_chars)]
+
+    def _rules_of(self, name: str) -> list[Rule]:
+        """Returns the rules of the set of that name, in order."""
+        makes = {GOPHER: self.gopher, REPETITION: self.repetition, C4: self.c4, FINEWEB: self.fineweb}
+        return {**makes, DOLMA: self.dolma}[name]()
 
     def gopher(self) -> list[Rule]:
         """Returns Gopher's rules for quality, in order."""
@@ -261,6 +291,36 @@ class Quality(TextJob):
             Rule("fineweb: too many short lines", "fineweb_short_lines", most=self.max_short_lines),
             Rule("fineweb: repeated lines", "fineweb_repeated_line_chars", most=self.max_duplicate_line_chars),
             Rule("fineweb: too many line feeds", "fineweb_breaks", most=self.max_breaks),
+        ]
+
+    def dolma(self) -> list[Rule]:
+        """Returns Dolma's rules, in order."""
+        whole = [
+            Rule("dolma: unwanted phrase", "dolma_phrases", most=0),
+            Rule("dolma: too few words", "dolma_words", least=self.min_words),
+            Rule("dolma: too many words", "dolma_words", most=self.max_words),
+            Rule("dolma: words too short", "dolma_median_word_length", least=self.min_median_word_length),
+            Rule("dolma: words too long", "dolma_median_word_length", most=self.max_median_word_length),
+            Rule("dolma: too many symbols", "dolma_symbol_words", most=self.max_symbol_ratio),
+            Rule("dolma: too few words with a letter", "dolma_alpha_words", least=self.min_alpha_words),
+            Rule("dolma: too few stop words", "dolma_stop_words", least=self.min_stop_words),
+            Rule("dolma: too many bullet points", "dolma_bullet_lines", most=self.max_bullet_lines),
+            Rule("dolma: too many lines end with an ellipsis", "dolma_ellipsis_lines", most=self.max_ellipsis_lines),
+            Rule("dolma: too many recurring lines", "dolma_recurring_lines", most=self.max_recurring_lines),
+            Rule(
+                "dolma: too much text in recurring lines",
+                "dolma_recurring_line_chars",
+                most=self.max_recurring_line_chars,
+            ),
+        ]
+        for n, most in self.max_top_ngram_chars.items():
+            whole.append(Rule(f"dolma: the most frequent {n} words", f"dolma_top_{n}_gram_chars", most=most))
+        for n, most in self.max_repeated_ngram_chars.items():
+            whole.append(Rule(f"dolma: recurring {n} words", f"dolma_recurring_{n}_gram_chars", most=most))
+        return [
+            *whole,
+            Rule(PERSONAL, "dolma_personal_data", most=self.max_personal_data),
+            Rule("dolma: the same again and again", "dolma_repeats", most=self.max_repeats),
         ]
 
     def _with_text(self, table: pa.Table, text: pa.Array) -> pa.Table:

@@ -37,12 +37,17 @@ READS = r'environ(?:\.get\(|\.setdefault\(|\[)"(\w+)"|"(\w+)" in (?:os\.)?enviro
 
 PARAMETERS = """
 import importlib, json, pathlib, sys
+from curate.chain.recipe import Recipe
 from curate.job.job import Job
 sys.path.insert(0, "jobs")
 found = {}
 for path in sorted(pathlib.Path("jobs").glob("*.py")):
     values = vars(importlib.import_module(path.stem)).values()
-    (job,) = (one for one in values if isinstance(one, type) and issubclass(one, Job) and one.__module__ == path.stem)
+    (job,) = (
+        one
+        for one in values
+        if isinstance(one, type) and issubclass(one, (Job, Recipe)) and one.__module__ == path.stem
+    )
     inherited = job.__mro__[1]._params
     own = [one for name, one in job._params.items() if one != inherited.get(name)]
     found[path.stem] = {one.option: "required" if one.required else one.default for one in own}
@@ -98,7 +103,7 @@ def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.Mon
     """The job of the main page, saved as a module, passes its own tests; and all other snippets of all pages run."""
     job, *checks = blocks("python")
     others = [block for page in PAGES if page != MAIN for block in blocks("python", page)]
-    assert (len(checks), len(others)) == (3, 3)
+    assert (len(checks), len(others)) == (3, 4)
     (home / "shouting.py").write_text(job)
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +16,7 @@ from curate.driver.identity import accepted_code, refuse_other_job
 from curate.driver.options import RunArguments, RunOptions, parse_quiet, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import dry_run, run
-from curate.job.job import Job
+from curate.job.job import Job, job_origin
 from curate.job.locate import named_job
 from curate.job.settings import SIZES, TUNABLE
 from curate.keywords import option
@@ -23,7 +25,7 @@ from curate.log import quiet
 from curate.notify.receiver import parse_receiver
 from curate.observe.job import FoundJob
 from curate.stage.stage import Stage
-from curate.units import parse_bytes
+from curate.units import json_line, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +138,13 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
     parse_receiver(request.options.get("notify"))
     parse_quiet(request.options.get("no_progress_after"))
     asked = replace(request.asked, overwrite=below(request.asked.overwrite, steps))
+    digest = digest_of(steps)
     stages: dict[str, Stage] = {}
     options: dict[str, RunOptions] = {}
     problems: list[str] = []
     for step in steps:
         try:
-            stages[step.name] = _stage(step)
+            stages[step.name] = stage_of(step, {"step": step.name, "sha256": digest})
             options[step.name] = _options(step, inputs_of(step, steps), request)
             _refuse_unknown_sides(step, stages)
         except ConfigError as error:
@@ -261,8 +264,9 @@ def _refusal(one: Verdict) -> str:
     return f"step {one.name!r}: {'; '.join(one.why)}"
 
 
-def _stage(step: Step) -> Stage:
-    """Returns the job of a step as a stage. Raises ConfigError for an option that it does not take."""
+def stage_of(step: Step, chain: Mapping[str, str] | None = None) -> Stage:
+    """Returns the job of a step as a stage, whose runs record the `chain` that they are of. Raises ConfigError for an
+    option that it does not take."""
     own = {name: value for name, value in step.options.items() if name not in STEP_OPTIONS}
     for name in own:
         if name in ONE_RUN:
@@ -273,7 +277,7 @@ def _stage(step: Step) -> Stage:
                 f"its job is made already, and it has the options {', '.join(own)}; give these to the job"
                 f"{did_you_mean(next(iter(own)), STEP_OPTIONS)}"
             )
-        return step.job.spec()
+        return _in_chain(step.job, chain).spec()
     if not isinstance(step.job, str):
         raise ConfigError(f"its job is {step.job!r}, expected a job, or a name as `curate run` takes it")
     cls = named_job(step.job)
@@ -283,7 +287,32 @@ def _stage(step: Step) -> Stage:
             near = did_you_mean(name, [*known, *STEP_OPTIONS, "input", "input_from", "output"])
             raise ConfigError(f"{step.job} has no parameter {name!r}{near}; it has: {', '.join(known)}")
     sizes = {name: parse_bytes(own[name]) for name in SIZES if isinstance(own.get(name), str)}
-    return cls(**{**own, **sizes}).spec()
+    return _in_chain(cls(**{**own, **sizes}), chain).spec()
+
+
+def _in_chain(job: Job, chain: Mapping[str, str] | None) -> Job:
+    made = copy.copy(job)
+    made._chain = chain
+    return made
+
+
+def digest_of(steps: Sequence[Step]) -> str:
+    """Returns the SHA-256 of what all steps are, in order: names, jobs, options and what each reads; not of where.
+
+    >>> one = Step("good", "quality", "/out", input="/in", options={"min_words": 9})
+    >>> digest_of([one]) == digest_of([replace(one, output="/elsewhere")]) != digest_of([replace(one, options={})])
+    True
+    """
+    told = [
+        {
+            "step": one.name,
+            "job": job_origin(one.job) if isinstance(one.job, Job) else one.job,
+            "options": dict(sorted(one.options.items())),
+            "reads": one.input_from,
+        }
+        for one in steps
+    ]
+    return hashlib.sha256(json_line(told, default=str)).hexdigest()
 
 
 def _options(step: Step, inputs: Sequence[str], request: Request) -> RunOptions:

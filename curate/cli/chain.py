@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +16,14 @@ from rich.text import Text
 
 from curate.backends.make import BACKENDS
 from curate.cli.terminal import line
-from curate.errors import CurateError
-from curate.units import format_count, json_line, plain_line
+from curate.errors import ConfigError, CurateError
+from curate.units import format_bytes, format_count, format_duration, json_line, plain_line
 
 if TYPE_CHECKING:
+    from curate.chain.chain import Chain
+    from curate.chain.cost import Cost
     from curate.chain.plan import Asked, StepState, Verdict
+    from curate.chain.recipe import Part, Recipe
     from curate.chain.run import StepEnd
 
 CHAIN = ".toml"
@@ -26,10 +33,109 @@ LOOK = {"runs": "yellow", "refused": "red", "waits": "dim", "up to date": "green
 
 def chain_command(path: str) -> click.Command:
     """Returns the command that runs the chain of a file."""
+    from curate.chain.chain import Chain
 
-    @click.command(path, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+    return _command(path, _HELP, [], lambda _: Chain.read(path), costs=False)
+
+
+def recipe_command(recipe: type[Recipe]) -> click.Command:
+    """Returns the command that runs a recipe."""
+    from curate.job.arguments import parameter_option
+
+    name = recipe.__module__.rpartition(".")[2]
+    begins = recipe.begins
+    own: list[click.Option] = [
+        click.Option(
+            ["-i", "--input", "inputs"],
+            metavar="PATH",
+            multiple=True,
+            required=True,
+            help="File, directory or quoted glob, local or a URI; can be repeated.",
+        ),
+        click.Option(
+            ["-o", "--output", "output"], metavar="PATH", required=True, help="Prefix: each step writes below it."
+        ),
+        click.Option(
+            ["--from", "begin"],
+            type=click.Choice(begins),
+            default=begins[0],
+            show_default=True,
+            help="What inputs are.",
+        ),
+        click.Option(
+            ["--set", "changes"],
+            metavar="STEP.OPTION=VALUE",
+            multiple=True,
+            help="Another value for an option of a step; can be repeated.",
+        ),
+        *(parameter_option(one) for one in recipe._params.values()),
+    ]
+
+    def make(values: dict[str, Any]) -> Chain:
+        given = {key: values.pop(key) for key in ("inputs", "output", "begin", "changes")}
+        made = recipe(**{key: list(one) if isinstance(one, tuple) else one for key, one in values.items()})
+        return made.chain(given["inputs"], given["output"], begin=given["begin"], changes=given["changes"])
+
+    steps = ", ".join(f"{one.name} ({one.job})" for one in _parts_of(recipe))
+    about = f"{(recipe.__doc__ or '').strip()}\n\nSteps: {steps}.\n\n{_HELP}"
+    return _command(name, about, own, make, costs=True)
+
+
+def recipe_main(recipe: type[Recipe]) -> None:
+    """Runs the command of a recipe on the program's arguments, and ends the process."""
+    recipe_command(recipe).main(prog_name=sys.argv[0])
+
+
+def recipe_named(name: str) -> type[Recipe] | None:
+    """Returns the recipe that curate brings by that name, or that the file of that path has; None if there is none."""
+    from curate import jobs
+
+    own = name.endswith(".py")
+    path = Path(name).absolute() if own else jobs.FOLDER / f"{name}.py"
+    if ("/" in name and not own) or not is_recipe(path):
+        return None
+    # Late: other jobs are to say at once what they are.
+    from curate.chain.recipe import recipes_of
+    from curate.job.locate import imported, packaged
+
+    found = recipes_of(imported(str(path)) if own else packaged(f"{jobs.__name__}.{name}"))
+    if len(found) != 1:
+        raise ConfigError(f"{name} has {len(found)} recipes, expected one; split the file")
+    return found[0]
+
+
+def is_recipe(path: Path) -> bool:
+    """Returns whether the last class of a file is a recipe, as its text says: nothing is imported."""
+    try:
+        classes = [one for one in ast.parse(path.read_bytes()).body if isinstance(one, ast.ClassDef)]
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return bool(classes) and any("Recipe" in ast.unparse(base) for base in classes[-1].bases)
+
+
+def _parts_of(recipe: type[Recipe]) -> Sequence[Part]:
+    """Returns the steps of a recipe with its defaults, and anything for a parameter that has none."""
+    made = recipe.__new__(recipe)
+    for name, one in recipe._params.items():
+        setattr(made, name, None if one.required else one.default)
+    return list(made.parts(recipe.begins[0]))
+
+
+def _command(
+    name: str, about: str, own: Sequence[click.Option], make: Callable[[dict[str, Any]], Chain], *, costs: bool
+) -> click.Command:
+    """Returns a command that runs the chain that is made of the values of its `own` options."""
+
+    @click.command(name, help=about, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option("--step", metavar="NAME", default="", help="Run this step alone.")
-    @click.option("--dry-run", "dry", is_flag=True, help="Say what would run; run and write nothing.")
+    @click.option(
+        "--dry-run",
+        "dry",
+        is_flag=True,
+        help="Say what would run"
+        + (", and about what it will cost, from a sample" if costs else "")
+        + "; run and write nothing.",
+    )
     @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks of all steps run.")
     @click.option(
         "--part",
@@ -47,8 +153,10 @@ def chain_command(path: str) -> click.Command:
     @click.option("--no-progress-after", metavar="TIME", help="Say that there is no progress after so long.")
     @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
     def run(**values: Any) -> None:
-        sys.exit(_run(path, **values))
+        mine = {str(one.name): values.pop(str(one.name)) for one in own}
+        sys.exit(_run(name, lambda: make(mine), costs=costs, **values))
 
+    run.params = [*own, *run.params]
     return run
 
 
@@ -61,7 +169,9 @@ done. Exit codes are those of a job: that of the first step that is not complete
 
 def _run(
     path: str,
+    make: Callable[[], Chain],
     *,
+    costs: bool,
     step: str,
     dry: bool,
     backend: str | None,
@@ -76,7 +186,7 @@ def _run(
     as_json: bool,
 ) -> int:
     from curate import log
-    from curate.chain.chain import Chain
+    from curate.chain.cost import sample_cost
     from curate.chain.plan import Asked
     from curate.chain.run import Request, prepare, run_chain
     from curate.job.command import EXIT_INTERRUPTED, EXIT_OK, ask, display, exit_code, tell_error, tell_interrupted
@@ -98,10 +208,11 @@ def _run(
     request = Request(Asked(redo_stale, drop_removed, frozenset(overwrite)), step, options, tell)
     try:
         with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():
-            chain = Chain.read(path)
+            chain = make()
             with contextlib.chdir(chain.folder):
                 planned = prepare(chain.steps, request)
                 ended = None if dry else run_chain(planned, request)
+                cost = sample_cost(chain.steps) if dry and costs else None
     except CurateError as error:
         tell_error(error)
         return exit_code(error)
@@ -109,7 +220,7 @@ def _run(
         tell_interrupted(interrupt, begun=bool(ended_steps))
         return EXIT_INTERRUPTED
     if ended is None:
-        show(path, planned.states, planned.verdicts, planned.asked, as_json=as_json)
+        show(path, planned.states, planned.verdicts, planned.asked, as_json=as_json, cost=cost)
         return EXIT_OK
     if as_json:
         click.echo(json_line({"chain": path, **ended.as_dict()}))
@@ -147,13 +258,22 @@ def show_chain(path: str, *, as_json: bool) -> int:
     return 0
 
 
-def show(path: str, states: tuple[StepState, ...], found: tuple[Verdict, ...], asked: Asked, *, as_json: bool) -> None:
-    """Prints the steps of a chain, a line each, with what a run would do and what is out of date."""
+def show(
+    path: str,
+    states: tuple[StepState, ...],
+    found: tuple[Verdict, ...],
+    asked: Asked,
+    *,
+    as_json: bool,
+    cost: Cost | None = None,
+) -> None:
+    """Prints the steps of a chain, a line each, with what a run would do and what is out of date; and what it will
+    cost."""
     from curate.chain.plan import kept
 
     if as_json:
         steps = [_as_dict(one, verdict, asked) for one, verdict in zip(states, found, strict=True)]
-        click.echo(json_line({"chain": path, "steps": steps}))
+        click.echo(json_line({"chain": path, "steps": steps} | ({"cost": asdict(cost)} if cost else {})))
         return
     console = Console(highlight=False)
     fine = sum(one.action.value == "up to date" for one in found)
@@ -167,6 +287,25 @@ def show(path: str, states: tuple[StepState, ...], found: tuple[Verdict, ...], a
         line(console, text)
         for one in (*_lost(state), *kept(state, asked)):
             line(console, Text(f"{'':<{widths[0]}}  {one}"))
+    if cost is not None:
+        _show_cost(console, cost)
+
+
+def _show_cost(console: Console, cost: Cost) -> None:
+    """Prints about what a run of all steps takes, if the sample is like the rest."""
+    share = cost.sample / cost.whole if cost.whole else 1.0
+    read = f"{format_bytes(cost.sample)} of {format_bytes(cost.whole)} ({share:.2%})"
+    line(console, Text(f"\nall steps from the start, about, from {read}:"))
+    width = max(len(one.name) for one in cost.steps)
+    for one in cost.steps:
+        rows = f"{one.rows_in * cost.times:>16,.0f} rows in {one.rows_out * cost.times:>16,.0f} out"
+        took = f"{format_duration(one.seconds * cost.times):>9} of a core, {format_bytes(one.bytes_out * cost.times)}"
+        line(console, Text(f"{plain_line(one.name):<{width}}{rows}  {took}"))
+    whole = sum(one.seconds for one in cost.steps) * cost.times
+    line(
+        console,
+        Text(f"{'in all':<{width}}  {format_duration(whole)} of a core; copies that lie far apart are not seen"),
+    )
 
 
 def _as_dict(state: StepState, verdict: Verdict, asked: Asked) -> dict[str, Any]:

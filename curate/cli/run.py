@@ -1,4 +1,4 @@
-"""Runs a built-in job by its name, or the job of a file by its path. Lists the built-in jobs."""
+"""Runs a built-in job or recipe by its name, or that of a file by its path. Lists the built-in ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ast
 import click
 
 from curate import jobs
-from curate.cli.chain import CHAIN, chain_command
+from curate.cli.chain import CHAIN, chain_command, recipe_command, recipe_named
 
 
 class RunGroup(click.Group):
@@ -25,6 +25,8 @@ class RunGroup(click.Group):
             return None  # click says that there is no such option
         if cmd_name.endswith(CHAIN):
             return chain_command(cmd_name)
+        if (recipe := recipe_named(cmd_name)) is not None:
+            return recipe_command(recipe)
         from curate.job.command import command
         from curate.job.locate import named_job
 

@@ -126,6 +126,100 @@ class Exchanges(Base):
         same = exact.ExactDedup(key_columns("dedup_exact", columns), normalise, keep, priority, id_column)
         return self._then(dedup.exact(self._plan, same))
 
+    def dedup_paragraphs(
+        self,
+        column: str,
+        *,
+        id_column: str | None = None,
+        unit: str = "line",
+        normalise: str | None = None,
+        sentences: int = 3,
+        words: str = "whitespace",
+        min_unit_words: int = 0,
+        min_words: int = 50,
+    ) -> Self:
+        """Cuts out of the texts in `column` what an earlier text has, too: each `line` (to the line feed), `paragraph`
+        (to a blank line), or window of so many `sentences`. What is left keeps its separators; nothing else changes.
+
+        A row of whose text something was cut out is dropped as `nothing left`, or with fewer than `min_words` words
+        left as `too few words left`. Rows stay in order, and the first of equal parts is kept where it is. Null, and
+        texts without a part, stay.
+
+        `normalise` says what is compared: parts as they are (`exact`), or as `folded`, `ccnet` or `datatrove` have
+        them; None: paragraphs exact, as Dolma; lines as CCNet; sentences as datatrove's C4. Parts with fewer than
+        `min_unit_words` words are not compared. `words` are split, and sentences found, at `whitespace`, or by `spacy`.
+
+        With `id_column`, a write has an extra output `removed`: `id`, `start` and `end` of each span that was cut out,
+        in characters of the text as it was, `kind` (the unit), `cluster` (the same for equal parts), `kept_id` and
+        `kept_start`: where the part is kept. The text without these spans is what is left, of dropped rows, too.
+
+        The exchange moves 128-bit hashes, 44 bytes a part and the id. The rows are read twice, and the steps before run
+        twice: use `checkpoint` after slow ones. New files behind all others are taken as by `dedup_exact`.
+
+        Raises ConfigError for a column that is unknown or not text, and for invalid values.
+
+        >>> pages = curate.from_items([{"text": "One.\\nShare this"}, {"text": "Two.\\nshare this\\nThree."}])
+        >>> pages.dedup_paragraphs("text", min_words=1).take_all()
+        [{'text': 'One.\\nShare this'}, {'text': 'Two.\\nThree.'}]
+        """
+        from curate.dedup import spans
+        from curate.plan import dedup
+
+        given = (unit, normalise, sentences, words, min_unit_words, min_words, id_column)
+        return self._then(dedup.spans(self._plan, spans.SpanDedup(column, *given)))
+
+    def decontaminate(
+        self,
+        column: str,
+        sets: Mapping[str, Any],
+        columns: Sequence[str] | Mapping[str, Sequence[str]] = ("text",),
+        *,
+        prompt_columns: Sequence[str] = (),
+        id_column: str | None = None,
+        n: int = 13,
+        max_documents: int | None = 10,
+        action: str = "drop",
+        normalise: str = "datatrove",
+        words: str = "whitespace",
+        margin: int = 0,
+        min_words: int = 50,
+    ) -> Self:
+        """Finds texts in `column` that have `n` words in a row of an example of an evaluation set.
+
+        `sets` are files by the name of the set, each a `curate.Asset`: JSON lines or Parquet, whose `columns` (the same
+        for all, or by set) have texts or lists of texts. N-grams that end in `prompt_columns`, which come before them,
+        do not count. N-grams that more than `max_documents` rows have are left out of account; None: none are.
+
+        By `action`, rows are dropped as `contaminated`; or `annotate`d by two columns, `contaminated_ngrams` (how many)
+        and `contaminated_sets`; or their n-grams are `cut` out, with `margin` characters on either side, and rows with
+        fewer than `min_words` words left are dropped. `normalise` and `words` are as in `dedup_paragraphs`.
+
+        With `id_column`, a write has an extra output `contaminated`: `id`, `set`, `example` (its number in the set,
+        from 0), `ngram`, `start` and `end` of its first place in the text, and its `occurrences` there.
+
+        Rows stay in order, and null stays. They are read twice, and the steps before run twice, unless `max_documents`
+        is None. Raises ConfigError for columns that are unknown, or not text, of rows or sets; for a set of which no
+        example has `n` words; and for invalid values.
+
+        >>> import json, tempfile
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        ...     _ = file.write(json.dumps({"text": "To be, or not to be"}))
+        ...     file.flush()
+        ...     pages = curate.from_items([{"text": "He said: to be or not!"}, {"text": "To be is to do"}])
+        ...     pages.decontaminate("text", {"hamlet": curate.Asset(file.name)}, n=4).take_all()
+        [{'text': 'To be is to do'}]
+        """
+        from curate.dedup.contamination import Decontamination
+        from curate.dedup.evaluation import Compared, evaluation_sets
+        from curate.plan import dedup
+
+        compared = Compared(evaluation_sets(sets, columns, prompt_columns), n, normalise, words)
+        how = Decontamination(column, compared, action, max_documents, margin, min_words, id_column)
+        plan = dedup.decontaminated(self._plan, how)
+        # A set that is none is said before anything runs.
+        compared.index()
+        return self._then(plan)
+
     def dedup_minhash(
         self,
         column: str,

@@ -1,20 +1,21 @@
-"""Exact duplicates: rows whose columns have the same values, or the same normalised text.
+"""Exact duplicates: rows whose columns have the same values, or the same normalised text. What is compared may be less
+than a row, too: the parts of a text (see `spans`).
 
-    keys     every row becomes its digest and its place; of the rows of one shard that have a digest, one is kept on,
-             with their number: the one that would be kept
-    marks    rows of one digest come together, and one is chosen. Every shard that has others of it is told: digest, and
-             which row is kept
-    drop     the rows are read again, in order; those whose digest is marked are dropped, but the one that is kept
+    keys     every row, or part of one, becomes its digest and its place; of those of one shard that have a digest, one
+             is kept on, with their number: the one that would be kept
+    marks    those of one digest come together, and one is chosen. Every shard that has others of it is told: digest,
+             and which one is kept
+    drop     the rows are read again, in order; what has a digest that is marked is dropped, but the one that is kept
 
-What is exchanged is 36 bytes a row at most, beside its priority and its id. However often a row is there, it is one for
-each shard: no digest is too heavy for a task.
+What is exchanged is 36 bytes a row at most, 44 a part, beside its priority and its id. However often it is there, it is
+one for each shard: no digest is too heavy for a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,13 +47,74 @@ DIGEST, CHECK = "__digest", "__check"
 
 COUNT, PRIORITY, ID = "__count", "__priority", "__id"
 
-KEPT, KEPT_ID = "__kept", "__kept_id"
+START = "__start"
+"""Where in its row a part begins."""
+
+KEPT, KEPT_ID, KEPT_START = "__kept", "__kept_id", "__kept_start"
 
 
 KEEP = ("first", "last")
 
 
 Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is compared of the rows of a batch, in order: their digests, and where they are."""
+
+    digest: Words
+    check: Words
+    row: Ints
+    """The row of the batch that each is of."""
+    start: Ints | None = None
+    """Where in that row it begins; None: it is the row."""
+
+
+class Compared(Protocol):
+    """What is compared, and which of those that are equal is kept: the first or the last in input order, or that with
+    the largest priority."""
+
+    @property
+    def name(self) -> str:
+        """What the exchange is called in plans and errors."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """What the exchange is called in identities."""
+        ...
+
+    @property
+    def of_parts(self) -> bool:
+        """Whether parts of rows are compared, and have starts."""
+        ...
+
+    @property
+    def keep(self) -> str: ...
+
+    @property
+    def priority(self) -> str | None: ...
+
+    @property
+    def id_column(self) -> str | None: ...
+
+    @property
+    def needed(self) -> set[str]:
+        """The columns that are looked at."""
+        ...
+
+    def check(self, found: pa.Schema) -> None:
+        """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
+        ...
+
+    def parts(self, batch: pa.Table) -> Parts:
+        """Returns what is compared of a batch."""
+        ...
+
+    def identity(self) -> Any:
+        """Returns what decides what is kept, as JSON values."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +130,14 @@ class ExactDedup:
     """The column whose largest value is kept; among equal ones, and without values, by `keep`."""
     id_column: str | None = None
     """The column that duplicates are told by; None: they are not told."""
+
+    of_parts = False
+    method = "dedup_exact"
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans and errors."""
+        return f"dedup_exact({', '.join(map(repr, self.columns))})"
 
     @property
     def keeps_earlier(self) -> bool:
@@ -97,6 +167,10 @@ class ExactDedup:
         """Returns the digest of each row."""
         return digest_rows(self._compared(batch), self.columns)
 
+    def parts(self, batch: pa.Table) -> Parts:
+        """Returns the rows."""
+        return Parts(*self.digests(batch), np.arange(batch.num_rows))
+
     def _compared(self, batch: pa.Table) -> pa.Table:
         if not self.normalised:
             return batch
@@ -115,20 +189,25 @@ class ExactDedup:
 
 @dataclass(frozen=True, slots=True)
 class Digests(OperatorDefaults):
-    """Replaces rows by their digests and places."""
+    """Replaces rows, or their parts, by digests and places."""
 
-    same: ExactDedup
-    keeps_rows = True
+    same: Compared
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether each row becomes one."""
+        return not self.same.of_parts
 
     @property
     def name(self) -> str:
-        return f"digests({', '.join(map(repr, self.same.columns))})"
+        return self.same.name.replace(self.same.method, "digests", 1)
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:
             return None
         self.same.check(found)
         fields = [(DIGEST, pa.uint64()), (CHECK, pa.uint64()), (ROW_ID, pa.int64()), (COUNT, pa.int64())]
+        fields += [(START, pa.int64())] * self.same.of_parts
         own = {PRIORITY: self.same.priority, ID: self.same.id_column}
         return pa.schema([*fields, *((name, found.field(of).type) for name, of in own.items() if of is not None)])
 
@@ -140,31 +219,35 @@ class Digests(OperatorDefaults):
         return self.same.needed
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        del tally
         schema = self.schema(batch.schema)
-        digest, check = self.same.digests(batch)
-        columns = [digest, check, row_ids(place, batch.num_rows), np.ones(batch.num_rows, np.int64)]
+        found = self.same.parts(batch)
+        columns = [found.digest, found.check, row_ids(place, batch.num_rows)[found.row]]
+        columns.append(np.ones(len(found.row), np.int64))
         own = [batch[name] for name in (self.same.priority, self.same.id_column) if name is not None]
+        if found.start is not None:
+            tally.drop(max(0, batch.num_rows - len(found.row)), GROUPED)
+            columns.append(found.start)
+            own = [values.take(pa.array(found.row)) for values in own]
         yield pa.table([*map(pa.array, columns), *own], schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen(ExchangeDefaults):
-    """The exchange that brings rows of one digest together and chooses which of them is kept."""
+    """The exchange that brings what has one digest together and chooses which of it is kept."""
 
-    same: ExactDedup
+    same: Compared
     aligned = True
 
     @property
     def name(self) -> str:
-        return f"dedup_exact({', '.join(map(repr, self.same.columns))})"
+        return self.same.name
 
     @property
     def orders(self) -> tuple[Order, ...]:
         return (Order((SortKey(DIGEST),)),)
 
     def identity(self) -> Any:
-        return ["dedup_exact", self.same.identity()]
+        return [self.same.method, self.same.identity()]
 
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         """Returns the schema of marks."""
@@ -173,6 +256,7 @@ class Chosen(ExchangeDefaults):
         made = Digests(self.same).schema(found[0])
         assert made is not None
         fields = [(ROW_ID, pa.int64()), (DIGEST, pa.uint64()), (CHECK, pa.uint64()), (KEPT, pa.int64())]
+        fields += [(KEPT_START, pa.int64())] * self.same.of_parts
         return pa.schema([*fields, *([(KEPT_ID, made.field(ID).type)] if self.same.id_column is not None else [])])
 
     def prepare(self, side: int) -> tuple[Any, ...]:
@@ -208,6 +292,9 @@ class Chosen(ExchangeDefaults):
         columns: list[Any] = [first_places(found[order]), folded[DIGEST].to_numpy()[order]]
         columns += [folded[CHECK].to_numpy()[order], found[kept]]
         names = [ROW_ID, DIGEST, CHECK, KEPT]
+        if self.same.of_parts:
+            columns.append(folded[START].to_numpy()[kept])
+            names.append(KEPT_START)
         if self.same.id_column is not None:
             columns.append(folded[ID].take(pa.array(kept)))
             names.append(KEPT_ID)
@@ -221,8 +308,8 @@ class Chosen(ExchangeDefaults):
         """
         digest, check = table[DIGEST].to_numpy(), table[CHECK].to_numpy()
         found = table[ROW_ID].to_numpy()
-        way = found if self.same.keep == "first" else -found
-        keys: list[Any] = [way]
+        ways = [table[START].to_numpy(), found] if self.same.of_parts else [found]
+        keys: list[Any] = ways if self.same.keep == "first" else [-one for one in ways]
         if self.same.priority is not None:
             keys.append(_falling(table[PRIORITY]))
         if by_shard:
@@ -268,7 +355,7 @@ class DropCopies(OperatorDefaults):
 
     @property
     def name(self) -> str:
-        return f"dedup_exact({', '.join(map(repr, self.same.columns))})"
+        return self.same.name
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -305,10 +392,8 @@ class DropCopies(OperatorDefaults):
             yield batch
             yield from self._told(batch, None)
             return
-        digest, check = self.same.digests(batch)
-        at = _found(digest, check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
+        at = copies(self.same.parts(batch), row_ids(place, batch.num_rows), marks)
         dropped = at >= 0
-        dropped[dropped] = marks[KEPT].to_numpy()[at[dropped]] != row_ids(place, batch.num_rows)[dropped]
         tally.drop_rows(batch, dropped, DUPLICATE)
         yield rows_where(batch, ~dropped)
         # Also without rows: it tells the columns of the extra output.
@@ -328,6 +413,19 @@ def duplicates(ids: Any, clusters: Any, kept: Any, similarity: Any) -> SideTable
     """Returns a table of duplicates: id, cluster, the id of the row that is kept, and how alike they are."""
     names = ["id", "cluster", "kept_id", "similarity"]
     return SideTable(DUPLICATES, pa.table([ids, clusters, kept, similarity], names=names))
+
+
+def copies(found: Parts, own: Ints, marks: pa.Table) -> Ints:
+    """Returns for each part the mark that it is a copy by; -1: it is none, or the one that is kept. `own` are the ids
+    of the rows of the batch, `marks` those of its shard.
+    """
+    at = _found(found.digest, found.check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
+    some = np.flatnonzero(at >= 0)
+    kept = marks[KEPT].to_numpy()[at[some]] == own[found.row[some]]
+    if found.start is not None:
+        kept &= marks[KEPT_START].to_numpy()[at[some]] == found.start[some]
+    at[some[kept]] = -1
+    return at
 
 
 def _found(digest: Words, check: Words, digests: Words, checks: Words) -> Ints:

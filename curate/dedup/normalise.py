@@ -23,8 +23,7 @@ def normalised(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         texts = texts.cast(pa.string())  # Arrow has none of these functions for views
     # Lower case first: it may leave letters that compose.
     plain = pc.utf8_normalize(pc.utf8_lower(texts), form="NFC")
-    # Split behind white space at the end, texts would depend on what lies in memory behind them (Arrow 26).
-    return pc.binary_join(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(plain)), pa.scalar(" ", plain.type))
+    return _single_blanks(plain)
 
 
 def worded(texts: pa.Array) -> pa.Array:
@@ -56,3 +55,53 @@ _TO_WORDS = bytes(
     ord(chr(byte).lower()) if byte < 128 and (chr(byte).isalnum() or byte == ord("_")) else byte if byte > 127 else 32
     for byte in range(256)
 )
+
+
+# What published code compares: by name, with whose default it is.
+
+EXACT, FOLDED, CCNET, DATATROVE = "exact", "folded", "ccnet", "datatrove"
+FORMS = (EXACT, FOLDED, CCNET, DATATROVE)
+_NUMBER = r"\p{Nd}+(?:[.,،٫⎖⎗⎘]\p{Nd}+)?"
+_MARKS = (
+    r"[!/—”:％１〈&(、━\\【#%「」，】；+^\]~“《„';’{|∶´\[=\-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
+    r"\x00-\x08\x0b-\x1f\x7f-\x{9f}]"
+)
+"""What datatrove 0.10.1 takes for punctuation."""
+_CCNET_MARKS = r"[，。、„”“«»１」「《》´∶：？！（）；–—．～’…━〈〉【】％►\x00-\x1f\x7f-\x{9f}]"
+"""What CCNet takes for punctuation that is not of ASCII, and controls."""
+
+
+def in_form(texts: pa.Array, form: str) -> pa.Array:
+    """Returns texts as they are compared, by a name; nulls stay null.
+
+    - `exact`: as they are, as Dolma's deduper and C4's lines
+    - `folded`: see `normalised`, as `dedup_exact` has it
+    - `ccnet`: lower case, digits as 0, without controls and without punctuation that is not of ASCII (Wenzek et al.
+      2020, section 3.1)
+    - `datatrove`: lower case, numbers as 0, without punctuation and marks above letters, white space as single blanks:
+      `simplify_text` of datatrove 0.10.1
+
+    >>> text = pa.array(["  L'\\u00e9t\\u00e9, 1.5 \\u2014 21 \\u201cx\\u201d "])
+    >>> for form in FORMS:
+    ...     print(repr(in_form(text, form)[0].as_py()))
+    "  L'été, 1.5 — 21 “x” "
+    "l'été, 1.5 — 21 “x”"
+    "l'été, 0.0  00 x"
+    'l ete 0 0 x'
+    """
+    if form == FOLDED:
+        return normalised(texts)
+    if form == CCNET:
+        lower = pc.replace_substring_regex(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), r"\p{Nd}", "0")
+        return pc.replace_substring_regex(lower, _CCNET_MARKS, "")
+    if form == DATATROVE:
+        plain = pc.replace_substring_regex(pc.utf8_lower(texts), _NUMBER, "0")
+        plain = pc.replace_substring_regex(plain, _MARKS, " ")
+        plain = pc.utf8_normalize(_single_blanks(plain), form="NFD")
+        return pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, r"\p{Mn}", ""))
+    return texts
+
+
+def _single_blanks(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    # Split behind white space at the end, texts would depend on what lies in memory behind them (Arrow 26).
+    return pc.binary_join(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts)), pa.scalar(" ", texts.type))

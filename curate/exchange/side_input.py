@@ -22,7 +22,8 @@ for: a batch at a time."""
 class FileMarks:
     """Marks in run files, at least one, each sorted by `order`, which is by places first.
 
-    What is read of a shard is held in memory: WHOLE_BYTES, or the marks of a batch. Raises DamagedRun from `of`.
+    What is read of a shard is held in memory: WHOLE_BYTES, or the marks of a batch; or all, once all are asked for.
+    Raises DamagedRun from `of`.
     """
 
     def __init__(self, files: tuple[Object, ...], order: Order) -> None:
@@ -56,7 +57,12 @@ class FileMarks:
         if self._whole is not None:
             return self._whole.of(start, stop)
         tables = [one.read(start, stop) for one in self._ranges]
-        return self.order.sort(pa.concat_tables([self._empty(), *tables])).combine_chunks()
+        marks = pa.concat_tables([self._empty(), *tables])
+        if start > first_row_id(rank) or stop < first_row_id(rank + 1):
+            return self.order.sort(marks).combine_chunks()
+        # Who asks for all marks of a shard has room for them, and asks for them with each batch.
+        self._whole = TableMarks(marks, self.order)
+        return self._whole.of(start, stop)
 
     def _enter(self, rank: int) -> None:
         start, stop = first_row_id(rank), first_row_id(rank + 1)

@@ -124,6 +124,8 @@ class Job:
     """The environment variables that secret parameters were given as."""
     _hidden: Secrets
     """What must not be written down."""
+    _chain: Mapping[str, str] | None = None
+    """The chain that it is a step of, for the ledger."""
     _tally: ShardBooks | None
     """The books of the shard at hand; None while there can be none."""
 
@@ -434,7 +436,8 @@ def job_origin(job: Job) -> dict[str, Any]:
     parameters = {
         name: job._secret_variables[name] if one.secret else getattr(job, name) for name, one in job._params.items()
     }
-    return origin_of(type(job), parameters, {name: given[name] for name in TUNABLE if name in given})
+    origin = origin_of(type(job), parameters, {name: given[name] for name in TUNABLE if name in given})
+    return origin if job._chain is None else {**origin, "chain": dict(job._chain)}
 
 
 def _schema_text(schema: Any) -> str | None:

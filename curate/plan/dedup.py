@@ -10,9 +10,11 @@ from curate.dedup.alike import Edges, SendSets
 from curate.dedup.buckets import Buckets, Led
 from curate.dedup.choice import Choice
 from curate.dedup.clusters import Clusters, Members
+from curate.dedup.contamination import Common, Decontaminate, Decontamination
 from curate.dedup.dropped import DropNear
 from curate.dedup.exact import Chosen, DropCopies, ExactDedup
 from curate.dedup.near import NearDedup
+from curate.dedup.spans import CutCopies, SpanDedup
 from curate.exchange.kinds.base import Materialize
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.udf import UdfOperator
@@ -26,6 +28,20 @@ def exact(rows: Plan, same: ExactDedup) -> Plan:
     """Returns the rows of a plan without those that are copies of others. They are read twice."""
     rows = rereadable(rows)
     return Marked(rows, DropCopies(same), Exchanged((rows,), Chosen(same)))
+
+
+def spans(rows: Plan, same: SpanDedup) -> Plan:
+    """Returns the rows of a plan without the parts of texts that are copies of others. They are read twice."""
+    rows = rereadable(rows)
+    return Marked(rows, CutCopies(same), Exchanged((rows,), Chosen(same)))
+
+
+def decontaminated(rows: Plan, how: Decontamination) -> Plan:
+    """Returns the rows of a plan without what evaluation sets have. They are read twice if texts are counted."""
+    if how.max_documents is None:
+        return Apply(rows, Decontaminate(how))
+    rows = rereadable(rows)
+    return Marked(rows, Decontaminate(how), Exchanged((rows,), Common(how)))
 
 
 def near(rows: Plan, how: NearDedup) -> Plan:
@@ -48,7 +64,7 @@ def extensible(plan: Plan) -> bool:
             return isinstance(source, FileListing)
         case Apply(input, _):
             return extensible(input)
-        case Marked(input, DropCopies(same), Exchanged((compared,), Chosen())):
+        case Marked(input, DropCopies(same) | CutCopies(same), Exchanged((compared,), Chosen())):
             return same.keeps_earlier and extensible(input) and extensible(compared)
     return False
 

@@ -43,9 +43,41 @@ class Pieces:
 
     def repeated(self) -> Array:
         """Returns which pieces are equal to an earlier one of their text."""
+        return seen_before(self._codes())
+
+    def recurring(self) -> Array:
+        """Returns which pieces are equal to another one of their text."""
+        codes = self._codes()
+        return np.bincount(codes)[codes] > 1
+
+    def _codes(self) -> Array:
+        """Returns a number for each piece, equal for equal ones of one text, in order of first occurrence."""
         codes = self.text.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
         keys = pa.array(codes * max(self.texts, 1) + self.owner)
-        return seen_before(keys.dictionary_encode().indices.to_numpy())
+        found: Array = keys.dictionary_encode().indices.to_numpy()
+        return found
+
+
+def readable(texts: pa.ChunkedArray) -> tuple[pa.Array, int]:
+    """Returns texts as one array of `large_string`, null where one is not UTF-8, and how many of these there are.
+
+    >>> readable(pa.chunked_array([pa.array([b"a", b"\\xff"]).view(pa.string())]))[1]
+    1
+    """
+    plain = texts.cast(pa.large_string()).combine_chunks()
+    try:
+        plain.validate(full=True)
+        return plain, 0
+    except pa.ArrowInvalid:
+        bad = [not _is_text(one) for one in plain.view(pa.large_binary()).to_pylist()]
+        return pc.if_else(pa.array(bad), pa.scalar(None, pa.large_string()), plain), sum(bad)
+
+
+def _is_text(data: bytes | None) -> bool:
+    try:
+        return data is None or data.decode() is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def per_text(owner: Array, texts: int, amount: Array | None = None) -> Array:

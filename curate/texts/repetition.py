@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.texts.pieces import Array, Pieces, lengths, ratio, seen_before, split
+from curate.texts.pieces import Array, Pieces, lengths, per_text, ratio, seen_before, split
 from curate.texts.words import Words
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -48,7 +48,7 @@ def _repeated(what: str, pieces: Pieces, chars: Array) -> dict[str, Array]:
 def measure_words(chars: Array, words: Words, top: Sequence[int], repeated: Sequence[int]) -> dict[str, Array]:
     """Returns the shares of `chars` that n-grams of words take: for each n in `top` the most frequent one, for each n
     in `repeated` all that were there before."""
-    found = _NGrams(words)
+    found = NGrams(words)
     return {
         **{f"top_{n}_gram_chars": ratio(found.top(n), chars) for n in top},
         **{f"repeated_{n}_gram_chars": ratio(found.repeated(n), chars) for n in repeated},
@@ -72,7 +72,7 @@ def _polynomials(words: pa.Array) -> tuple[Array, Array]:
     return sums[offsets[1:] - offsets[0]] - sums[offsets[:-1] - offsets[0]], powers[sizes]
 
 
-class _NGrams:
+class NGrams:
     """The n-grams of the words of texts."""
 
     def __init__(self, words: Words) -> None:
@@ -96,8 +96,8 @@ class _NGrams:
                 value = value * _ODD + _MIX
         return starts, pa.array(value).dictionary_encode().indices.to_numpy().astype(np.int64)
 
-    def top(self, n: int) -> Array:
-        """Returns for each text the characters of its most frequent n-gram, blanks between its words included, times
+    def top(self, n: int, *, blanks: bool = True) -> Array:
+        """Returns for each text the characters of its most frequent n-gram, `blanks` between its words included, times
         its occurrences; 0 for a text of fewer words."""
         starts, code = self._codes(n, blank=True)
         found = np.zeros(self._words.texts, dtype=np.int64)
@@ -111,9 +111,18 @@ class _NGrams:
         most = np.maximum.reduceat(count, begin)
         best = np.flatnonzero(count == np.repeat(most, np.diff(np.append(begin, len(owner)))))
         best = best[np.concatenate([[True], owner[best][1:] != owner[best][:-1]])]
-        chars = self._chars[first[best] + n] - self._chars[first[best]] + n - 1
+        chars = self._chars[first[best] + n] - self._chars[first[best]] + (n - 1 if blanks else 0)
         found[owner[best]] = chars * count[best]
         return found
+
+    def recurring(self, n: int) -> tuple[Array, Array]:
+        """Returns for each text the characters of n-grams that occur more than once, and those of all n-grams; each
+        occurrence counts, those that overlap others, too."""
+        starts, code = self._codes(n, blank=True)
+        chars = self._chars[starts + n] - self._chars[starts]
+        owner = self._words.owner[starts]
+        recurs = np.bincount(code)[code] > 1 if len(code) else np.zeros(0, dtype=bool)
+        return per_text(owner, self._words.texts, chars * recurs), per_text(owner, self._words.texts, chars)
 
     def repeated(self, n: int) -> Array:
         """Returns for each text the characters of n-grams that are equal to an earlier one, from left to right, where

@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from datatrove.data import Document  # type: ignore[import-not-found, unused-ignore]
 from datatrove.pipeline.filters import (  # type: ignore[import-not-found, unused-ignore]
@@ -27,18 +24,14 @@ from datatrove.pipeline.filters import (  # type: ignore[import-not-found, unuse
 from datatrove.pipeline.formatters import PIIFormatter  # type: ignore[import-not-found, unused-ignore]
 from loguru import logger  # type: ignore[import-not-found, unused-ignore]
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from texts import Writer, made  # type: ignore[import-not-found, unused-ignore]
-
-from curate.jobs.quality import REASON, Quality
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from comparisons.common import MAX_WORDS, TIMED, agreement, left, measured, near, reasons, same_text, seconds
+from comparisons.datatrove_dedup import decontamination, sentences  # type: ignore[import-not-found, unused-ignore]
+from comparisons.texts import Writer, made
+from curate.jobs.quality import Quality
 from curate.texts.pii import EMAIL, IP, find, replaced
-from curate.texts.rules import Rule
 
-EXAMPLES = 3
-NEAR = 0.05
-BATCH = 1_000
-TIMED = 2_000
-
+LEFT = "c4: the text that is left"
 GOPHER: dict[str, Any] = dict.fromkeys(
     (
         "min_doc_words",
@@ -63,8 +56,6 @@ FINEWEB: dict[str, Any] = {
     "char_duplicates_ratio": 1.0,
     "new_line_ratio": float("inf"),
 }
-MAX_WORDS = 500
-"""Instead of 100,000, so that texts are small."""
 
 
 def alone() -> dict[str, tuple[Any, set[str]]]:
@@ -126,7 +117,7 @@ def decided(texts: list[str]) -> dict[str, list[Any]]:
     it splits a text into words once if that is asked for again at once."""
     filters = alone()
     found: dict[str, list[Any]] = {reason: [] for reason in filters}
-    left: list[Any] = []
+    rest: list[Any] = []
     for text in texts:
         answers: dict[int, Any] = {}
         for reason, (one, words) in filters.items():
@@ -134,10 +125,10 @@ def decided(texts: list[str]) -> dict[str, list[Any]]:
                 document = Document(text=text, id="")
                 answers[id(one)] = one.filter(document)
                 if isinstance(one, C4QualityFilter):
-                    left.append(document.text if answers[id(one)] is True else None)
+                    rest.append(document.text if answers[id(one)] is True else None)
             answer = answers[id(one)]
             found[reason].append(isinstance(answer, tuple) and answer[1] in words)
-    found["c4: the text that is left"] = left
+    found[LEFT] = rest
     return found
 
 
@@ -147,67 +138,27 @@ def compared(texts: list[str]) -> list[dict[str, Any]]:
     job = Quality(
         rules=["gopher-repetition", "gopher", "fineweb", "c4"], words="spacy", annotate=True, max_words=MAX_WORDS
     )
-    job.setup()
-    table = pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())})
-    ours = pa.concat_tables(
-        [part for start in range(0, len(texts), BATCH) for part in job.process(table[start : start + BATCH])]
+    ours = measured(job, texts)
+    # Of C4 the first rule that is failed decides, in both.
+    first = reasons(Quality(rules=["c4"], words="spacy", annotate=True), texts)
+    c4 = {rule.reason for rule in job.c4()}
+    hashes = next(one for one in job.gopher() if one.measure == "gopher_hash_signs").fails(
+        {"gopher_hash_signs": ours["gopher_hash_signs"].to_numpy()}
     )
-    rules: list[Rule] = [*job.repetition(), *job.gopher(), *job.fineweb(), *job.c4()]
     found = []
-    c4 = set(job_reasons(job.c4()))
-    first = c4_reasons(texts)
-    for rule in rules:
+    for rule in (*job.repetition(), *job.gopher(), *job.fineweb(), *job.c4()):
         if rule.reason not in theirs:
             continue
         value = ours[rule.measure].to_numpy(zero_copy_only=False).astype(float)
-        # Of C4 the first rule that is failed decides, in both.
-        drops = (
-            np.asarray([one == rule.reason for one in first])
-            if rule.reason in c4
-            else rule.fails({rule.measure: value})
-        )
-        bound = rule.least if rule.least is not None else rule.most
-        near = np.abs(value - bound) <= max(NEAR * bound, 1 if rule.reason in c4 or "stop" in rule.reason else 0)
-        found.append(agreement(rule.reason, texts, drops.tolist(), theirs[rule.reason], int(near.sum())))
-    kept = Quality(rules=["c4"], words="spacy")
-    kept.setup()
-    left = {row["id"]: row["text"] for part in _batches(kept, table) for row in part.to_pylist()}
-    mine = [left.get(number) for number in range(len(texts))]
-    same = agreement("c4: the text that is left", texts, mine, theirs["c4: the text that is left"], 0)
-    same |= {"kept": sum(one is not None for one in mine), "dropped": sum(one is None for one in mine)}
-    return [*found, same]
-
-
-def job_reasons(rules: Iterable[Rule]) -> list[str]:
-    return [rule.reason for rule in rules]
-
-
-def c4_reasons(texts: list[str]) -> list[str | None]:
-    """Returns for what C4's set alone drops each text."""
-    job = Quality(rules=["c4"], words="spacy", annotate=True)
-    job.setup()
-    table = pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())})
-    return [reason for part in _batches(job, table) for reason in part[REASON].to_pylist()]
-
-
-def _batches(job: Quality, table: pa.Table) -> Iterable[pa.Table]:
-    job.drop = lambda *_: None  # type: ignore[method-assign]
-    job.count = lambda *_: None  # type: ignore[method-assign]
-    for start in range(0, len(table), BATCH):
-        yield from job.process(table[start : start + BATCH])
-
-
-def agreement(reason: str, texts: list[str], ours: list[Any], theirs: list[Any], near: int) -> dict[str, Any]:
-    differing = [text for text, one, other in zip(texts, ours, theirs, strict=True) if one != other]
-    return {
-        "rule": reason,
-        "texts": len(texts),
-        "kept": sum(not one for one in theirs),
-        "dropped": sum(bool(one) for one in theirs),
-        "near": near,
-        "agree": len(texts) - len(differing),
-        "examples": differing[:EXAMPLES],
-    }
+        drops = [one == rule.reason for one in first]
+        if rule.reason not in c4:
+            fails = rule.fails({rule.measure: value})
+            # Hash signs and ellipses have one parameter there, and hash signs are looked at first.
+            drops = (fails & ~hashes if rule.measure == "gopher_ellipses" else fails).tolist()
+        close = near(rule, value, least=1 if rule.reason in c4 or "stop" in rule.reason else 0)
+        found.append(agreement(rule.reason, texts, drops, theirs[rule.reason], close))
+    mine = left(Quality(rules=["c4"], words="spacy"), texts)
+    return [*found, same_text(LEFT, texts, mine, theirs[LEFT])]
 
 
 def addresses(count: int, seed: int) -> list[dict[str, Any]]:
@@ -223,7 +174,7 @@ def addresses(count: int, seed: int) -> list[dict[str, Any]]:
         mine = [replaced(text, find(text, [kind]), "[{}]".format) for text in texts]
         other = [theirs.format(text) for text in texts]
         same = agreement(f"pii: {kind}", texts, mine, other, 0)
-        kept = sum(text == left for text, left in zip(texts, other, strict=True))
+        kept = sum(text == one for text, one in zip(texts, other, strict=True))
         found.append(same | {"kept": kept, "dropped": count - kept})
     return found
 
@@ -240,20 +191,23 @@ def rates(texts: list[str]) -> list[dict[str, Any]]:
     found = []
     half = len(texts) // 2
     for name, make in filters.items():
-        job, theirs = Quality(rules=[name], words="spacy"), make()
+        job, theirs = Quality(rules=[name], words="spacy", annotate=True), make()
         job.setup()
-        seconds = {"curate": 0.0, "datatrove": 0.0}
+        taken = {}
         for part in (texts[:half], texts[half:]):
-            table = pa.table({"id": pa.array(range(len(part))), "text": pa.array(part, pa.string())})
+            taken["curate"] = seconds(job, part)
             before = time.process_time()
-            for _ in _batches(job, table):
-                pass
-            between = time.process_time()
             for text in part:
                 theirs.filter(Document(text=text, id=""))
-            seconds = {"curate": between - before, "datatrove": time.process_time() - between}
-        found.append({"set": name, **{who: half / taken for who, taken in seconds.items()}})
+            taken["datatrove"] = time.process_time() - before
+        found.append({"set": name, **{who: half / one for who, one in taken.items()}})
     return found
+
+
+def prose(seed: int) -> list[str]:
+    """Returns texts that most rules keep: of others datatrove leaves out what is behind the first rule that fails."""
+    writer = Writer(seed)
+    return [writer.prose(writer.random.randint(60, 400), 8) for _ in range(TIMED)]
 
 
 def main() -> None:
@@ -261,11 +215,12 @@ def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     texts = list(made(count, seed))
     title = f"{count:,} made-up texts"
-    rules = {title: compared(texts) + addresses(count, seed)}
+    company = decontamination(count, seed, agreement) + sentences(count, seed, agreement)
+    rules = {title: compared(texts) + addresses(count, seed) + company}
     for path in sys.argv[3:]:
         real = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
         rules[f"{len(real):,} texts of {Path(path).name}"] = compared(real)
-    sys.stdout.write(json.dumps({"made": title, "rules": rules, "rates": rates(texts[:TIMED])}))
+    sys.stdout.write(json.dumps({"made": title, "rules": rules, "rates": rates(prose(seed))}))
 
 
 if __name__ == "__main__":

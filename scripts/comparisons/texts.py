@@ -7,7 +7,7 @@ for half of the texts. What is measured in the end may be a little off, as words
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 STOP_WORDS = ["the", "be", "to", "of", "and", "that", "have", "with"]
 Make = Callable[["Writer", float], str]
@@ -141,13 +141,15 @@ def _repeated(separator: str, share: float, *, by_chars: bool) -> Make:
 def _phrase(size: int, share: float, *, counted_once: bool) -> Make:
     def make(writer: Writer, ratio: float) -> str:
         phrase = " ".join(writer.random.choices(writer.vocabulary, k=size))
-        words = writer.prose(writer.random.randint(150, 300)).split()
-        chars = len(" ".join(words))
-        # `count` phrases of `chars` characters make up the wanted share of the whole; the first may not count.
-        wanted = min(share * ratio, 0.8)
-        count = max(2, round(wanted * chars / (len(phrase) * (1 - wanted))) + counted_once)
+        count = writer.random.randint(3, 6)
+        # All phrases, but for the first where it does not count, are to be the wanted share of the whole.
+        chars = len(phrase) * (count - counted_once) / min(share * ratio, 0.8) - (len(phrase) + 1) * count
+        words: list[str] = []
+        while chars > 0:
+            words.append(writer.random.choice(writer.vocabulary))
+            chars -= len(words[-1]) + 1
         for _ in range(count):
-            words.insert(writer.random.randrange(len(words)), phrase)
+            words.insert(writer.random.randint(0, len(words)), phrase)
         return " ".join(words)
 
     return make
@@ -202,9 +204,9 @@ def _ended_lines(writer: Writer, ratio: float) -> str:
     return _mixed(
         writer,
         0.12 * ratio,
-        writer.random.randint(25, 90),
-        lambda _: writer.sentence(),
-        lambda _: " ".join(writer.words(9)),
+        writer.random.randint(150, 250),
+        lambda _: writer.word() + ".",
+        lambda _: " ".join(writer.words(2)),
     )
 
 
@@ -227,7 +229,7 @@ MAKES: dict[str, Make] = {
         writer, 0.9 * ratio + (ratio > 1) / 60, 60, lambda _: "- " + writer.sentence(), lambda _: writer.sentence()
     ),
     "unfinished": lambda writer, ratio: _mixed(
-        writer, 0.3 * ratio + (ratio > 1) / 60, 60, lambda _: writer.sentence() + " ...", lambda _: writer.sentence()
+        writer, 0.3 * ratio + (ratio > 1) / 120, 120, lambda _: writer.word() + " ...", lambda _: writer.sentence(4)
     ),
     "letters": _with_numbers,
     "stop_words": _stop_words,
@@ -253,13 +255,14 @@ BELOW = frozenset({"min_words", "min_mean", "letters", "stop_words", "sentences"
 """Those whose rule drops what is below the threshold."""
 
 
-def made(count: int, seed: int) -> Iterator[str]:
-    """Yields `count` texts, in turn for each rule: of eight, seven on the side that is dropped; of two, one near."""
+def made(count: int, seed: int, kinds: Mapping[str, Make] = MAKES, below: Collection[str] = BELOW) -> Iterator[str]:
+    """Yields `count` texts, in turn for each rule: of eight, seven on the side that is dropped; of two, one near. The
+    rules of the kinds in `below` drop what is below the threshold."""
     writer = Writer(seed)
-    makes = list(MAKES.items())
+    makes = list(kinds.items())
     for number in range(count):
         name, make = makes[number % len(makes)]
         turn = number // len(makes)
         off = writer.random.uniform(0, 0.05) if turn % 2 else writer.random.uniform(0.05, 0.9)
         dropped = turn % 8 < 7
-        yield make(writer, 1 - off if dropped == (name in BELOW) else 1 + off)
+        yield make(writer, 1 - off if dropped == (name in below) else 1 + off)

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from curate import jobs
+from curate.chain.recipe import recipes_of
 from curate.cli.run import listed
 from curate.job.locate import jobs_of, packaged, packaged_names
 from curate.runtime import shipping
@@ -99,14 +100,15 @@ class TestListing:
         printed = curate("jobs")
         lines = printed.out.splitlines()
         assert (printed.code, [line.split()[0] for line in lines]) == (0, packaged_names())
-        assert len(lines) == len(list((ROOT / "jobs").glob("*.py"))) == 12
+        assert len(lines) == len(list((ROOT / "jobs").glob("*.py"))) == 14
         assert [line for line in lines if len(line) > TERMINAL - 4] == []
 
     def test_what_is_listed_is_what_is_run(self) -> None:
-        """The list reads files and imports none; each file has one job, which is its last class."""
+        """The list reads files and imports none; each file has one job or one recipe, which is its last class."""
         for name, does in listed():
-            (job,) = jobs_of(packaged(f"{jobs.__name__}.{name}")).values()
-            assert (job.__doc__ or "").partition("\n")[0] == f"{does}."
+            module = packaged(f"{jobs.__name__}.{name}")
+            (one,) = [*jobs_of(module).values(), *recipes_of(module)]
+            assert (one.__doc__ or "").partition("\n")[0] == f"{does}."
 
     def test_the_help_fits_a_terminal(self, curate: Curate, monkeypatch: pytest.MonkeyPatch) -> None:
         """It lists the jobs too, and says how one of your own is named."""

@@ -40,8 +40,8 @@ DIGESTS = """
 from curate.job.definition import job_digest
 from curate.job.locate import jobs_of, packaged, packaged_names
 for name in packaged_names():
-    (job,) = jobs_of(packaged(f"curate.jobs.{name}")).values()
-    print(name, job_digest(job))
+    for job in jobs_of(packaged(f"curate.jobs.{name}")).values():
+        print(name, job_digest(job))
 """
 
 

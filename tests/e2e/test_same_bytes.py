@@ -22,6 +22,12 @@ JOBS: dict[str, tuple[str, ...]] = {
     "toxicity": ("jobs/toxicity.py",),
     "pool and sort": ("tests/e2e/jobs/pooled.py", "--ordered", "--actor-cpus", "0.1"),
     "dedup_minhash": ("jobs/dedup_minhash.py",),
+    "paragraphs": ("jobs/paragraphs.py", "--min-words", "20"),
+    "decontaminate": (
+        "jobs/decontaminate.py",
+        *("--sets", "tests/e2e/jobs/evaluation.jsonl", "--set-columns", "question,answer"),
+        *("--n", "6", "--max-documents", "2"),
+    ),
 }
 HOW = ("four parts", "local", "ray", "inline")
 PLACES = ("local", "gcs", "s3")
@@ -34,6 +40,8 @@ def cases() -> Iterator[Any]:
         for column, job in enumerate(JOBS):
             for number, place in enumerate(PLACES):
                 square = (row + column) % len(PLACES) == number and how != "inline"
+                # Ray does nothing else for these than for a deduplication.
+                square = square and not (how == "ray" and job in ("paragraphs", "decontaminate"))
                 marks = [] if square else [pytest.mark.nightly]
                 yield pytest.param(how, job, place, marks=[*marks, *([pytest.mark.ray_lane] if how == "ray" else [])])
 

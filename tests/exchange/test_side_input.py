@@ -89,6 +89,10 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     read.clear()
     assert found.of(first_row_id(2), first_row_id(3)).num_rows == 0
     assert sum(read) < 1_000
+    read.clear()
+    for _ in range(3):
+        assert found.of(first_row_id(3), first_row_id(4)).num_rows == rows
+    assert sum(read) < 2 * rows
 
 
 def test_damage_is_told(tmp_path: Path) -> None:

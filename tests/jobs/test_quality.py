@@ -73,6 +73,14 @@ THRESHOLDS = st.fixed_dictionaries(
         "short_line_chars": st.integers(0, 10),
         "max_duplicate_line_chars": st.sampled_from([0.0, 0.1, 1.0]),
         "max_breaks": st.sampled_from([0.0, 0.3, 1.0]),
+        "dolma_line_words": st.integers(0, 3),
+        "phrases": st.sampled_from([[], ["{"], ["Lorem Ipsum", "x"]]),
+        "min_median_word_length": st.sampled_from([0.0, 2.0, 2.5]),
+        "max_median_word_length": st.sampled_from([2.5, 4.0, 10.0]),
+        "max_recurring_lines": st.sampled_from([0.0, 0.3, 1.0]),
+        "max_recurring_line_chars": st.sampled_from([0.0, 0.3, 2.0]),
+        "max_personal_data": st.integers(0, 2),
+        "max_repeats": st.integers(0, 4),
     }
 )
 
@@ -131,14 +139,38 @@ CASES = {
     "fineweb: repeated lines": PROSE + "\nIt is said more than once, and it stays." * 2,
     "fineweb: too many line feeds": PROSE + "\n" * 60,
     "fineweb: no line": " \n \n",
+    "dolma: unwanted phrase": f"{PROSE} Please enable JavaScript.",
+    "dolma: too few words": "Home\nThe end of the road and that was it.",
+    "dolma: too many words": PROSE * 3,
+    "dolma: words too short": "I am to be of " * 12 + ".",
+    "dolma: words too long": "and the " + " ".join(f"incomprehensibilities{n}" for n in range(60)) + ".",
+    "dolma: too many symbols": PROSE.replace(" of ", " #of ").replace(" the ", " the… "),
+    "dolma: too few words with a letter": PROSE[:-1] + "".join(f" {n}" for n in range(1000, 1040)) + ".",
+    "dolma: too few stop words": " ".join(f"Some plain text without common words goes here {n}." for n in "abcdefghi"),
+    "dolma: too many bullet points": "\n".join(f"* {part}." for part in PROSE.split(".") if part),
+    "dolma: too many lines end with an ellipsis": f"{PROSE}\nMore of it…\nWhat came of it…",
+    "dolma: too many recurring lines": f"{PROSE}\nShort.\nShort.\nWell.",
+    "dolma: too much text in recurring lines": "\n".join([*PROSE.split(". "), "One.", "Two.", *[PROSE[:110]] * 2]),
+    "dolma: the most frequent 2 words": PROSE.replace(" of ", " in between, ").replace(" the ", " in between, "),
+    "dolma: recurring 10 words": f"{PROSE} {PROSE[:80]}.",
+    "dolma: too much personal data": PROSE + " Mail to a@b.co " * 6 + ".",
+    "dolma: the same again and again": PROSE + " haha" * 100 + " now.",
 }
-SET = {"gopher": "gopher", "repetition": "gopher-repetition", "c4": "c4", "fineweb": "fineweb"}
+SET = {"gopher": "gopher", "repetition": "gopher-repetition", "c4": "c4", "fineweb": "fineweb", "dolma": "dolma"}
+LAX: dict[str, dict[str, Any]] = {
+    "dolma: too many lines end with an ellipsis": {"ended_lines": False},
+    "dolma: too much text in recurring lines": {"ended_lines": False},
+    "dolma: too much personal data": {"max_top_ngram_chars": {}, "max_repeated_ngram_chars": {}},
+    "dolma: the same again and again": {"max_top_ngram_chars": {}, "max_repeated_ngram_chars": {}, "max_words": 200},
+}
+"""Without which an earlier rule of the set decides."""
 
 
 @pytest.mark.parametrize("reason", CASES)
 def test_each_reason_is_given_for_a_text_that_fails_that_rule(reason: str) -> None:
     """First of its set, with the published thresholds, but for 150 words at most; the book counts it once."""
-    job = Quality(max_words=150, rules=[SET[reason.split(":")[0]]])
+    parameters = {"max_words": 150, "phrases": ["javascript"], **LAX.get(reason, {})}
+    job = Quality(rules=[SET[reason.split(":")[0]]], **parameters)
     ran = run_local(job, rows(CASES[reason], PROSE))
     assert ran.rows == [{"id": "r1", "text": PROSE}]
     assert ran.summary.books.dropped == {reason: 1}
@@ -197,6 +229,12 @@ def test_the_defaults_are_the_published_values() -> None:
         "short_line_chars": 30,
         "max_duplicate_line_chars": 0.01,
         "max_breaks": 0.3,
+        "min_median_word_length": 3,
+        "max_median_word_length": 10,
+        "max_recurring_lines": 0.3,
+        "max_recurring_line_chars": 0.3,
+        "max_personal_data": 5,
+        "max_repeats": 99,
     }
 
 
@@ -250,9 +288,11 @@ def test_the_same_whatever_the_batches(size: int) -> None:
     [
         (
             {"rules": ["gofer"]},
-            "--rules gofer: there are gopher, gopher-repetition, c4 and fineweb; did you mean 'gopher'?",
+            "--rules gofer: there are gopher, gopher-repetition, c4, fineweb and dolma; did you mean 'gopher'?",
         ),
         ({"rules": []}, "--rules is empty, so every text would be kept; there are gopher, gopher-repetition"),
+        ({"phrases": ["a", ""]}, "--phrases has an empty one, which all texts have"),
+        ({"max_recurring_lines": 3.0}, "--max-recurring-lines 3 is no share"),
         ({"rules": ["c4", "c4"]}, "--rules has c4 twice; name each set once"),
         ({"words": "nltk"}, "nltk"),
         ({"max_top_ngram_chars": {"two": 0.2}}, "--max-top-ngram-chars has the key 'two'; keys are numbers of words"),

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from comparisons import clusters  # noqa: E402
+from comparisons.dolma_texts import BELOW_IN_DOLMA, DOLMA, languages  # noqa: E402
 from comparisons.texts import BELOW, MAKES, Writer, made  # noqa: E402
 
 
@@ -65,9 +66,51 @@ def test_each_kind_is_on_both_sides_of_its_threshold(name: str, reason: str) -> 
     assert min(dropped) <= 4
 
 
-def test_a_wrong_argument_is_said() -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    {
+        "min_words": "dolma: too few words",
+        "median_below": "dolma: words too short",
+        "median_above": "dolma: words too long",
+        "ellipses": "dolma: too many symbols",
+        "stop_words": "dolma: too few stop words",
+        "bullets": "dolma: too many bullet points",
+        "unfinished": "dolma: too many lines end with an ellipsis",
+        "recurring_lines": "dolma: too many recurring lines",
+        "recurring_line_chars": "dolma: too much text in recurring lines",
+        "top_3": "dolma: the most frequent 3 words",
+        "recurring_5": "dolma: recurring 5 words",
+        "recurring_10": "dolma: recurring 10 words",
+        "personal": "dolma: too much personal data",
+        "again": "dolma: the same again and again",
+    }.items(),
+)
+def test_each_kind_for_dolma_is_on_both_sides_of_its_threshold(name: str, reason: str) -> None:
+    """Not far from it, most on one side are dropped for that rule, and most on the other are kept by it."""
+    job = Quality(rules=["dolma"], annotate=True, ended_lines=False)
+    job.setup()
+    [rule] = [one for one in job.dolma() if one.reason == reason]
+    writer = Writer(1)
+    dropped = []
+    for ratio in (0.85, 1.15):
+        texts = [DOLMA[name](writer, ratio) for _ in range(20)]
+        [table] = job.process(pa.table({"id": list(range(20)), "text": texts}))
+        dropped.append(int(rule.fails({rule.measure: table[rule.measure].to_numpy()}).sum()))
+    kept, gone = dropped[::-1] if name in BELOW_IN_DOLMA else dropped
+    assert kept <= 5
+    assert gone >= 15
+
+
+def test_the_languages_are_mixed() -> None:
+    texts = languages(50, seed=1)
+    assert texts == languages(50, seed=1) != languages(50, seed=2)
+    assert len(set(texts)) == 50
+
+
+@pytest.mark.parametrize("rival", ["datatrove", "dolma"])
+def test_a_wrong_argument_is_said(rival: str) -> None:
     ran = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/compare"), "datatrove", "--count", "1"], capture_output=True, text=True
+        [sys.executable, str(ROOT / "scripts/compare"), rival, "--count", "1"], capture_output=True, text=True
     )
     assert ran.returncode == 2
     assert "Invalid value for '--count'" in ran.stderr

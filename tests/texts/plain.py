@@ -75,6 +75,76 @@ def fineweb(text: str, words: Sequence[str], short: int) -> dict[str, Any]:
     }
 
 
+def dolma_lines(job: Quality, text: str) -> tuple[str, Counter[str]]:
+    """Returns what is left of a text, and which lines are removed."""
+    left = ""
+    removed: Counter[str] = Counter()
+    for line in re.findall("[^\n]*\n|[^\n]+", text):
+        some = bool(line.strip())
+        if job.ended_lines and not line.strip().endswith((".", "?", "!", '"')):
+            removed["no end of a sentence"] += some
+        elif len(line.split()) < job.dolma_line_words:
+            removed["too few words"] += some
+        else:
+            left += line
+    return left, removed
+
+
+def dolma(job: Quality, raw: str, text: str) -> dict[str, Any]:
+    """Returns what is measured of a text, of which `text` is left."""
+    words, lines = text.split(), text.split("\n")
+    sizes = sorted(map(len, words))
+    middle = len(sizes) // 2
+    line_counts = Counter(lines)
+    found = {
+        "dolma_phrases": sum(phrase.lower() in raw.lower() for phrase in job.phrases),
+        "dolma_words": len(words),
+        "dolma_median_word_length": (sizes[middle] + sizes[(len(sizes) - 1) // 2]) / 2 if sizes else 0,
+        "dolma_symbol_words": share(sum("#" in word or "…" in word for word in words), len(words)),
+        "dolma_alpha_words": share(sum(any(map(str.isalpha, word)) for word in words), len(words)),
+        "dolma_stop_words": sum(word in STOP_WORDS for word in words),
+        "dolma_bullet_lines": share(sum(line[:1] in ("*", "-") for line in lines), len(lines)),
+        "dolma_ellipsis_lines": share(sum(line.endswith("…") for line in lines), len(lines)),
+        "dolma_recurring_lines": share(sum(line_counts[line] > 1 for line in lines), len(lines)),
+        "dolma_recurring_line_chars": share(sum(len(line) for line in lines if line_counts[line] > 1), sum(sizes)),
+    }
+    for n in map(int, [*job.max_top_ngram_chars, *job.max_repeated_ngram_chars]):
+        grams = [tuple(words[at : at + n]) for at in range(len(words) - n + 1)]
+        counts = Counter(grams)
+        chars = Counter({gram: len("".join(gram)) * count for gram, count in counts.items()})
+        if str(n) in job.max_top_ngram_chars:
+            best = chars[counts.most_common(1)[0][0]] if grams else 0
+            found[f"dolma_top_{n}_gram_chars"] = share(best, sum(sizes))
+        if str(n) in job.max_repeated_ngram_chars:
+            again = sum(chars[gram] for gram, count in counts.items() if count > 1)
+            found[f"dolma_recurring_{n}_gram_chars"] = share(again, chars.total())
+    return found | {"dolma_personal_data": personal(text), "dolma_repeats": repeats(words)}
+
+
+def personal(text: str) -> int:
+    """Counts paragraph by paragraph, with dolma's idea of each kind in the words of `re`."""
+    number = r"(?:25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)"
+    found = 0
+    for line in re.findall("[^\n]*\n|[^\n]+", text):
+        for mail in re.finditer(r"[^\s@]+@([^\s@,?!;:)(]+?)[.\s@,?!;:)(]?\s", line):
+            found += "." in mail[1]
+        found += len(re.findall(r"\s\(?\d{3}\)?[-. ]*\d{3}[-. ]?\d{4}", line))
+        found += len(re.findall(rf"(?:{number}\.){{3}}{number}", line))
+    return found
+
+
+def repeats(words: Sequence[str]) -> int:
+    """Returns how many times 1 to 13 words follow each other at most, from any word on."""
+    most = 0
+    for size in range(1, 14):
+        for start in range(len(words) - size):
+            end = start + size
+            while end < len(words) and words[end] == words[end - size]:
+                end += 1
+            most = max(most, (end - start) // size)
+    return most if most > 2 else 0
+
+
 def c4(job: Quality, text: str, sentences: Callable[[str], int]) -> tuple[dict[str, Any], str, Counter[str]]:
     """Returns what is measured, what is left of the text, and which lines are removed."""
     kept: list[str] = []
@@ -137,6 +207,10 @@ def judged(
             removed += lines if reason is None else Counter()
         elif name == "gopher":
             found = gopher(text, split(text))
+        elif name == "dolma":
+            left, lines = dolma_lines(job, text)
+            found = dolma(job, text, left)
+            removed += lines if reason is None else Counter()
         elif name == "fineweb":
             found = fineweb(text, split(text), job.short_line_chars)
         else:

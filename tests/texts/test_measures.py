@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
-from types import FrameType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError
-from curate.texts import fineweb, gopher, repetition
+from curate.texts import dolma, fineweb, gopher, repetition
 from curate.texts.pieces import lengths, seen_before, split_lines
 from curate.texts.words import MOST_CHUNKS, PlainWords, SpacyWords, by_whitespace, splitter
-from jobs.quality import Quality
+from jobs.quality import SETS, Quality
+from tests.support.lines import lines_run
 from tests.texts import plain
 
 PIECES = [
@@ -25,6 +25,8 @@ PIECES = [
     *(".", "!", "?", '"', '."', "?!", "”", ")", "(so.)", "e.g. this.", "Nice one!", 'They said "no."', "。", "।", "１"),
     *("JavaScript", "lorem Ipsum", "our Privacy Policy.", "use cookies", "terms of\nuse", "[citation needed]"),
     *("\n", "\n\n", "\n\n\n", "\r\n", "\t", "\u00a0", "\u2003", "\u2028", "\x1c", "\x85", " ", "  "),
+    *("a.b@c.d", "@c.d", "x@y", "x@y..", "a@b.c?", "555 123-4567", " (555)1234567", "1.2.3.4", "256.1.1.10.1", "?!@"),
+    *("a b c a b c a b c", "a a a a", "b"),
     *("don't", "U.S.", "1,000.5km", "a-b", "http://a.b/c?d=e", "x@y.z", "100%", "$5", "you'll"),
 ]
 TEXTS = st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from([" ", " ", " ", "", "\n"])), max_size=30).map(
@@ -64,6 +66,47 @@ def test_fineweb(texts: list[str], short: int) -> None:
     same(found, [plain.fineweb(text, text.split(), short) for text in texts])
 
 
+@given(st.lists(TEXTS, max_size=6), st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)))
+def test_dolma(texts: list[str], top: set[int], recurring: set[int]) -> None:
+    texts = [*texts, *texts]
+    job = Quality(
+        rules=["dolma"],
+        max_top_ngram_chars=dict.fromkeys(map(str, top), 1.0),
+        max_repeated_ngram_chars=dict.fromkeys(map(str, recurring), 1.0),
+    )
+    words = by_whitespace(column(texts))
+    found = {"dolma_phrases": np.zeros(len(texts)), **dolma.measure(column(texts), words, [*top], [*recurring])}
+    same(found, [plain.dolma(job, text, text) for text in texts])
+
+
+@given(st.lists(TEXTS, max_size=6), st.booleans(), st.integers(0, 3))
+def test_lines_that_dolma_keeps(texts: list[str], ended: bool, words: int) -> None:
+    """Each with its own line feed, and blank ones only if neither rule is asked for."""
+    job = Quality(rules=["dolma"], ended_lines=ended, dolma_line_words=words)
+    found = dolma.keep_lines(column(texts), dolma.Lines(ended, words))
+    for number, text in enumerate(texts):
+        left, removed = plain.dolma_lines(job, text)
+        assert found.texts[number].as_py() == left
+        assert {reason: count[number] for reason, count in found.removed.items() if count[number]} == +removed
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("a " * 100, 100),
+        ("a b " * 99 + "a", 99),
+        ("a b c d e f g h i j k l m " * 7, 7),
+        ("a b c d e f g h i j k l m n " * 7, 0),
+        ("a a b b", 0),
+        ("", 0),
+    ],
+)
+def test_what_follows_itself(text: str, times: int) -> None:
+    """Of up to 13 words, three times or more; a part of a last time is none."""
+    [found] = dolma.measure(column([text]), by_whitespace(column([text])), [], [])["dolma_repeats"]
+    assert found == times == plain.repeats(text.split())
+
+
 @given(st.lists(TEXTS, max_size=6), st.integers(0, 4), st.sampled_from([5, 11, 1000]), st.booleans())
 def test_c4(texts: list[str], words: int, longest: int, ended: bool) -> None:
     """What is measured, what is left, and what is removed for what."""
@@ -97,32 +140,20 @@ def test_hashes_of_different_words_differ() -> None:
 
 
 HOSTILE = ["a ", "a\n", "\n", " ", ".", "#", "a", "ab " * 7 + "c ", "[", "[1", "e.g. ", "a a b ", "{", "lorem ipsum.\n"]
+HOSTILE += ["a@", "a@b.", "@.", "1.", "1.1.1.1.", " 555 ", "(555)", "\u00a0", "a " * 13 + "b. ", "…"]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_rule_takes_more_than_linear_time(hostile: str) -> None:
     """Of a text twice as long at most twice as many lines of Python run; the kernels of Arrow and numpy are linear."""
-    job = Quality(rules=["gopher-repetition", "gopher", "c4", "fineweb"], annotate=True)
+    job = Quality(rules=[*SETS], phrases=["{"], annotate=True)
     job.setup()
 
-    def lines_run(size: int) -> int:
-        run = 0
-
-        def trace(_: FrameType, event: str, __: Any) -> Any:
-            nonlocal run
-            run += event == "line"
-            return trace
-
+    def run(size: int) -> int:
         table = pa.table({"id": [1], "text": column([hostile * size])})
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            list(job.process(table))
-        finally:
-            sys.settrace(before)
-        return run
+        return lines_run(lambda: list(job.process(table)))
 
-    assert lines_run(2_000) <= 2 * lines_run(1_000) + 100
+    assert run(2_000) <= 2 * run(1_000) + 100
 
 
 def test_spacy_is_asked_for_by_name() -> None:
@@ -179,7 +210,7 @@ def test_without_spacy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_measure_is_nan() -> None:
     """Not of no text, no word, no line."""
-    job = Quality(rules=["gopher-repetition", "gopher", "c4", "fineweb"], annotate=True)
+    job = Quality(rules=[*SETS], phrases=["{"], annotate=True)
     job.setup()
     texts = ["", " ", "\n", "...", "a", "\n\n\n", "x" * 100_000, "\ud7ff", "שלום", "é"]
     [table] = job.process(pa.table({"id": list(range(len(texts))), "text": column(texts)}))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import sys
-from types import FrameType
-from typing import Any
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -15,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.texts.pii import KINDS, Found, find, iban, luhn, may_have, replaced
+from tests.support.lines import lines_run
 
 YES = {
     "email": ["a@b.de", "john.doe+x@sub.example.co.uk", "o'neil@a-b.org", "x@[192.0.2.1]", "t#u@exa.mp.le"],
@@ -153,24 +152,8 @@ HOSTILE = [
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_pattern_takes_more_than_linear_time(hostile: str) -> None:
     """A text twice as long runs at most twice as many lines of Python; what each line does is bounded: see below."""
-
-    def lines_run(size: int) -> int:
-        run = 0
-
-        def trace(_: FrameType, event: str, __: Any) -> Any:
-            nonlocal run
-            run += event == "line"
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            find(hostile * size)
-        finally:
-            sys.settrace(before)
-        return run
-
-    assert lines_run(2_000) <= 2 * lines_run(1_000) + 100
+    once, twice = (lines_run(partial(find, hostile * size)) for size in (1_000, 2_000))
+    assert twice <= 2 * once + 100
 
 
 def test_patterns_repeat_within_bounds() -> None:

@@ -1,0 +1,231 @@
+"""Recipes: a chain by its name, of which every key is checked; ledgers have its digest, and a sample says the cost."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.chain.cost import sample_cost
+from curate.chain.recipe import Part, Recipe
+from curate.chain.run import digest_of
+from curate.errors import ConfigError
+from curate.job.params import param
+from jobs.dolma import Dolma
+from jobs.fineweb import FineWeb
+from tests.cli.running import Curate, curate
+from tests.job.inline import everything
+from tests.jobs.test_quality import PROSE
+
+__all__ = ["curate"]
+
+ROOT = Path(__file__).parents[2]
+KEPT = [
+    f"The people of {place} have always said that the river there is deep, and that nobody of the older ones would "
+    f"ever swim in it. {PROSE} It was told to me by a man with a boat, who had seen {place} in each of its years."
+    for place in ("Ely", "Bath", "Wells", "York", "Ripon")
+]
+ROWS = [
+    *KEPT,
+    "Too short.",
+    "Die Leute in der Stadt haben immer gewusst, dass der Fluss tief ist und dass niemand darin schwimmen will.",
+    f"{KEPT[0]}",
+    KEPT[1].replace("a man with a boat", "a man (mail a@example.com, 8.8.8.8)").replace("Bath", "Lincoln"),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with rows in two files."""
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        part = list(enumerate(ROWS))[number::2]
+        pq.write_table(
+            pa.table({"id": [f"r{k}" for k, _ in part], "text": [text for _, text in part]}),
+            tmp_path / "in" / f"{number}.parquet",
+        )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+OPTIONS = {"dolma": [], "fineweb": ["--words", "whitespace", "--set", "unique.threshold=0.95"]}
+
+
+@pytest.mark.parametrize("name", ["dolma", "fineweb"])
+def test_from_rows_to_shards(name: str, place: Path, curate: Curate) -> None:
+    """By one command, which does nothing when it is run again; each row is in one place of each step."""
+    command = ["run", name, "--input", "in", "--output", "out", "--shards", "2", "--backend", "inline", *OPTIONS[name]]
+    assert curate(*command, "--json").code == 0
+    shards = sorted(path.name for path in (place / "out" / "shards").glob("*.parquet"))
+    assert len(shards) == 2
+    rows = pa.concat_tables([pq.read_table(place / "out" / "shards" / one) for one in shards]).to_pylist()
+    texts = {row["id"]: row["text"] for row in rows}
+    assert {"r2", "r3", "r4"} <= texts.keys() <= {"r0", "r1", "r2", "r3", "r4", "r7", "r8"}
+    assert len({"r0", "r7"} & texts.keys()) == 1
+    mail, address = {"dolma": (" |||EMAIL_ADDRESS||| ", " |||IP_ADDRESS||| "), "fineweb": ("[email]", "[ip]")}[name]
+    assert f"(mail {mail}, {address})" in texts["r8"]
+    steps = orjson.loads(curate(*command, "--json").out)["steps"]
+    assert [one["summary"]["shards"]["skipped"] for one in steps] == [
+        one["summary"]["shards"]["total"] for one in steps
+    ]
+    # The output of each step is the input of the next one.
+    made = [one["summary"]["rows"]["out"] for one in steps]
+    assert [one["summary"]["rows"]["in"] for one in steps] == [len(ROWS), *made[:-1]]
+
+
+@pytest.mark.slow
+def test_its_file_is_a_program(place: Path) -> None:
+    argv = ["--input", "in", "--output", "out", "--shards", "1", "--step", "languages", "--backend", "inline"]
+    subprocess.run([sys.executable, str(ROOT / "jobs/dolma.py"), *argv], check=True, cwd=place, capture_output=True)
+    assert [path.name for path in (place / "out").iterdir()] == ["languages"]
+
+
+def test_a_recipe_of_ones_own(place: Path, curate: Curate) -> None:
+    (place / "mine.py").write_text(MINE)
+    ran = curate("run", "mine.py", "-i", "in", "-o", "out", "--least", "1", "--backend", "inline", "--json")
+    assert ran.code == 0
+    assert [one["step"] for one in orjson.loads(ran.out)["steps"]] == ["good"]
+
+
+MINE = """
+from curate.chain.recipe import Part, Recipe
+from curate.job.params import param
+
+
+class Mine(Recipe):
+    least: int = param(help="words")
+
+    def parts(self, begin):
+        yield Part("good", "quality", {"rules": ["gopher"], "min_words": self.least, "min_stop_words": 0})
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "qualty.min_words=5"], "there is no step 'qualty'; did you mean 'quality'?"),
+        (["--set", "quality.min_word=5"], "quality has no parameter 'min_word'; did you mean 'min_words'?"),
+        (["--set", "quality.min_words=many"], "min_words is 'many' (str), expected int"),
+        (
+            ["--set", "quality"],
+            "'quality' names no option of a step; write it like languages.OPTION=VALUE",
+        ),
+        (["--set", "quality.=3"], "'quality.=3' names no option"),
+        (["--from", "rovs"], "'rovs' is not 'rows'"),
+        (["--url-colum", "u"], "No such option"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_written(
+    words: list[str], message: str, place: Path, curate: Curate
+) -> None:
+    refused = curate("run", "dolma", "--input", "in", "--output", "out", "--shards", "1", *words)
+    assert refused.code == 2
+    assert message in re.sub(r"\s+", " ", refused.err)
+    assert not (place / "out").exists()
+
+
+class Short(Recipe):
+    """Keep short texts."""
+
+    begins = ("rows", "pages")
+    most: int = param(help="words")
+    name: str = param("a", help="a word")
+
+    def parts(self, begin: str) -> Iterable[Part]:
+        """Yields the steps."""
+        if begin == "pages":
+            yield Part("cut", "quality", {"rules": ["c4"]})
+        yield Part("good", "quality", {"max_words": self.most})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Short(moost=3), "Short has no parameter 'moost'; did you mean 'most'?"),
+        (lambda: Short(), "Short needs 'most': words"),
+        (lambda: Short(most="x"), "Short.most is 'x' (str), expected int"),
+        (
+            lambda: Short(most=1).chain("in", "/out", begin="page"),
+            "did you mean 'pages'?; Short begins with: rows, pages",
+        ),
+    ],
+)
+def test_parameters_are_checked(make: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make()  # type: ignore[operator]
+
+
+def test_where_it_begins_is_a_step_more() -> None:
+    chain = Short(most=9).chain("in", "/out", begin="pages", folder="/there")
+    assert [(one.name, one.input, one.input_from) for one in chain.steps] == [
+        ("cut", ("/there/in",), ()),
+        ("good", (), ("cut",)),
+    ]
+
+
+def test_the_digest_is_of_what_is_done() -> None:
+    """Of each option and of the order; not of where it is done."""
+
+    def digest(recipe: Recipe, output: str = "/out", *changes: str) -> str:
+        return digest_of(recipe.chain("in", output, changes=changes).steps)
+
+    one = digest(FineWeb(shards=2))
+    assert one == digest(FineWeb(shards=2), "/elsewhere") == digest(FineWeb(shards=2), "/out", "shards.shards=2")
+    others = [digest(FineWeb(shards=3)), digest(Dolma(shards=2)), digest(FineWeb(shards=2), "/out", "unique.bands=9")]
+    assert len({one, *others}) == 4
+
+
+@pytest.mark.usefixtures("place")
+def test_each_ledger_has_the_digest() -> None:
+    """Of steps with an exchange, too, whose stages are made of the inputs."""
+    recipe = Dolma(shards=1)
+    chain = recipe.chain("in", "out")
+    assert chain.run(backend="inline").complete
+    for step in chain.steps:
+        (run,) = (Path(step.output) / "_curate" / "runs").glob("*/run.json")
+        assert orjson.loads(run.read_bytes())["origin"]["chain"] == {
+            "step": step.name,
+            "sha256": digest_of(chain.steps),
+        }
+
+
+def test_a_dry_run_says_the_cost_and_writes_nothing(place: Path, curate: Curate) -> None:
+    (place / "mine.py").write_text(MINE)
+    before = everything(place)
+    command = ["run", "mine.py", "--input", "in", "--output", "out", "--least", "9", "--dry-run"]
+    found = orjson.loads(curate(*command, "--json").out)
+    assert [(one["step"], one["action"]) for one in found["steps"]] == [("good", "runs")]
+    cost = found["cost"]
+    assert cost["sample"] <= cost["whole"] == sum(path.stat().st_size for path in (place / "in").iterdir())
+    assert [(one["name"], one["rows_in"]) for one in cost["steps"]] == [("good", len(ROWS))]
+    shown = curate(*command).out
+    assert "all steps from the start, about, from " in shown
+    assert "of a core" in shown
+    assert everything(place) == before
+
+
+def test_the_cost_is_of_a_part_of_large_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About as much is read as was said, of files that are larger and of many that are small."""
+    monkeypatch.setattr("curate.chain.cost.SAMPLE_BYTES", 50_000)
+    for number in range(12):
+        size = 400 if number == 0 else 20
+        rows = [orjson.dumps({"id": f"{number}-{k}", "text": f"{KEPT[0]} {number} {k}"}) for k in range(size)]
+        (place / "in" / f"more{number}.jsonl").write_bytes(b"\n".join(rows))
+    for pattern, files in (("more0.jsonl", 1), ("more*.jsonl", 12)):
+        cost = sample_cost(Short(most=1000).chain(f"in/{pattern}", "out").steps)
+        assert 25_000 <= cost.sample <= 125_000 < cost.whole
+        assert cost.times == cost.whole / cost.sample
+        assert cost.steps[0].rows_in == pytest.approx((380 + 20 * files) / cost.times, rel=0.1)
+
+
+def test_a_step_that_fails_on_the_sample_says_so(place: Path) -> None:
+    (place / "in" / "0.parquet").write_bytes(b"PAR1 broken")
+    with pytest.raises(ConfigError, match="step 'good' fails on a sample of its input"):
+        sample_cost(Short(most=99).chain("in/0.parquet", "out").steps)
