@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey, take_rows
 from curate.dedup.exact import KEPT, KEPT_ID
+from curate.dedup.graph import RowBits
 from curate.dedup.near import CLASS, KEPT_SOURCE, OTHER, OTHER_CLASS, OTHER_ID, OTHER_SOURCE, SIMILARITY, NearDedup
 from curate.dedup.pairs import Ints, runs
-from curate.dedup.row_bits import RowBits
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID
 from curate.pipeline.shard_books import ShardBooks

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey, take_rows
 from curate.dedup.choice import dropped_schema
-from curate.dedup.components import Components
+from curate.dedup.graph import Components, RowBits
 from curate.dedup.near import (
     CLASS,
     ID,
@@ -30,7 +30,6 @@ from curate.dedup.near import (
     SOURCE,
     NearDedup,
 )
-from curate.dedup.row_bits import RowBits
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID
 from curate.pipeline.shard_books import ShardBooks

@@ -15,8 +15,8 @@ import curate
 from curate.dedup.alike import edges_schema
 from curate.dedup.choice import Choice
 from curate.dedup.clusters import Clusters, Members
+from curate.dedup.graph import RowBits
 from curate.dedup.near import NearDedup
-from curate.dedup.row_bits import RowBits
 from curate.exchange import chunks, ranges
 from curate.exchange.row_ids import ROW_BITS
 from curate.plan.nodes import Exchanged

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dedup import components
-from curate.dedup.components import Components, connected
+from curate.dedup import graph
+from curate.dedup.graph import Components, connected
 from curate.errors import ConfigError
 
 Edges = list[tuple[int, int]]
@@ -60,6 +60,6 @@ def test_chains_and_stars_are_one_component(part: int) -> None:
 
 def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of a row has 32 bits; what has no such limit is named."""
-    monkeypatch.setattr(components, "MOST_NODES", 9)
+    monkeypatch.setattr(graph, "MOST_NODES", 9)
     with pytest.raises(ConfigError, match=r'10 rows have near copies.* 9 at most; use drop="verified"'):
         Components(10)
