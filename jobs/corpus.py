@@ -1,8 +1,8 @@
 """From pages to training shards: `python jobs/corpus.py --input 'gs://b/pages/*.jsonl.gz' --output gs://b/train
 --work gs://b/train-work --shards 64`.
 
-Keeps the texts that `jobs/quality.py` and `jobs/langid.py` keep, drops exact and near duplicates, and writes the rest
-in random order.
+Keeps the texts that `jobs/quality.py` and `jobs/langid.py` keep, drops exact copies, and texts that are nearly one that
+is kept, and writes the rest in random order.
 
     read -> quality rules -> language -> checkpoint <work>/filtered
          -> dedup_exact              -> checkpoint <work>/exact
@@ -48,7 +48,7 @@ class Corpus(Quality):
     `language_score`. The parameters of the quality rules are those of the job `quality`.
     """
 
-    version = "1"
+    version = "2"
     work: str = param(help="output prefix for the checkpoints, separate from the output", identity=False)
     languages: list[str] = param(["en"], help="languages to keep, such as en,de")
     threshold: float = param(0.8, help="Jaccard similarity from which two texts are near duplicates, up to 1")

@@ -226,29 +226,42 @@ class Exchanges(Base):
         *,
         id_column: str,
         threshold: float = 0.8,
+        drop: str = "verified",
+        exempt: str | Mapping[str, Sequence[Any]] | None = None,
+        priority: Mapping[str, Sequence[Any]] | None = None,
+        source_column: str | None = None,
         ngram: int = 5,
         bands: int = 14,
         rows: int = 8,
         seed: int = 0,
         unit: str = "word",
     ) -> Self:
-        """Drops rows whose text in `column` is nearly that of another, as `duplicate`; the first of each cluster is
-        kept. Rows stay in order.
+        """Drops rows whose text in `column` is nearly that of another row, which is kept, as `duplicate`. Rows stay in
+        order.
 
         Texts are sets of n-grams of `ngram` words (or, by `unit`, of each `character`); case, punctuation and white
         space do not matter to words. Two texts are near duplicates if the Jaccard similarity of their sets is at least
-        `threshold`; such pairs form clusters. MinHash finds pairs, with `bands` bands of `rows` places: of pairs with a
-        similarity of s a share of 1 - (1 - s**rows)**bands is found, by default 92 % at 0.8, 98.8 % at 0.85 and 99.96 %
-        at 0.9. Their similarity is then computed exactly, so no pair below the threshold counts. `seed` decides which
-        pairs are missed.
+        `threshold`. With `drop="verified"` the first row is kept, then each that is no near duplicate of a row that is
+        kept. With `drop="component"` rows that a chain of near duplicates connects are a cluster, whatever the
+        similarity of its ends, and the first of each cluster is kept.
 
-        A write has an extra output `duplicates`: `id`, `cluster`, `kept_id`, and the `similarity` to the most similar
-        row of the cluster, of each dropped row.
+        Rows of which `exempt` holds are never dropped, and come first: the name of a boolean column, or a column and
+        its values, `{"source": ["wiki"]}`. `priority`, `{"source": ["books", "web"]}`, says which come next: rows of
+        these values, in this order, then all others. Else rows come in input order.
+
+        MinHash finds the pairs, with `bands` bands of `rows` places: of pairs with a similarity of s a share of
+        1 - (1 - s**rows)**bands is found, by default 92 % at 0.8, 98.8 % at 0.85 and 99.96 % at 0.9. Their similarity
+        is then computed exactly, so no pair below the threshold counts. `seed` decides which pairs are missed.
+
+        A write has an extra output `duplicates`: `id`, `cluster`, `kept_id`, and `similarity` of each dropped row: to
+        the most similar row that is kept, which `kept_id` is, or (component) to the most similar row of the cluster.
+        With `source_column`, which is that of `priority` unless given, it has `source` and `kept_source`.
 
         A text of fewer words than an n-gram is one n-gram. Null, and texts without a word, are kept. The rows are read
         four times, and the steps before run four times: use `checkpoint` after slow ones.
 
-        Raises ConfigError for a column that is unknown or not text, and for invalid numbers.
+        Raises ConfigError for a column that is unknown or not text, for invalid numbers, and for values that a column
+        cannot have.
 
         >>> words = "one two three four five six seven eight nine ten eleven twelve"
         >>> texts = [words, f"{words} thirteen", "something else"]
@@ -259,7 +272,12 @@ class Exchanges(Base):
         from curate.dedup import near
         from curate.plan import dedup
 
-        how = near.NearDedup(column, id_column, threshold, ngram, bands, rows, seed, unit)
+        kept, kept_values = near.column_and_values("exempt", exempt)
+        first, values = near.column_and_values("priority", priority)
+        how = near.NearDedup(
+            *(column, id_column, threshold, ngram, bands, rows, seed, unit),
+            *(drop, kept, kept_values, first, values or (), source_column or first),
+        )
         return self._then(dedup.near(self._plan, how))
 
     def distinct(

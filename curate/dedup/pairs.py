@@ -7,9 +7,13 @@ that one. So every row brings its *twin* along, a hash of three places of its si
 rows of a similarity of s have the same twin with a probability of s**3, whatever the bucket: 0.73 at 0.9, and 0.22 at
 0.6. In a large bucket each row is paired with the first of its twin, and the firsts of twins each with the one before:
 as many pairs as rows, less one, which connect all of the bucket. What is missed in one band has others to be found in.
+Where rows are dropped for the very row that is kept, each is paired with the first of its bucket, too: of a thousand
+copies all are to meet the one that stays.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +31,20 @@ _PAIRS_BITS = 12
 _PAIRS = 1 << _PAIRS_BITS
 
 
-def pairs_of_buckets(buckets: Ints, places: Ints, twins: Ints) -> tuple[Ints, Ints]:
+def pairs_of_buckets(
+    buckets: Any, places: Ints, twins: Any, classes: Any = None, *, with_first: bool = False
+) -> tuple[Ints, Ints]:
     """Returns pairs of places of rows in one bucket, the smaller first, each once, in order.
 
     `buckets` is where the rows of one bucket are beside each other; no place is in it twice. Rows may be in any order.
+    Which of them is the first goes by `classes`, then by place. `with_first`, every row of a large bucket is paired
+    with the first of all of it, too.
 
     >>> u, v = pairs_of_buckets(np.array([7, 7, 7, 9]), np.array([4, 2, 3, 5]), np.array([0, 0, 0, 0]))
     >>> list(zip(u.tolist(), v.tolist()))
     [(2, 3), (2, 4), (3, 4)]
     """
-    starts = np.flatnonzero(np.append(True, buckets[1:] != buckets[:-1]))[: len(buckets)]
-    sizes = np.diff(starts, append=len(buckets))
+    starts, sizes = runs(buckets)
     found = []
     for size in range(2, SMALL + 1):
         of_size = starts[sizes == size]
@@ -46,15 +53,27 @@ def pairs_of_buckets(buckets: Ints, places: Ints, twins: Ints) -> tuple[Ints, In
             found.append((places[of_size[:, None] + a].ravel(), places[of_size[:, None] + b].ravel()))
     large = np.repeat(sizes > SMALL, sizes)
     if large.any():
-        found.append(_of_large(np.repeat(starts, sizes)[large], places[large], twins[large]))
+        of = np.zeros(len(places), np.int32) if classes is None else classes
+        own = np.repeat(starts, sizes)[large], places[large], twins[large], of[large]
+        found.append(_of_large(*own))
+        if with_first:
+            found.append(_with_first(own[0], own[1], own[3]))
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     one, other = (np.concatenate(ends) for ends in zip(*found, strict=True))
     return distinct_pairs(np.minimum(one, other), np.maximum(one, other))
 
 
-def _of_large(buckets: Ints, places: Ints, twins: Ints) -> tuple[Ints, Ints]:
-    order = np.lexsort((places, twins, buckets))
+def _with_first(buckets: Ints, places: Ints, classes: Any) -> tuple[Ints, Ints]:
+    order = np.lexsort((places, classes, buckets))
+    places = places[order]
+    starts, sizes = runs(buckets[order])
+    others = np.delete(places, starts)
+    return np.repeat(places[starts], sizes - 1), others
+
+
+def _of_large(buckets: Ints, places: Ints, twins: Any, classes: Any) -> tuple[Ints, Ints]:
+    order = np.lexsort((places, classes, twins, buckets))
     buckets, places, twins = buckets[order], places[order], twins[order]
     new = np.append(True, buckets[1:] != buckets[:-1])
     first = new | np.append(True, twins[1:] != twins[:-1])
@@ -63,6 +82,12 @@ def _of_large(buckets: Ints, places: Ints, twins: Ints) -> tuple[Ints, Ints]:
     to[heads[1:]] = heads[:-1]
     led = ~new
     return places[to[led]], places[led]
+
+
+def runs(values: Any) -> tuple[Ints, Ints]:
+    """Returns where runs of equal values start, and how long they are."""
+    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))[: len(values)]
+    return starts, np.diff(starts, append=len(values))
 
 
 def distinct_pairs(u: Ints, v: Ints) -> tuple[Ints, Ints]:

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from curate.arrow.order import Order
+from curate.exchange.between import reads_between
 from curate.exchange.cuts import Cut, cuts
 from curate.exchange.even import SegmentRanges
 from curate.exchange.protocol import OneInput
-from curate.exchange.ranges import OutputRange, Ranges, reads_between, weights_of
+from curate.exchange.ranges import OutputRange, Ranges, weights_of
 from curate.exchange.run_file import RunFile, Segment
 from curate.storage.protocol import Object
 from curate.units import GIB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ class ExchangeDefaults:
     even = False
     keeps_rows = False
     plain = False
+    serial = False
     sorts = False
 
     @property
@@ -56,6 +57,20 @@ class ExchangeDefaults:
     def fold(self, side: int, table: pa.Table) -> pa.Table:
         del side
         return table
+
+    def scan(self, read: Callable[[], Iterator[pa.Table]], tally: ShardBooks) -> Iterator[pa.Table]:
+        raise NotImplementedError
+
+
+class InOneGo(ExchangeDefaults):
+    """An exchange of one input that is made by one task, which has a part of the rows in memory at a time."""
+
+    __slots__ = ()
+    serial = True
+
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
+        del part
+        yield from self.scan(lambda: iter(tables), tally)
 
 
 class OneInput(ExchangeDefaults):
@@ -151,6 +166,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def serial(self) -> bool:
+        """Whether there is one output, made by one task in one go: `scan` is called in place of `combine`."""
+        ...
+
+    @property
     def sorts(self) -> bool:
         """Whether `combine` puts the rows in order itself: it is given them as they lie in the run files, one after the
         other.
@@ -203,5 +223,11 @@ class Exchange(Protocol):
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         """Yields what the rows of one output become, in order. `tables` has the rows of each input, sorted. Books in
         `tally` what it drops and creates; the rows of `tables` are booked as read.
+        """
+        ...
+
+    def scan(self, read: Callable[[], Iterator[pa.Table]], tally: ShardBooks) -> Iterator[pa.Table]:
+        """Yields what the rows become that `read` yields, in order: tables of 32 MiB, about, which may part rows of one
+        key. `read` may be called again, for another pass. Books what it drops and creates in `tally`.
         """
         ...

@@ -20,9 +20,10 @@ from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
 from curate.errors import ConfigError, CurateError, DamagedRun
+from curate.exchange.between import reads_between
 from curate.exchange.by_key import by_key
 from curate.exchange.cuts import Cut, cuts, place
-from curate.exchange.even import EvenPart, SegmentRanges, by_part, count_rows, evenly
+from curate.exchange.even import EvenPart, SegmentRanges, count_rows, evenly
 from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
 from curate.exchange.skew import heaviest, refusal
@@ -61,6 +62,8 @@ class OutputRange:
     """Rows that no output gives: the last one says so in its books."""
     name: str = ""
     """What it is called; empty: by its number."""
+    parts: tuple[OutputRange, ...] = field(default=(), repr=False)
+    """What it reads one after the other, if its exchange is made in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +126,52 @@ class Ranges:
                 yield restore_types(batch, self.schema if len(self.schema) else self.given_schema)
 
     def _rows(self, piece: OutputRange, tally: ShardBooks) -> Iterator[pa.Table]:
+        if piece.parts:
+            yield from self._in_turn(piece, tally)
+            return
         sides = []
-        for side, order in enumerate(self.how.orders):
+        for side in range(len(self.how.orders)):
             own = self._tables(piece, side)
             tables = [one for one in own.tables if one.num_rows]
             if not tables:
                 sides.append(self._empty(side))
-                continue
-            rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-            if self.how.plain:
+            elif self.how.plain:
+                rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
                 yield from self._plain(rows, len(tables), own.first, tally)
             else:
-                tally.books.rows_in += rows.num_rows
-                sides.append(order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows)
+                sides.append(self._in_order(tables, side))
+                tally.books.rows_in += sides[-1].num_rows
         if not self.how.plain and not all(map(is_blank, sides)):
             part = ReducePart(piece.number, self.of, piece.skip, piece.take)
             yield from self.how.combine(sides, tally, part)
         tally.books.rows_in += piece.over
         tally.drop(piece.over, LIMIT)
+
+    def _in_order(self, tables: list[pa.Table], side: int) -> pa.Table:
+        """Returns the rows of segments as `combine` is given them."""
+        rows, order = tables[0] if len(tables) == 1 else pa.concat_tables(tables), self.how.orders[side]
+        return order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows
+
+    def _in_turn(self, piece: OutputRange, tally: ShardBooks) -> Iterator[pa.Table]:
+        """Yields what becomes of the rows of all parts, of which one is in memory at a time."""
+        passes = 0
+
+        def read() -> Iterator[pa.Table]:
+            nonlocal passes
+            passes += 1
+            first, none = passes == 1, True
+            for one in piece.parts:
+                tables = [table for table in self._tables(one, 0).tables if table.num_rows]
+                if tables:
+                    # However often they are read.
+                    tally.books.rows_in += sum(table.num_rows for table in tables) if first else 0
+                    yield self._in_order(tables, 0)
+                    none = False
+            if none:
+                yield self._empty(0)
+
+        if not is_blank(self._empty(0)):
+            yield from self.how.scan(read, tally)
 
     def _plain(self, rows: pa.Table, runs: int, first: int, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields rows in order, of which `first` of all lie before: those that are within the limit."""
@@ -251,6 +282,9 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
         made = tuple(_pieces_beside(how, indexes, [of for of, _, _ in segments]))
     elif how.by_key:
         made = tuple(_pieces_by_key(how, indexes))
+    elif how.serial:
+        parts = tuple(_pieces_by_bytes(how, indexes))
+        made = (OutputRange(0, parts[0].reads, max(one.size for one in parts), parts=parts),)
     else:
         made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
     of = [to or _first_of(runs, side_of, side) for side, to in enumerate(held)]
@@ -312,7 +346,7 @@ def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Outp
     # Keys of all sides are compared with one another: what they are called says nothing.
     names = [key.column for key in how.orders[0].keys]
     named = [replace(index, keys=index.keys.rename_columns(names)) for index in indexes]
-    target = None if how.count else target_of(total)
+    target = None if how.count else part_bytes(how, total)
     made = cuts(how.orders[0], named, target_bytes=target, count=how.count, aligned=how.aligned)
     weights = weights_of(indexes)
     for number, reads in enumerate(reads_between(named, made, how.orders[0])):
@@ -342,50 +376,14 @@ def weights_of(indexes: Sequence[Segment]) -> Any:
     return np.array([one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes])
 
 
+def part_bytes(how: Exchange, total_bytes: int) -> int:
+    """Returns the bytes in memory, about, of what a task that makes an output reads at a time."""
+    return LEAST_BYTES if how.serial else target_of(total_bytes)
+
+
 def target_of(total_bytes: int) -> int:
     """Returns the bytes in memory of an output, about, where there are as many of rows in all."""
     return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
-
-
-def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[SegmentRanges]:
-    """Yields what every part reads: whole pages, from the one that its lower cut is in to the one that its upper cut is
-    in. Where exactly these are is left to who reads the pages.
-    """
-    of = np.array([cut.segment for cut in made], dtype=np.int64)
-    rows = np.array([cut.row for cut in made], dtype=np.int64)
-    quick = _sorted_numbers(pa.concat_tables([cut.key for cut in made]), order) if made else None
-
-    def read(segment: Segment, number: int) -> tuple[Any, Any]:
-        ends = np.concatenate([[0], np.cumsum(segment.rows)]).astype(np.int64)
-        if not order.keys:
-            # It is known to the row.
-            at = np.select([of > number, of == number], [ends[-1], rows], 0)
-            return np.append(0, at), np.append(at, ends[-1])
-        keys = _sorted_numbers(segment.keys, order) if quick is not None else None
-        # The page that a cut is in; before the first one there is nothing on its left.
-        if quick is not None and keys is not None:
-            left, right = (np.searchsorted(keys, quick, side=side) for side in ("left", "right"))
-            pages = np.where(number < of, right, left) - 1
-        else:
-            found = [order.position(segment.keys, cut.key, number < cut.segment) for cut in made]
-            pages = np.array(found, dtype=np.int64) - 1
-        starts = np.concatenate([[0], ends[np.maximum(pages, 0)]])
-        stops = np.concatenate([ends[pages + 1], ends[-1:]])
-        own = np.flatnonzero((of == number) & (rows > 0))
-        stops[own] = starts[own + 1] = rows[own]
-        return starts, stops
-
-    return by_part(len(made) + 1, (read(one, number) for number, one in enumerate(segments)))
-
-
-def _sorted_numbers(keys: pa.Table, order: Order) -> Any:
-    """Returns ascending keys as an array, if that is how they are compared; else None."""
-    if len(order.keys) != 1 or order.keys[0].descending:
-        return None
-    column = keys.column(0)
-    if not pa.types.is_integer(column.type) or column.null_count:
-        return None
-    return column.to_numpy()
 
 
 def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[OutputRange]:

@@ -14,7 +14,7 @@ from typing import cast
 
 from curate.exchange.merge import merge_source
 from curate.exchange.protocol import Exchange
-from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
+from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, part_bytes, ranges_of
 from curate.exchange.run_file import RunSettings, open_all
 from curate.exchange.side_input import FileMarks
 from curate.objects.record import OutputFormat
@@ -59,7 +59,7 @@ def merge_stage(stage: Stage, how: Exchange, side: int, files: Sequence[Object])
     if any(not one.schema.equals(runs[0].schema) for one in runs):
         return None  # parts of a union, which are brought to one schema as they are read
     sizes = [int(index.bytes.sum()) for file in runs for index in file.segments]
-    outputs = how.count or max(1, -(-sum(sizes) // target_of(sum(sizes))))
+    outputs = how.count or max(1, -(-sum(sizes) // part_bytes(how, sum(sizes))))
     if not order.keys or len(sizes) <= FEWEST_SEGMENTS or sum(sizes) / (len(sizes) * outputs) >= RANGE_BYTES:
         return None
     source = merge_source(order, tuple(files), runs, isqrt(outputs - 1) + 1)

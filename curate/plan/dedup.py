@@ -6,9 +6,14 @@ the same pieces. Results of user functions are first stored in run files, so a m
 
 from __future__ import annotations
 
+from curate.dedup.alike import Edges, SendSets
+from curate.dedup.buckets import Buckets, Led
+from curate.dedup.choice import Choice
+from curate.dedup.clusters import Clusters, Members
 from curate.dedup.contamination import Common, Decontaminate, Decontamination
+from curate.dedup.dropped import DropNear
 from curate.dedup.exact import Chosen, DropCopies, ExactDedup
-from curate.dedup.near import Buckets, Clusters, DropNear, Edges, NearDedup, SendSets
+from curate.dedup.near import NearDedup
 from curate.dedup.spans import CutCopies, SpanDedup
 from curate.exchange.kinds.base import Materialize
 from curate.operators.protocol import OperatorDefaults
@@ -42,9 +47,13 @@ def decontaminated(rows: Plan, how: Decontamination) -> Plan:
 def near(rows: Plan, how: NearDedup) -> Plan:
     """Returns the rows of a plan without near duplicates of others. They are read four times."""
     rows = rereadable(rows)
-    sent = Marked(rows, SendSets(how), Exchanged((rows,), Buckets(how)))
-    edges = Marked(rows, Edges(how), sent)
-    return Marked(rows, DropNear(how), Exchanged((edges,), Clusters(how)))
+    pairs: Plan = Exchanged((rows,), Buckets(how))
+    if how.verified:
+        pairs = Exchanged((pairs,), Led(how))
+    edges = Marked(rows, Edges(how), Marked(rows, SendSets(how), pairs))
+    if how.verified:
+        return Marked(rows, DropNear(how), Exchanged((edges,), Choice(how)))
+    return Marked(rows, DropNear(how), Exchanged((Exchanged((edges,), Clusters(how)),), Members(how)))
 
 
 def extensible(plan: Plan) -> bool:

@@ -56,6 +56,18 @@ def removed_by_source(
     return sorted(rows, key=lambda one: (-one[1], str(one[0])))
 
 
+def lost_to(duplicates: Dataset, work: str, backend: str | None, read: Any) -> list[list[Any]]:
+    """Returns how many rows each source lost to which, most first; empty where sources were not listed."""
+    pair = ["source", "kept_source"]
+    if not set(pair) <= set(duplicates.columns() or []):
+        return []
+    _written(duplicates.groupby(pair).aggregate([(None, "count")]), work, backend)
+    rows = [
+        [*(None if row[one] is None else str(row[one]) for one in pair), row["count"]] for row in read(work).iter_rows()
+    ]
+    return sorted(rows, key=lambda one: (-one[2], str(one[0]), str(one[1])))
+
+
 def _written(ds: Dataset, work: str, backend: str | None) -> None:
     try:
         summary = ds.write_parquet(work, backend=backend, no_samples=True)

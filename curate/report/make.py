@@ -34,7 +34,7 @@ from curate.prefetch import ahead
 from curate.report.against import compare_ids
 from curate.report.column import cut
 from curate.report.corpus import Corpus, Source
-from curate.report.duplicates import cluster_sizes, place_of, removed_by_source, sampled_pairs
+from curate.report.duplicates import cluster_sizes, lost_to, place_of, removed_by_source, sampled_pairs
 from curate.report.model import Origin, report_of, tenths
 from curate.report.sink import Sketches
 from curate.sources.listing import Search
@@ -211,6 +211,7 @@ def _duplicates(
         "clusters": cluster_sizes(removed, f"{work}-sizes", wanted.backend, read.read_parquet),
         "similarities": tenths(alike),
         "sources": sources,
+        "lost_to": lost_to(removed, f"{work}-lost", wanted.backend, read.read_parquet),
         "pairs": pairs,
     }
 

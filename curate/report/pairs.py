@@ -29,8 +29,23 @@ def duplicates(report: Mapping[str, Any]) -> Html | None:
         _counted("Clusters by their size, with the row that is kept", "rows", "clusters", told["clusters"]),
         _counted("Rows that were removed, by similarity", "from", "rows", told["similarities"]),
         _counted("Rows that were removed, by source", "source", "rows", told["sources"][:SHOWN_SOURCES]),
+        _lost_to(told["lost_to"]),
         [_pair(one) for one in told["pairs"]] or tag("p", NO_PAIRS, class_="soft"),
     )
+
+
+def _lost_to(rows: Sequence[Sequence[Any]]) -> Html | None:
+    """Returns the table of what each source lost to which."""
+    if not rows:
+        return None
+    most = rows[0][2]
+    named = ((*("null" if name is None else name for name in pair), count) for *pair, count in rows[:SHOWN_SOURCES])
+    shown = (
+        (source, kept, f"{count:,}", share(f"{source} to {kept}", count / most, "f-blue"))
+        for source, kept, count in named
+    )
+    heads = ("source", "lost to", "rows", "share")
+    return table("Rows that were removed, by the source of the row that is kept", heads, shown, "..n")
 
 
 NO_PAIRS = "No pairs are shown: texts of removed rows are known of samples, which this run does not have."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -12,8 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dedup import near
-from curate.dedup.near import Bands, Buckets, Clusters, DropNear, Edges, NearDedup, SendSets
+from curate.dedup import buckets
+from curate.dedup.alike import Edges, SendSets
+from curate.dedup.buckets import Bands, Buckets, Led
+from curate.dedup.choice import Choice
+from curate.dedup.clusters import Clusters, Members
+from curate.dedup.dropped import DropNear
+from curate.dedup.near import DROPS, NearDedup, column_and_values
 from curate.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similarities
 from curate.dedup.shingles import Shingles, distinct
 from curate.errors import ConfigError
@@ -38,12 +44,22 @@ class Found:
 
     def __init__(self, near: NearDedup, shards: list[pa.Table], seed: int = 0, most: int = 5) -> None:
         self.bands = exchanged(Buckets(near), shards, seed=seed, batch_rows=most)
-        sent, _, _ = read_again(SendSets(near), self.bands.table, shards, seed, most)
+        pairs = self.bands.table
+        if near.verified:
+            schema = Buckets(near).schema([shards[0].schema])
+            assert schema is not None
+            pairs = exchanged(Led(near), self.bands.tables or [schema.empty_table()], seed=seed, batch_rows=most).table
+        self.pairs = pairs
+        sent, _, _ = read_again(SendSets(near), pairs, shards, seed, most)
         self.sent = pa.concat_tables(sent)
         edges, _, self.compared = read_again(Edges(near), self.sent, shards, seed, most)
         self.edges = pa.concat_tables(edges)
-        clusters = exchanged(Clusters(near), edges, seed=seed, batch_rows=most)
-        kept, self.told, self.dropped = read_again(DropNear(near), clusters.table, shards, seed, most)
+        if near.verified:
+            marks = exchanged(Choice(near), edges, seed=seed, batch_rows=most).table
+        else:
+            clusters = exchanged(Clusters(near), edges, seed=seed, batch_rows=most)
+            marks = exchanged(Members(near), [clusters.table], seed=seed, batch_rows=most).table
+        kept, self.told, self.dropped = read_again(DropNear(near), marks, shards, seed, most)
         self.kept = [one for table in kept for one in table["id"].to_pylist()]
         self.shards = kept
 
@@ -78,7 +94,7 @@ def test_what_is_found_is_connected_pairs_that_are_alike(
     """With bands of one row each, and many of them, all pairs over the threshold are found, but for a chance below
     10^-6 each; the first row of each cluster is kept, in order, and all others are told, with their best similarity.
     """
-    near = NearDedup("text", "id", threshold, ngram=2, bands=60, rows=1)
+    near = NearDedup("text", "id", threshold, ngram=2, bands=60, rows=1, drop="component")
     made, number = [], 0
     for shard in shards:
         ids = pa.array(range(number, number + len(shard)), pa.int64())
@@ -109,12 +125,96 @@ def test_what_is_found_is_connected_pairs_that_are_alike(
     assert found.dropped.get("duplicate", 0) == len(expected)
 
 
-def test_recall_and_precision_on_a_corpus_with_known_truth() -> None:
+SOURCES = st.sampled_from(["a", "b", None])
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(st.lists(st.tuples(st.none() | WORDS, SOURCES, st.booleans()), max_size=4), min_size=1, max_size=4),
+    st.sampled_from([0.3, 0.5, 1.0]),
+    st.sampled_from([{}, {"exempt": "safe"}, {"exempt": "source", "exempt_values": ("b",)}]),
+    st.sampled_from([(), ("b",), ("b", "a")]),
+    st.integers(0, 9),
+)
+def test_what_is_dropped_is_like_what_is_kept(
+    shards: list[list[tuple[str | None, str | None, bool]]],
+    threshold: float,
+    exempt: dict[str, Any],
+    priority: tuple[str, ...],
+    seed: int,
+) -> None:
+    """Against a walk over the rows, in order of exemption, priority and place: each is kept unless it is like one that
+    is kept. It is told with the most similar one of these, and the sources of both.
+    """
+    first = {"priority": "source", "priority_values": priority} if priority else {}
+    near = NearDedup("text", "id", threshold, ngram=2, bands=60, rows=1, **exempt, **first, source="source")
+    rows = [row for shard in shards for row in shard]
+    made, number = [], 0
+    for shard in shards:
+        columns = [[row[at] for row in shard] for at in range(3)]
+        types = (pa.string(), pa.string(), pa.bool_())
+        arrays = [pa.array(column, type) for column, type in zip(columns, types, strict=True)]
+        ids = pa.array(range(number, number + len(shard)), pa.int64())
+        made.append(pa.table([ids, *arrays], names=["id", "text", "source", "safe"]))
+        number += len(shard)
+    grams = []
+    for text, _, _ in rows:
+        tokens = (text or "").split()
+        grams.append({tuple(tokens[at : at + 2]) for at in range(max(1, len(tokens) - 1))} if tokens else set())
+    safe = [bool(exempt) and (row[2] if exempt == {"exempt": "safe"} else row[1] == "b") for row in rows]
+    place = [0 if safe[n] else [*priority, row[1]].index(row[1]) + 1 for n, row in enumerate(rows)]
+    place = [len(priority) + 1 if one and rows[n][1] not in priority else one for n, one in enumerate(place)]
+    kept: list[int] = []
+    expected = {}
+    for row in sorted(range(len(rows)), key=lambda row: (place[row], row)):
+        like = {one: len(grams[row] & grams[one]) / max(1, len(grams[row] | grams[one])) for one in kept}
+        like = {one: alike for one, alike in like.items() if alike >= threshold}
+        if like and not safe[row]:
+            best = max(like.values())
+            expected[row] = (next(one for one in kept if like.get(one) == best), best)
+        else:
+            kept.append(row)
+    found = Found(near, made, seed)
+    assert found.kept == sorted(kept)
+    told = {one["id"]: one for one in found.told.to_pylist()}
+    assert {row: (one["kept_id"], one["similarity"]) for row, one in told.items()} == expected
+    for row, one in told.items():
+        assert (one["source"], one["kept_source"]) == (rows[row][1], rows[one["kept_id"]][1])
+    assert found.dropped.get("duplicate", 0) == len(expected)
+
+
+@pytest.mark.parametrize("heavy", [1024, 40])
+@pytest.mark.parametrize("first", [None, 250])
+def test_of_many_copies_in_many_shards_the_first_alone_is_kept(
+    heavy: int, first: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand copies, exact and near ones, of two texts in six shards: where a bucket is not sent as it is, its rows
+    are compared with the first of all nevertheless, also where that one comes first by its source.
+    """
+    monkeypatch.setattr(buckets, "HEAVY", heavy)
+    words = [[f"{name}{n}" for n in range(200)] for name in "ab"]
+    texts = []
+    for n in range(1_000):
+        tokens = list(words[n % 2])
+        if n % 3 == 0:
+            tokens[n % 200] = f"other{n}"
+        texts.append(" ".join(tokens))
+    source = ["gold" if n in (first, (first or 0) + 1) and first else "web" for n in range(1_000)]
+    table = pa.table({"id": range(1_000), "text": texts, "source": source})
+    how = NearDedup("text", "id", priority="source", priority_values=("gold",), source="source")
+    found = Found(how, [table.slice(at, 170) for at in range(0, 1_000, 170)], most=60)
+    at = first or 0
+    assert found.kept == [at, at + 1]
+    assert {one["kept_id"] % 2 == one["id"] % 2 for one in found.told.to_pylist()} == {True}
+
+
+@pytest.mark.parametrize("drop", DROPS)
+def test_recall_and_precision_on_a_corpus_with_known_truth(drop: str) -> None:
     """14 bands of 8 rows over word 5-grams: of 20 % exact and 10 % near copies in 3,000 texts at least 99 % are
     dropped, and at least 99 % of what is dropped is a copy; what is told is what is known.
     """
     made = corpus(3_000, 7, seed=1, words=100)
-    found = Found(NEAR, made.shards, most=500)
+    found = Found(replace(NEAR, drop=drop), made.shards, most=500)
     copies = {row for row, origin in made.origin.items() if row != origin}
     dropped = set(range(3_000)) - set(found.kept)
     assert 0.27 < len(copies) / 3_000 < 0.33
@@ -152,15 +252,18 @@ def boilerplate(copies: int, groups: int) -> list[pa.Table]:
     return [pa.table({"id": range(a, b), "text": texts[a:b]}) for a, b in pairwise(edges)]
 
 
+@pytest.mark.parametrize("drop", DROPS)
 @pytest.mark.parametrize("heavy", [1024, 40])
-def test_boilerplate_makes_no_explosion_and_hides_no_copies(heavy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boilerplate_makes_no_explosion_and_hides_no_copies(
+    heavy: int, drop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """2,000 texts of which six sevenths are one notice: no more pairs than rows of bands are looked at, of 2,000,000,
     and all copies are found, though those of other groups are in their buckets; none is dropped for the notice. So it
     is where buckets of over forty rows are not sent as they are.
     """
-    monkeypatch.setattr(near, "HEAVY", heavy)
+    monkeypatch.setattr(buckets, "HEAVY", heavy)
     shards = boilerplate(copies=20, groups=100)
-    found = Found(NEAR, shards, most=250)
+    found = Found(replace(NEAR, drop=drop), shards, most=250)
     bands = pa.concat_tables(
         [
             one
@@ -170,7 +273,8 @@ def test_boilerplate_makes_no_explosion_and_hides_no_copies(heavy: int, monkeypa
     )
     sizes = np.unique(bands["__band"].to_numpy(), return_counts=True)[1]
     assert sizes.max() > 200
-    assert found.bands.table.num_rows <= bands.num_rows
+    # Of large buckets each row meets the first of its twin, and where it matters that of the bucket.
+    assert found.pairs.num_rows <= bands.num_rows
     assert found.kept == list(range(100))
 
 
@@ -178,12 +282,14 @@ def test_a_heavy_bucket_is_light_after_folding() -> None:
     """Of a bucket of 5,000 rows 16 stay, and pairs that connect them have bands of their own."""
     rows = 5_000
     columns = [np.full(rows, 9, np.uint64), np.arange(rows), np.arange(rows, dtype=np.uint32) % 64, np.full(rows, -1)]
-    names = ["__band", "__place", "__twin", "__other"]
-    folded = Buckets(NEAR).fold(0, pa.table([pa.array(one) for one in columns], names=names))
+    names = ["__band", "__place", "__twin", "__other", "__class"]
+    columns.append(np.ones(rows, np.int32))
+    how = Buckets(replace(NEAR, drop="component"))
+    folded = how.fold(0, pa.table([pa.array(one) for one in columns], names=names))
     assert np.count_nonzero(folded["__band"].to_numpy() == 9) == SMALL
     pairs = folded.filter(pa.compute.not_equal(folded["__other"], -1))
     assert len(set(pairs["__band"].to_pylist())) == pairs.num_rows == rows - 1
-    assert Buckets(NEAR).fold(0, folded).equals(folded)
+    assert how.fold(0, folded).equals(folded)
     labels = components_of(range(rows), zip(pairs["__place"].to_pylist(), pairs["__other"].to_pylist(), strict=True))
     assert set(labels.values()) == {0}
 
@@ -283,6 +389,10 @@ def test_what_cannot_be_is_refused() -> None:
         ({"bands": True}, "bands is True"),
         ({"unit": "charakter"}, "unit='charakter'; did you mean 'character'"),
         ({"seed": -1}, "seed is -1"),
+        ({"drop": "verify"}, "drop='verify'; did you mean 'verified'"),
+        ({"exempt": "source", "exempt_values": ()}, "exempt has no value of 'source'"),
+        ({"priority": "source"}, "the priority of 'source' has no value; list them, in order"),
+        ({"priority": "source", "priority_values": ("a", "b", "a")}, "the priority of 'source' has 'a' twice"),
     ):
         with pytest.raises(ConfigError, match=said):
             NearDedup("text", "id", **given_)  # type: ignore[arg-type]
@@ -291,6 +401,21 @@ def test_what_cannot_be_is_refused() -> None:
         Buckets(NEAR).schema([schema])
     with pytest.raises(ConfigError, match="column 'n' is int64, expected texts"):
         Buckets(NearDedup("n", "id")).schema([schema])
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
+    for given_, said in (
+        ({"exempt": "m"}, "no column 'm'"),
+        ({"exempt": "n"}, "exempt column 'n' is int64, expected booleans; or name its values"),
+        ({"exempt": "n", "exempt_values": ("x",)}, r"exempt has \['x'\], and column 'n' is int64"),
+        ({"priority": "tags", "priority_values": ("x",)}, r"priority has \['x'\], and column 'tags' is list"),
+        ({"source": "m"}, "no column 'm'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            NearDedup("text", "id", **given_).check(schema)  # type: ignore[arg-type]
+    for wrong in ({"a": ["x"], "b": ["y"]}, {}, {"a": "x"}, ["a"], 3):
+        with pytest.raises(ConfigError, match=r"exempt=.*, expected one column and its values"):
+            column_and_values("exempt", wrong)  # type: ignore[arg-type]
+    # As a command line has them.
+    assert NearDedup("text", "id", exempt="n", exempt_values=("7",)).classes(pa.table({"n": [7, 8]})).tolist() == [0, 1]
 
 
 def test_schemas_are_known_from_no_rows() -> None:
@@ -299,6 +424,7 @@ def test_schemas_are_known_from_no_rows() -> None:
     found = Found(NearDedup("text", "id", 0.3), shards)
     schema = shards[0].schema
     assert found.bands.table.schema == Buckets(NEAR).schema([schema])
+    assert found.pairs.schema == Led(NEAR).schema([found.bands.table.schema])
     assert found.sent.schema == SendSets(NEAR).schema(schema)
     assert found.edges.schema == Edges(NEAR).schema(schema)
     for step in (Bands(NEAR), SendSets(NEAR), Edges(NEAR)):

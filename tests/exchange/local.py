@@ -60,11 +60,19 @@ def exchanged(how: Any, *sides: Shards, seed: int = 0, parts: int | None = None,
                 segments[side].append(order.sort(pending))
             folded += before
     folded -= sum(one.num_rows for side in segments for one in side)
-    cuts = _cuts(how.orders, segments, random_, random_.randrange(1, 5) if parts is None else parts)
+    parts = random_.randrange(1, 5) if parts is None else parts
+    cuts = [] if how.serial else _cuts(how.orders, segments, random_, parts)
     tally = ShardBooks(BadRowBudget("100%"))
     tables = []
     rows_in = 0
-    for number in range(len(cuts) + 1):
+    if how.serial:
+        # Rows of a key may be parted, as by pages.
+        whole = how.orders[0].sort(pa.concat_tables(segments[0]))
+        ends = sorted(random_.randint(0, whole.num_rows) for _ in range(parts - 1))
+        parts_of = [whole.slice(a, b - a) for a, b in zip([0, *ends], [*ends, whole.num_rows], strict=True)]
+        rows_in = whole.num_rows
+        tables += how.scan(lambda: iter([one for one in parts_of if one.num_rows] or [whole]), tally)
+    for number in range(0 if how.serial else len(cuts) + 1):
         inputs = [
             _between(order, found, cuts[number - 1] if number else None, cuts[number] if number < len(cuts) else None)
             for order, found in zip(how.orders, segments, strict=True)

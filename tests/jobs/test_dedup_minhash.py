@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from curate.dedup.minhash import found_share
+from curate.dedup.near import DROPS, VERIFIED
 from curate.errors import ConfigError
 from curate.testing.local import run_local
 from jobs import dedup_minhash
@@ -20,13 +23,72 @@ TEXTS = [WORDS, f"{WORDS} x", WORDS.upper() + "!", "short", None, None, "Short."
 ROWS = [{"id": str(n), "text": text, "n": n} for n, text in enumerate(TEXTS)]
 
 
-def test_the_first_of_each_cluster_is_kept() -> None:
+def test_the_first_of_those_that_are_alike_is_kept() -> None:
     """All columns are kept; the others are told with the similarity that their n-grams have; nulls are nobody's."""
     ran = run_local(DedupMinhash(), ROWS)
     assert ran.rows == [ROWS[n] for n in (0, 3, 4, 5)]
     told = [(row["id"], row["kept_id"], row["similarity"]) for row in ran.sides["duplicates"].to_pylist()]
     assert told == [("1", "0", 36 / 37), ("2", "0", 1.0), ("6", "3", 1.0)]
     assert ran.summary.books.dropped == {"duplicate": 3}
+
+
+def chain() -> list[dict[str, object]]:
+    """A, B and C: A is like B, B like C, and A not like C."""
+    words = [f"w{n}" for n in range(60)]
+    texts = [words, [*words[4:], *"pqrs"], [*words[8:], *"pqrstuvw"]]
+    sources = ["web", None, "books"]
+    rows = zip("ABC", map(" ".join, texts), sources, strict=True)
+    return [{"id": id, "text": text, "source": source, "safe": id == "B"} for id, text, source in rows]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "told"),
+    [
+        ({}, "AC", [("B", "A")]),
+        ({"drop_by": "component"}, "A", [("B", "A"), ("C", "A")]),
+        ({"exempt_column": "safe"}, "B", [("A", "B"), ("C", "B")]),
+        ({"exempt_column": "safe", "drop_by": "component"}, "B", [("A", "B"), ("C", "B")]),
+        ({"exempt_column": "source", "exempt_values": ["web", "books"]}, "AC", [("B", "A")]),
+        ({"exempt_column": "id", "exempt_values": ["B", "C"]}, "BC", [("A", "B")]),
+        ({"exempt_column": "id", "exempt_values": ["C"], "drop_by": "component"}, "C", [("A", "C"), ("B", "C")]),
+        ({"priority_column": "id", "priority": ["B"]}, "B", [("A", "B"), ("C", "B")]),
+        ({"priority_column": "source", "priority": ["books"]}, "AC", [("B", "C")]),
+    ],
+    ids=str,
+)
+def test_of_a_chain(given: dict[str, Any], kept: str, told: list[tuple[str, str]]) -> None:
+    """Which row stays goes by exemption, then by priority, then by the order of rows; what is dropped is like it."""
+    ran = run_local(DedupMinhash(threshold=0.8, bands=40, rows=4, **given), chain())
+    assert "".join(row["id"] for row in ran.rows) == kept
+    assert [(row["id"], row["kept_id"]) for row in ran.sides["duplicates"].to_pylist()] == told
+
+
+def test_what_each_source_lost_to_which() -> None:
+    """Sources are listed; rows of sources that are not in the priority list come last, and are counted."""
+    job = DedupMinhash(threshold=0.8, bands=40, rows=4, priority_column="source", priority=["books", "wiki"])
+    ran = run_local(job, [*chain(), {"id": "D", "text": chain()[0]["text"], "source": "wiki", "safe": False}])
+    assert [row["id"] for row in ran.rows] == ["C", "D"]
+    told = [(row["id"], row["source"], row["kept_source"]) for row in ran.sides["duplicates"].to_pylist()]
+    assert told == [("A", "web", "wiki"), ("B", None, "books")]
+    assert ran.summary.books.counters["source not in the priority list"] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"drop_by": "verify"}, "drop='verify'; did you mean 'verified'"),
+        ({"exempt_values": ["a"]}, "--exempt-values needs --exempt-column"),
+        ({"exempt_column": "source"}, "exempt column 'source' is string, expected booleans; or name its values"),
+        ({"priority_column": "source"}, "--priority-column and --priority go together"),
+        ({"priority": ["a"]}, "--priority-column and --priority go together"),
+        ({"priority_column": "source", "priority": ["a", "a"]}, "has 'a' twice"),
+        ({"priority_column": "sauce", "priority": ["a"]}, "no column 'sauce'"),
+    ],
+)
+def test_what_goes_not_together_is_refused(given: dict[str, Any], said: str) -> None:
+    """With what was found and what to do."""
+    with pytest.raises(ConfigError, match=said):
+        run_local(DedupMinhash(**given), chain())
 
 
 def test_the_threshold_holds() -> None:
@@ -41,6 +103,41 @@ def test_what_makes_no_sense_is_refused() -> None:
     """Numbers are looked at before anything runs."""
     with pytest.raises(ConfigError, match=r"threshold is 1\.5, expected more than 0, at most 1"):
         run_local(DedupMinhash(threshold=1.5), ROWS)
+
+
+@pytest.mark.parametrize("files", [1, 7])
+@pytest.mark.parametrize("drop", DROPS)
+def test_the_same_as_by_brute_force(drop: str, files: int, tmp_path: Path) -> None:
+    """In one shard and in many: every text against every one, by the sets of its words by five."""
+    table = pa.concat_tables(corpus(140, 1, seed=3, words=30, edits=2).shards)
+    for number in range(files):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        each = -(-140 // files)
+        pq.write_table(table.slice(number * each, each), tmp_path / "in" / f"{number}.parquet")
+    grams = []
+    for text in table["text"].to_pylist():
+        words = text.split()
+        grams.append({tuple(words[at : at + 5]) for at in range(len(words) - 4)})
+    kept: list[int] = []
+    dropped = {}
+    for row, own in enumerate(grams):
+        like = {one: len(own & grams[one]) / len(own | grams[one]) for one in kept}
+        like = {one: alike for one, alike in like.items() if alike >= 0.6}
+        if like:
+            dropped[row] = (max(like, key=lambda one: (like[one], -one)), max(like.values()))
+        else:
+            kept.append(row)
+    assert len(dropped) > 30
+    job = DedupMinhash(threshold=0.6, bands=60, rows=3, drop_by=drop)
+    summary = job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend="inline")
+    assert summary.books.rows_out == 140 - summary.books.dropped["duplicate"]
+    found = pq.read_table(tmp_path / "out")["id"].to_pylist()
+    told = pq.read_table(tmp_path / "out" / "_side" / "duplicates").to_pylist()
+    if drop == VERIFIED:
+        assert found == kept
+        assert {one["id"]: (one["kept_id"], one["similarity"]) for one in told} == dropped
+    else:
+        assert set(found) <= set(kept)
 
 
 @pytest.mark.slow

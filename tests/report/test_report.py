@@ -196,7 +196,7 @@ class TestDuplicates:
         found = (
             ds.dedup_exact("text", id_column="id")
             if kind == "exact"
-            else ds.dedup_minhash("text", id_column="id", threshold=0.7)
+            else ds.dedup_minhash("text", id_column="id", threshold=0.7, priority={"source": ["b"]})
         )
         assert found.write_parquet(tmp_path / "out", backend="inline").state == "complete"
         report = made(tmp_path / "out")
@@ -211,7 +211,11 @@ class TestDuplicates:
             assert pair["column"] == "text"
             assert pair["text"].startswith(words[int(pair["id"][0])][:50])
             assert (pair["text"] == pair["kept_text"]) == (kind == "exact")
+        # Of each text but the first one copy of b is kept.
+        lost = [["a", "b", 11], ["b", "b", 4]]
+        assert told["lost_to"] == ([] if kind == "exact" else lost)
         page = document(report).decode()
+        assert ("by the source of the row that is kept" in page) == (kind == "minhash")
         assert ("<mark>" in page) == (kind == "minhash")
         assert "<i>1" not in page
         assert "15 rows were removed as duplicates of 5 that are kept" in page

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.benches import common, dedup, exchange, map, memory
+from scripts.benches import common, dedup, edges, exchange, map, memory
 from tests.support.fakes import NEVER_S
 from tests.support.sweeps import Mode
 
@@ -301,6 +301,46 @@ class TestCorpus:
             check(kept(list(range(2000))), None)
         with pytest.raises(click.ClickException, match="there twice is 1"):
             check(kept([*first.tolist(), int(first[0])]), None)
+
+
+class TestEdges:
+    @pytest.mark.parametrize("drop", ["verified", "component"])
+    def test_marks_are_held_against_the_edges(self, drop: str, tmp_path: Path) -> None:
+        """Of a chain, of cliques and of a component; what is wrong ends the bench."""
+        made = edges.graph(2_000, seed=1)
+        parent = list(range(made.rows))
+        kept_for: dict[int, int] = {}
+        pairs = sorted(zip(made.v.tolist(), made.u.tolist(), strict=True))
+        for v, u in pairs:
+            if drop == "verified":
+                if u not in kept_for:
+                    kept_for.setdefault(v, u)
+            else:
+                one, other = sorted(edges_root(parent, row) for row in (u, v))
+                parent[other] = one
+        if drop == "component":
+            kept_for = {row: edges_root(parent, row) for row in range(made.rows) if edges_root(parent, row) != row}
+        rows = np.array(sorted(kept_for))
+        kept = [kept_for[row] for row in rows.tolist()]
+
+        def marks(number: int, rows: Any, kept: Any) -> Path:
+            folder = tmp_path / f"{number}"
+            folder.mkdir()
+            table = pa.table({"__place": edges.places(rows, made.rows), "__kept_id": kept})
+            pq.write_table(table, folder / "marks.parquet")
+            return folder
+
+        edges.check(drop, made, marks(0, rows, kept))
+        with pytest.raises(click.ClickException, match=r"rows that are kept|pairs of rows that are both kept"):
+            edges.check(drop, made, marks(1, rows[:-1], kept[:-1]))
+        with pytest.raises(click.ClickException, match="dropped for one that is dropped"):
+            edges.check(drop, made, marks(2, rows, [*kept[:-1], int(rows[0])]))
+
+
+def edges_root(parent: list[int], row: int) -> int:
+    while parent[row] != row:
+        row = parent[row]
+    return row
 
 
 def test_mapped_files_are_not_anonymous(disk_path: Path) -> None:

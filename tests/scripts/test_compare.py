@@ -14,6 +14,7 @@ from jobs.quality import Quality
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from comparisons import clusters  # noqa: E402
 from comparisons.dolma_texts import BELOW_IN_DOLMA, DOLMA, languages  # noqa: E402
 from comparisons.texts import BELOW, MAKES, Writer, made  # noqa: E402
 
@@ -113,3 +114,29 @@ def test_a_wrong_argument_is_said(rival: str) -> None:
     )
     assert ran.returncode == 2
     assert "Invalid value for '--count'" in ran.stderr
+
+
+class TestClusters:
+    """Near duplicates beside those of others: which pairs differ, and why."""
+
+    def test_texts_are_copies_of_every_similarity_and_short_ones(self) -> None:
+        texts = clusters.texts(600, seed=2)
+        assert texts == clusters.texts(600, seed=2)
+        sets = [clusters.grams(text) for text in texts]
+        short = sum(len(text.split()) < clusters.NGRAM for text in texts)
+        assert 3 < short < 40
+        alike = [len(u & v) / len(u | v) for n, u in enumerate(sets) for v in sets[:n]]
+        assert all(sum(low <= one <= low + 0.1 for one in alike) > 5 for low in (0.6, 0.7, 0.8, 0.9))
+
+    def test_what_differs_is_told_by_its_reason(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = [f"w{n}" for n in range(60)]
+        rows = [" ".join(one) for one in (words, [*words[1:], "x"], [*words[20:], *"abcdefghij"], ["a"], ["a"])]
+        own = {"component": ({0: 0, 1: 0, 3: 3, 4: 3}, {1: 0, 4: 3}), "verified": ({}, {1: 0, 4: 3})}
+        clusters.compare("theirs", rows, own, {0: 0, 1: 0, 2: 0})
+        said = capsys.readouterr().out
+        assert "pairs in one cluster: 1 of 4 agree, 25.00%" in said
+        assert "2  theirs alone: below the threshold" in said
+        assert "1  curate alone: a text shorter than an n-gram" in said
+        assert "rows, theirs and drop='verified': decisions: 3 of 5 agree, 60.00%" in said
+        assert "1  theirs alone drops: like no row that curate keeps" in said
+        assert "1  curate alone drops: a text shorter than an n-gram" in said

@@ -31,7 +31,6 @@ UNPLAIN = re.compile(
 """Words that readers who learnt English later have to read twice: messages and help have ordinary verbs and nouns."""
 
 LONG = {
-    "dedup/near.py",
     "exchange/run_file.py",
     "formats/read/csv.py",
     "backends/ray/backend.py",

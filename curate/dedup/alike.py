@@ -1,0 +1,212 @@
+"""How alike the texts of a pair are: both are read again, and the n-grams of the first are sent to the second.
+
+A pair that is alike is an edge, from the row that comes first in order (see `near`) to the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.arrow.order import Order, SortKey, take_rows
+from curate.dedup.buckets import PAIRS, OfRows
+from curate.dedup.near import (
+    CLASS,
+    ID,
+    OTHER,
+    OTHER_CLASS,
+    OTHER_ID,
+    OTHER_SOURCE,
+    SIMILARITY,
+    SOURCE,
+    NearDedup,
+)
+from curate.dedup.pairs import Ints, distinct_pairs, similarities
+from curate.dedup.shingles import Shingles, distinct, take_shingles
+from curate.exchange.row_ids import ROW_ID, row_ids
+from curate.operators.side_input import Marks
+from curate.pipeline.shard_books import ShardBooks
+from curate.pipeline.step import BatchPosition
+
+COMPARED = "compared"
+"""Why rows are dropped that were read to be compared."""
+
+SET = "__set"
+
+_SLICE_HASHES = 1 << 22
+"""N-grams that are sent, or compared, at a time: 32 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendSets(OfRows):
+    """Replaces rows by the n-grams of those that are first in a pair, at the places of the second: a row a pair."""
+
+    near: NearDedup
+    marks: Marks | None = None
+    """None where it is planned, not run."""
+    order = Order((SortKey(ROW_ID), SortKey(OTHER)))
+    """What marks are sorted by."""
+    folds = True
+
+    @property
+    def name(self) -> str:
+        return f"candidates({self.near.column!r})"
+
+    def fold(self, marks: pa.Table) -> pa.Table:
+        """Returns each pair once."""
+        u, v = distinct_pairs(marks[ROW_ID].to_numpy(), marks[OTHER].to_numpy())
+        return pa.table([pa.array(u), pa.array(v)], schema=PAIRS)
+
+    def marked(self, marks: Marks) -> SendSets:
+        """Returns the step with its marks."""
+        return replace(self, marks=marks)
+
+    def made(self, found: pa.Schema) -> pa.Schema:
+        fields = [(ROW_ID, pa.int64()), (OTHER, pa.int64()), (SET, pa.large_list(pa.uint64()))]
+        return pa.schema([*map(pa.field, *zip(*fields, strict=True)), *_told(self.near, found, others=True)])
+
+    def identity(self) -> Any:
+        return ["candidates", self.near.identity()]
+
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
+        schema = self.schema(batch.schema)
+        assert schema is not None
+        tally.drop(batch.num_rows, COMPARED)
+        marks = marks_of(self.marks, batch, place) if self.marks is not None else None
+        if marks is None or not marks.num_rows:
+            yield schema.empty_table()
+            return
+        marks = self.fold(marks)
+        chosen, which = _chosen(self.near, batch, marks, place)
+        sets = distinct(self.near.shingles(chosen[self.near.column]))
+        told = _told_of(self.near, chosen)
+        for first, last in _slices(sets.counts[which]):
+            own = which[first:last]
+            sent = take_shingles(sets, own)
+            lists = pa.LargeListArray.from_arrays(pa.array(sent.offsets), pa.array(sent.hashes))
+            others = marks.slice(first, last - first)
+            columns = [one.take(pa.array(own)) for one in told]
+            yield pa.table([others[OTHER], others[ROW_ID], lists, *columns], schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Edges(OfRows):
+    """Replaces rows by the pairs that they are second in, and that are alike: the later row, then the earlier one."""
+
+    near: NearDedup
+    marks: Marks | None = None
+    """None where it is planned, not run."""
+    order = Order((SortKey(ROW_ID), SortKey(OTHER)))
+    """What marks are sorted by."""
+    folds = False
+
+    @property
+    def name(self) -> str:
+        return f"alike({self.near.column!r})"
+
+    def fold(self, marks: pa.Table) -> pa.Table:
+        return marks
+
+    def marked(self, marks: Marks) -> Edges:
+        """Returns the step with its marks."""
+        return replace(self, marks=marks)
+
+    def made(self, found: pa.Schema) -> pa.Schema:
+        return edges_schema(self.near, found)
+
+    def identity(self) -> Any:
+        return ["alike", self.near.identity()]
+
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
+        schema = self.schema(batch.schema)
+        assert schema is not None
+        tally.drop(batch.num_rows, COMPARED)
+        marks = marks_of(self.marks, batch, place) if self.marks is not None else None
+        if marks is None or not marks.num_rows:
+            yield schema.empty_table()
+            return
+        chosen, which = _chosen(self.near, batch, marks, place)
+        sets = distinct(self.near.shingles(chosen[self.near.column]))
+        told = _told_of(self.near, chosen)
+        sent = marks[SET].combine_chunks()
+        lengths = pc.list_value_length(sent).to_numpy()
+        for first, last in _slices(sets.counts[which] + lengths):
+            theirs = sent.slice(first, last - first)
+            offsets = theirs.offsets.to_numpy()
+            left = Shingles(theirs.flatten().to_numpy(), offsets - offsets[0])
+            alike = similarities(left, take_shingles(sets, which[first:last]))
+            found = pa.array(np.flatnonzero(alike >= self.near.threshold))
+            pairs = marks.slice(first, last - first).take(found)
+            own = pa.array(which[first:last]).take(found)
+            ours = [pairs[ROW_ID], *(one.take(own) for one in told)]
+            theirs = [pairs[OTHER], *(pairs[one.name] for one in _told(self.near, batch.schema, others=True))]
+            yield _edges(self.near, schema, ours, theirs, pa.array(alike).take(found))
+
+
+def edges_schema(near: NearDedup, found: pa.Schema) -> pa.Schema:
+    """Returns the schema of edges between rows of a schema."""
+    fields = [pa.field(ROW_ID, pa.int64()), pa.field(OTHER, pa.int64()), pa.field(SIMILARITY, pa.float64())]
+    own = _told(near, found, others=False)
+    return pa.schema([*fields, *(own[:1] if near.verified else own), *_told(near, found, others=True)])
+
+
+def _edges(near: NearDedup, schema: pa.Schema, ours: list[Any], theirs: list[Any], alike: pa.Array) -> pa.Table:
+    """Returns edges from pairs, of which `ours` are behind `theirs` in the corpus, in the order of rows."""
+    if near.ordered:
+        one, other = (np.asarray(side[1]) for side in (ours, theirs))
+        # Between rows that are both kept nobody asks; but they are one component.
+        needed = np.flatnonzero((one > 0) | (other > 0)) if near.verified else np.arange(len(one))
+        count, turned = len(one), (one < other)[needed]
+        later, earlier = (pa.array(needed + count * way) for way in (turned, ~turned))
+        ours, theirs = (
+            [_end_to_end(*both).take(rows) for both in zip(ours, theirs, strict=True)] for rows in (later, earlier)
+        )
+        alike = alike.take(pa.array(needed))
+    own = ours[1:2] if near.verified else ours[1:]
+    return pa.table([ours[0], theirs[0], alike, *own, *theirs[1:]], schema=schema)
+
+
+def _end_to_end(one: Any, other: Any) -> pa.ChunkedArray:
+    sides = (side.chunks if isinstance(side, pa.ChunkedArray) else [side] for side in (one, other))
+    return pa.chunked_array([chunk for side in sides for chunk in side], one.type)
+
+
+def _told(near: NearDedup, found: pa.Schema, *, others: bool) -> list[pa.Field]:
+    """Returns what is told of a row that is in a pair: class, id, and source."""
+    names = (OTHER_CLASS, OTHER_ID, OTHER_SOURCE) if others else (CLASS, ID, SOURCE)
+    types = [pa.int32(), found.field(near.id_column).type]
+    types += [found.field(near.source).type] if near.source is not None else []
+    return [pa.field(name, type) for name, type in zip(names, types, strict=False)]
+
+
+def _told_of(near: NearDedup, rows: pa.Table) -> list[Any]:
+    columns = [pa.array(near.classes(rows)), rows[near.id_column]]
+    return columns + ([rows[near.source]] if near.source is not None else [])
+
+
+def _chosen(near: NearDedup, batch: pa.Table, marks: pa.Table, place: BatchPosition) -> tuple[pa.Table, Ints]:
+    """Returns the rows of a batch that are marked, and which of them each mark is of."""
+    rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
+    return take_rows(batch.select(near.columns), pa.array(rows - row_ids(place, 1))), which
+
+
+def marks_of(marks: Marks, batch: pa.Table, place: BatchPosition) -> pa.Table:
+    """Returns the marks of the rows of a batch."""
+    start = int(row_ids(place, 1)[0])
+    return marks.of(start, start + batch.num_rows)
+
+
+def _slices(weights: Ints) -> Iterator[tuple[int, int]]:
+    """Yields ranges of at most _SLICE_HASHES together, or of one."""
+    ends = np.cumsum(weights)
+    first = 0
+    while first < len(ends):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + _SLICE_HASHES, side="right")))
+        yield first, last
+        first = last

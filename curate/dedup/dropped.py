@@ -1,0 +1,89 @@
+"""Drops the rows that are nearly copies of others, and says which these were, and for which row each was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.order import rows_where
+from curate.dedup.alike import marks_of
+from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID
+from curate.dedup.near import KEPT_SOURCE, SIMILARITY, NearDedup
+from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
+from curate.operators.protocol import OperatorDefaults
+from curate.operators.side_input import Marks
+from curate.pipeline.shard_books import ShardBooks
+from curate.pipeline.step import BatchPosition, SideTable
+
+
+@dataclass(frozen=True, slots=True)
+class DropNear(OperatorDefaults):
+    """Drops the rows that are marked, and lists them in an extra output."""
+
+    near: NearDedup
+    marks: Marks | None = None
+    """None where it is planned, not run."""
+    order = BY_ROW_ID
+    """What marks are sorted by."""
+    folds = False
+    keeps_rows = False
+    sides = (DUPLICATES,)
+    """The extra outputs that it has."""
+
+    @property
+    def name(self) -> str:
+        return f"dedup_minhash({self.near.column!r})"
+
+    def fold(self, marks: pa.Table) -> pa.Table:
+        return marks
+
+    def marked(self, marks: Marks) -> DropNear:
+        """Returns the step with its marks."""
+        return replace(self, marks=marks)
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is not None:
+            self.near.check(found)
+        return found
+
+    def identity(self) -> Any:
+        return ["drop near copies", self.near.identity()]
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return needed | set(self.near.columns)
+
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
+        marks = None if self.marks is None else marks_of(self.marks, batch, place)
+        if self.marks is not None and (unlisted := self.near.unlisted(batch)):
+            tally.count(f"{self.near.priority} not in the priority list", unlisted)
+        if marks is None or not marks.num_rows:
+            # Also without rows: it tells the columns of the extra output.
+            yield batch
+            yield self._told(batch.slice(0, 0), None)
+            return
+        rows = marks[ROW_ID].to_numpy() - row_ids(place, 1)
+        keep = np.ones(batch.num_rows, bool)
+        keep[rows] = False
+        tally.drop_rows(batch, ~keep, DUPLICATE)
+        yield rows_where(batch, keep)
+        yield self._told(rows_where(batch, ~keep), marks)
+
+    def _told(self, rows: pa.Table, marks: pa.Table | None) -> SideTable:
+        """Returns what is listed of rows that are dropped, whose marks are in the same order."""
+        ids = rows[self.near.id_column]
+        kept = [] if marks is None else [f"{one:016x}" for one in marks[KEPT].to_pylist()]
+        columns = {
+            "id": ids,
+            "cluster": pa.array(kept, pa.string()),
+            "kept_id": ids if marks is None else marks[KEPT_ID],
+            "similarity": pa.array([], pa.float64()) if marks is None else marks[SIMILARITY],
+        }
+        if self.near.source is not None:
+            source = rows[self.near.source]
+            columns |= {"source": source, "kept_source": source if marks is None else marks[KEPT_SOURCE]}
+        return SideTable(DUPLICATES, pa.table(columns))
