@@ -30,6 +30,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import IO, Any
 
 from curate.errors import BadRow, ConfigError
@@ -41,6 +42,10 @@ from curate.units import KIB
 AHEAD_BYTES = 64 * KIB
 """Rows that wait for the socket, which itself holds about 200 KiB."""
 _CHUNK = 256 * KIB
+_LARGE = 4 * KIB
+"""Bytes from which on a value is sent as it is, not copied into what is sent around it."""
+_PIECES = 64
+"""What is sent at once at most; a system takes 16 at least, and Linux 1,024."""
 _ENDS_S = 5.0
 """Seconds that the keeper has to end by itself."""
 
@@ -79,18 +84,19 @@ class Sandboxed:
         if self._user is not None or (self._child is not None and not self._child.alive()):
             self._drop_child()
         me = self._user = object()
-        unsent, unanswered = map(_framed, rows), deque[bytes]()
+        unsent, unanswered = map(_framed, rows), deque[list[bytes]]()
         try:
             while True:
                 child = self._child
                 if child is None and unanswered:
                     child = self._child = self._new_child()
-                    child.outgoing += b"".join(unanswered)
-                while (child is None or len(child.outgoing) < AHEAD_BYTES) and (row := next(unsent, None)) is not None:
+                    for row in unanswered:
+                        child.outgoing.add(row)
+                while (child is None or child.outgoing.size < AHEAD_BYTES) and (row := next(unsent, None)) is not None:
                     if child is None:
                         child = self._child = self._new_child()
                     unanswered.append(row)
-                    child.outgoing += row
+                    child.outgoing.add(row)
                 if child is None or not unanswered:
                     return
                 in_time = child.exchange(self._timeout_s)
@@ -98,7 +104,7 @@ class Sandboxed:
                     unanswered.popleft()
                     if kind == far.RAISED:
                         unanswered.clear()
-                        child.outgoing += far.HEADER.pack(far.RESUME, 0)
+                        child.outgoing.add([far.HEADER.pack(far.RESUME, 0)])
                         raise _raised(pickle.loads(data))
                     yield pickle.loads(data) if kind == far.RESULT else BadRow(pickle.loads(data))
                     if self._user is not me:
@@ -293,12 +299,15 @@ class _Child:
 
     def __init__(self, keeper: _Keeper, link: socket.socket, pid: int) -> None:
         self.pid = pid
-        self.outgoing = bytearray()
+        self.outgoing = _Outgoing()
         self.gone = False
         """Whether nothing will come any more."""
         self._keeper = keeper
         self._link = link
         self._incoming = bytearray()
+        self._buffer = memoryview(bytearray(_CHUNK))
+        self._full = False
+        """Whether the socket takes no more at present."""
         self._events = selectors.EVENT_READ
         link.setblocking(False)
         keeper.watch(link, self._events)
@@ -315,18 +324,20 @@ class _Child:
     def exchange(self, timeout_s: float | None) -> bool:
         """Sends and receives until something has come; returns False if nothing has moved for so many seconds."""
         while not self.gone:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
+            if self.outgoing.size and not self._full:
+                self._send()
+                if self.outgoing.size < AHEAD_BYTES // 2:
+                    return True
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._full else 0)
             if events != self._events:
                 self._events = events
                 self._keeper.watch(self._link, events)
             ready = self._wait(timeout_s)
+            if ready & selectors.EVENT_WRITE:
+                self._full = False
             if ready & selectors.EVENT_READ:
                 self._receive()
                 return True
-            if ready & selectors.EVENT_WRITE:
-                self._send()
-                if len(self.outgoing) < AHEAD_BYTES // 2:
-                    return True
             if not ready:
                 return False
         return True
@@ -362,24 +373,63 @@ class _Child:
 
     def _send(self) -> None:
         try:
-            with memoryview(self.outgoing) as data:
-                sent = self._link.send(data[:_CHUNK])
-            del self.outgoing[:sent]
+            self.outgoing.send(self._link)
+            self._full = self.outgoing.size > 0
         except BlockingIOError:
-            return
+            self._full = True
         except OSError:
             # Whoever does not read any more may have answered before. Its end is seen after that.
             self.outgoing.clear()
 
     def _receive(self) -> None:
         try:
-            data = self._link.recv(_CHUNK)
+            size = self._link.recv_into(self._buffer)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        self.gone = not data
-        self._incoming += data
+            size = 0
+        self.gone = not size
+        self._incoming += self._buffer[:size]
+
+
+class _Outgoing:
+    """Bytes that wait for a socket: large ones where they are, small ones gathered."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces = deque[memoryview]()
+        self._small = bytearray()
+        """What comes behind the pieces."""
+
+    def add(self, pieces: list[bytes]) -> None:
+        for piece in pieces:
+            self.size += len(piece)
+            if len(piece) < _LARGE:
+                self._small += piece
+            else:
+                self._gather()
+                self._pieces.append(memoryview(piece))
+
+    def send(self, link: socket.socket) -> None:
+        """Sends what a socket takes."""
+        self._gather()
+        sent = link.sendmsg(islice(self._pieces, _PIECES))
+        self.size -= sent
+        while sent:
+            first = self._pieces.popleft()
+            if sent < len(first):
+                self._pieces.appendleft(first[sent:])
+            sent -= min(sent, len(first))
+
+    def clear(self) -> None:
+        self.size = 0
+        self._pieces.clear()
+        self._small = bytearray()
+
+    def _gather(self) -> None:
+        if self._small:
+            self._pieces.append(memoryview(self._small))
+            self._small = bytearray()
 
 
 class _Printed:
@@ -400,9 +450,25 @@ class _Printed:
         return bool(data)
 
 
-def _framed(row: Mapping[str, Any]) -> bytes:
-    data = pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
-    return far.HEADER.pack(far.ROW, len(data)) + data
+def _framed(row: Mapping[str, Any]) -> list[bytes]:
+    """Returns what is sent for a row: its large values as they are, then the row."""
+    framed: list[bytes] = []
+    apart: list[pickle.PickleBuffer] = []
+    if type(row) is dict:
+        for name, value in row.items():
+            if type(value) is bytes and len(value) >= _LARGE:
+                if not apart:
+                    row = dict(row)
+                apart.append(pickle.PickleBuffer(value))
+                row[name] = apart[-1]
+                framed += far.HEADER.pack(far.PART, len(value)), value
+
+    def within(buffer: pickle.PickleBuffer) -> bool:
+        # Arrays have buffers too; apart from their row they could not be written to any more.
+        return all(buffer is not one for one in apart)
+
+    data = pickle.dumps(row, pickle.HIGHEST_PROTOCOL, buffer_callback=within)
+    return [*framed, far.HEADER.pack(far.ROW, len(data)) + data]
 
 
 def _raised(raised: CapturedError) -> Exception:

@@ -31,8 +31,9 @@ from curate.pipeline.remote_error import CapturedError
 HEADER = struct.Struct("<cQ")
 """What comes before everything that is sent: its kind, and its length in bytes."""
 
-ROW, RESUME = b"r", b"s"
-"""To the child: a row; whatever was sent after a row that raised is to be left alone until here."""
+ROW, PART, RESUME = b"r", b"p", b"s"
+"""To the child: a row; a large value of the row that comes next, as it is; whatever was sent after a row that raised is
+to be left alone until here."""
 
 RESULT, BAD, RAISED = b"a", b"b", b"x"
 """From the child, one for each row: what the function returned, why the row is bad, what was raised."""
@@ -124,15 +125,19 @@ def _run(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> NoRet
 
 
 def _serve(link: socket.socket, fn: Callable[[Any], Any]) -> None:
-    reader = link.makefile("rb")
     skipping = False
-    while len(header := reader.read(HEADER.size)) == HEADER.size:
+    parts: list[bytes] = []
+    while len(header := _received(link, HEADER.size)) == HEADER.size:
         kind, size = HEADER.unpack(header)
-        data = reader.read(size)
+        data = _received(link, size)
+        if kind == PART:
+            parts.append(data)
+            continue
+        values, parts = parts, []
         if kind == RESUME:
             skipping = False
         elif not skipping:
-            kind, answer = _answer(fn, data)
+            kind, answer = _answer(fn, data, values)
             # Nobody wants the rows behind one that raised, and they may take long.
             skipping = kind == RAISED
             # What a row printed is there before its answer.
@@ -140,9 +145,9 @@ def _serve(link: socket.socket, fn: Callable[[Any], Any]) -> None:
             _send(link, kind, answer)
 
 
-def _answer(fn: Callable[[Any], Any], data: bytes) -> tuple[bytes, bytes]:
+def _answer(fn: Callable[[Any], Any], data: bytes, parts: list[bytes]) -> tuple[bytes, bytes]:
     try:
-        result = fn(pickle.loads(data))
+        result = fn(pickle.loads(data, buffers=parts))
         try:
             return RESULT, pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
@@ -162,6 +167,15 @@ def _flush() -> None:
 
 def _send(link: socket.socket, kind: bytes, data: bytes) -> None:
     link.sendall(HEADER.pack(kind, len(data)) + data)
+
+
+def _received(link: socket.socket, size: int) -> bytes:
+    """Returns the next bytes; fewer where no more will come."""
+    data = link.recv(size, socket.MSG_WAITALL)
+    # A signal, or more than two gigabytes.
+    while len(data) < size and (more := link.recv(size - len(data), socket.MSG_WAITALL)):
+        data += more
+    return data
 
 
 def _exactly(reader: Any, size: int) -> bytes:
