@@ -17,6 +17,12 @@ from typing import Any, BinaryIO, Literal
 
 from curate.units import KIB, MIB
 
+try:
+    from isal import isal_zlib as _isal
+except ImportError:
+    _isal = None
+"""Unpacks gzip in half of the time; without it, the same bytes are read."""
+
 Codec = Literal["gzip", "zstd"]
 
 GZIP, ZSTD = b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"
@@ -30,6 +36,10 @@ _FED = 16 * KIB
 """Bytes that are unpacked at a time: those behind a member are copied with it."""
 _HEAD = 64
 _UNPACKED = 1 * MIB
+_PLAIN = 0x1C
+"""The flags of a gzip member (RFC 1952, 2.3.1) that `isal` reads as zlib does: extra field, name, comment."""
+_WHOLE = 4 * MIB
+"""Members of more bytes, unpacked, are not held until their checksum is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,12 @@ class _Packed:
                 raise _Broken(f"{what} is broken: {error}") from error
             yield b"", end
             return
+        if (whole := self._whole(place)) is not None:
+            pieces, end = whole
+            for data in pieces:
+                yield data, None
+            yield b"", end
+            return
         inflate = zlib.decompressobj(wbits=31)
         at, sent = place, 0
         while not inflate.eof:
@@ -169,6 +185,31 @@ class _Packed:
                 sent += len(unpacked)
                 yield unpacked, None
         yield b"", at - len(inflate.unused_data)
+
+    def _whole(self, place: int) -> tuple[list[bytes], int] | None:
+        """Returns the unpacked bytes of a gzip member and the place behind it, if `isal` can unpack it, its length and
+        checksum are right, and it is not large. What there is of others, zlib alone says."""
+        if _isal is None or self._at(place, 4, 4)[3] & ~_PLAIN:
+            return None
+        inflate = _isal.decompressobj(wbits=31)
+        pieces: list[bytes] = []
+        at, size = place, 0
+        while not inflate.eof:
+            data = self._at(at)
+            if not data:
+                return None
+            at += len(data)
+            while data and not inflate.eof:
+                try:
+                    unpacked = inflate.decompress(data, _UNPACKED)
+                except _isal.error:
+                    return None
+                data = inflate.unconsumed_tail
+                size += len(unpacked)
+                if size > _WHOLE:
+                    return None
+                pieces.append(unpacked)
+        return pieces, at - len(inflate.unused_data)
 
     def _until_broken(self, place: int, sent: int) -> Iterator[tuple[bytes, None]]:
         """Yields what there is of a broken gzip member behind the bytes that were sent: it is unpacked once more, a
