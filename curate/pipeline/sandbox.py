@@ -90,8 +90,8 @@ class Sandboxed:
                 child = self._child
                 if child is None and unanswered:
                     child = self._child = self._new_child()
-                    for row in unanswered:
-                        child.outgoing.add(row)
+                    for framed in unanswered:
+                        child.outgoing.add(framed)
                 while (child is None or child.outgoing.size < AHEAD_BYTES) and (row := next(unsent, None)) is not None:
                     if child is None:
                         child = self._child = self._new_child()

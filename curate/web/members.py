@@ -17,11 +17,10 @@ from typing import Any, BinaryIO, Literal
 
 from curate.units import KIB, MIB
 
-try:
-    from isal import isal_zlib as _isal
-except ImportError:
-    _isal = None
+_isal: Any = None
 """Unpacks gzip in half of the time; without it, the same bytes are read."""
+with suppress(ImportError):
+    from isal import isal_zlib as _isal
 
 Codec = Literal["gzip", "zstd"]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -57,6 +58,9 @@ def act(row: dict[str, Any]) -> Any:
             return {"n": row["n"], "pid": os.getpid()}
         case "return":
             return row["value"]
+        case "what":
+            row["array"][0] = 7
+            return row
         case "big":
             return {"n": row["n"], "text": "x" * row["size"], "got": len(row.get("text", ""))}
         case "exit":
@@ -139,6 +143,23 @@ def gone(pid: int) -> bool:
 
 
 # What a row can do to its process
+
+
+def test_large_values_arrive_as_they_were(shared: Sandboxed) -> None:
+    """In any number and size, also behind a row that dies; arrays can be written to."""
+    rows: list[dict[str, Any]] = []
+    for n, size in enumerate([0, 1, 4095, 4096, 4097, 65_536, 300_000, 3 * MIB]):
+        values = {"one": bytes([n]) * size, "other": os.urandom(size), "nested": [b"x" * size], "text": "é" * size}
+        rows.append({"n": n, "do": "what", "array": np.zeros(size + 1), **values})
+        rows.append({"n": -1, "do": "exit", "one": b"y" * size})
+    results = list(shared.results(rows))
+    assert all(isinstance(result, BadRow) for result in results[1::2])
+    for row, result in zip(rows[::2], results[::2], strict=True):
+        for name in ("one", "other", "nested", "text"):
+            assert result[name] == row[name]
+            assert type(result[name]) is type(row[name])
+        assert result["array"][0] == 7
+        assert not row["array"].any()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,8 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.web.members import Codec, blocks, codec_of
+from curate.units import MIB
+from curate.web.members import Block, Codec, blocks, codec_of
 from curate.web.warc import Broken, Record, records
 from scripts.benches.pages import archive, packed, record
 
@@ -101,6 +102,53 @@ def test_a_wrong_length_costs_its_record(codec: Codec | None, length: Any, most:
     """Shorter, longer, longer than the file, longer than what is held, and none at all."""
     data = packed([*PAGES[:2], page(2, Content_Length=length), *PAGES[3:]], codec)
     assert told(data, codec, most) == ["0", "1", "!2", "3", "4"]
+
+
+def changed(data: bytes, rng: random.Random) -> bytes:
+    """A few bits changed, bytes put in, or the end cut off: in headers and checksums as often as between."""
+    some = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        near = rng.choice([0, len(some) - 9, rng.randrange(len(some) - 9)]) + rng.randrange(9)
+        match rng.randrange(4):
+            case 0:
+                return bytes(some[:near])
+            case 1:
+                some[near:near] = rng.randbytes(2)
+            case _:
+                some[near] ^= 1 << rng.randrange(8)
+    return bytes(some)
+
+
+def joined(found: Iterable[Block]) -> list[tuple[bytes, int, str | None, bool]]:
+    """Blocks by members, whatever pieces these came in."""
+    members: list[tuple[bytes, int, str | None, bool]] = []
+    for one in found:
+        if one.begins or one.lost is not None:
+            members.append((one.data, one.place, one.lost, one.within))
+        else:
+            data, place, lost, within = members[-1]
+            members[-1] = (data + one.data, place, lost, within)
+    return members
+
+
+def check_the_same_without_isal(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_isal = joined(blocks(io.BytesIO(data), "gzip"))
+    with monkeypatch.context() as patch:
+        patch.setattr("curate.web.members._isal", None)
+        assert with_isal == joined(blocks(io.BytesIO(data), "gzip"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_members_that_are_broken_are_read_the_same_without_isal(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        ones = [gzip.compress(one, rng.choice([0, 1, 9])) for one in PAGES]
+        ones[rng.randrange(5)] = changed(ones[1], rng)
+        check_the_same_without_isal(b"".join(ones), monkeypatch)
+
+
+def test_a_member_too_large_to_be_held_is_read_the_same_without_isal(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_the_same_without_isal(gzip.compress(bytes(5 * MIB), 1) + gzip.compress(PAGES[0]), monkeypatch)
 
 
 @pytest.mark.parametrize("codec", CODECS)
