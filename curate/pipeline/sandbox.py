@@ -30,22 +30,18 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import IO, Any
 
 from curate.errors import BadRow, ConfigError
 from curate.pipeline import sandbox_process as far
 from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.sandbox_outgoing import Outgoing, framed
 from curate.runtime.shipping import pickle_value
 from curate.units import KIB
 
 AHEAD_BYTES = 64 * KIB
 """Rows that wait for the socket, which itself holds about 200 KiB."""
 _CHUNK = 256 * KIB
-_LARGE = 4 * KIB
-"""Bytes from which on a value is sent as it is, not copied into what is sent around it."""
-_PIECES = 64
-"""What is sent at once at most; a system takes 16 at least, and Linux 1,024."""
 _ENDS_S = 5.0
 """Seconds that the keeper has to end by itself."""
 
@@ -84,14 +80,14 @@ class Sandboxed:
         if self._user is not None or (self._child is not None and not self._child.alive()):
             self._drop_child()
         me = self._user = object()
-        unsent, unanswered = map(_framed, rows), deque[list[bytes]]()
+        unsent, unanswered = map(framed, rows), deque[list[bytes]]()
         try:
             while True:
                 child = self._child
                 if child is None and unanswered:
                     child = self._child = self._new_child()
-                    for framed in unanswered:
-                        child.outgoing.add(framed)
+                    for pieces in unanswered:
+                        child.outgoing.add(pieces)
                 while (child is None or child.outgoing.size < AHEAD_BYTES) and (row := next(unsent, None)) is not None:
                     if child is None:
                         child = self._child = self._new_child()
@@ -299,7 +295,7 @@ class _Child:
 
     def __init__(self, keeper: _Keeper, link: socket.socket, pid: int) -> None:
         self.pid = pid
-        self.outgoing = _Outgoing()
+        self.outgoing = Outgoing()
         self.gone = False
         """Whether nothing will come any more."""
         self._keeper = keeper
@@ -392,46 +388,6 @@ class _Child:
         self._incoming += self._buffer[:size]
 
 
-class _Outgoing:
-    """Bytes that wait for a socket: large ones where they are, small ones gathered."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._pieces = deque[memoryview]()
-        self._small = bytearray()
-        """What comes behind the pieces."""
-
-    def add(self, pieces: list[bytes]) -> None:
-        for piece in pieces:
-            self.size += len(piece)
-            if len(piece) < _LARGE:
-                self._small += piece
-            else:
-                self._gather()
-                self._pieces.append(memoryview(piece))
-
-    def send(self, link: socket.socket) -> None:
-        """Sends what a socket takes."""
-        self._gather()
-        sent = link.sendmsg(islice(self._pieces, _PIECES))
-        self.size -= sent
-        while sent:
-            first = self._pieces.popleft()
-            if sent < len(first):
-                self._pieces.appendleft(first[sent:])
-            sent -= min(sent, len(first))
-
-    def clear(self) -> None:
-        self.size = 0
-        self._pieces.clear()
-        self._small = bytearray()
-
-    def _gather(self) -> None:
-        if self._small:
-            self._pieces.append(memoryview(self._small))
-            self._small = bytearray()
-
-
 class _Printed:
     """What comes through a pipe, printed here."""
 
@@ -448,27 +404,6 @@ class _Printed:
         if stream is not None and (text := self._decoder.decode(data, final=not data)):
             stream.write(text)
         return bool(data)
-
-
-def _framed(row: Mapping[str, Any]) -> list[bytes]:
-    """Returns what is sent for a row: its large values as they are, then the row."""
-    framed: list[bytes] = []
-    apart: list[pickle.PickleBuffer] = []
-    if type(row) is dict:
-        for name, value in row.items():
-            if type(value) is bytes and len(value) >= _LARGE:
-                if not apart:
-                    row = dict(row)
-                apart.append(pickle.PickleBuffer(value))
-                row[name] = apart[-1]
-                framed += far.HEADER.pack(far.PART, len(value)), value
-
-    def within(buffer: pickle.PickleBuffer) -> bool:
-        # Arrays have buffers too; apart from their row they could not be written to any more.
-        return all(buffer is not one for one in apart)
-
-    data = pickle.dumps(row, pickle.HIGHEST_PROTOCOL, buffer_callback=within)
-    return [*framed, far.HEADER.pack(far.ROW, len(data)) + data]
 
 
 def _raised(raised: CapturedError) -> Exception:
