@@ -73,10 +73,16 @@ def recipe_command(recipe: type[Recipe]) -> click.Command:
 
     def make(values: dict[str, Any]) -> Chain:
         given = {key: values.pop(key) for key in ("inputs", "output", "begin", "changes")}
-        made = recipe(**{key: list(one) if isinstance(one, tuple) else one for key, one in values.items()})
-        return made.chain(given["inputs"], given["output"], begin=given["begin"], changes=given["changes"])
+        # A list that is given several times is one list; one that is not given, its default.
+        lists = {key: sum(one, []) for key, one in values.items() if isinstance(one, tuple) and one}
+        made = recipe(**{key: one for key, one in values.items() if not isinstance(one, tuple)}, **lists)
+        chain = made.chain(given["inputs"], given["output"], begin=given["begin"], changes=given["changes"])
+        for step, why in made.left_out(given["begin"]).items():
+            click.echo(f"step {plain_line(step)}: left out: {plain_line(why)}", err=True)
+        return chain
 
-    steps = ", ".join(f"{one.name} ({one.job})" for one in _parts_of(recipe))
+    parts = _parts_of(recipe)
+    steps = ", ".join(f"{one.name} ({one.job}{', if asked for' * bool(one.left_out)})" for one in parts)
     about = f"{(recipe.__doc__ or '').strip()}\n\nSteps: {steps}.\n\n{_HELP}"
     return _command(name, about, own, make, costs=True)
 
