@@ -47,7 +47,7 @@ class Dolma(Recipe):
     begins = ("warc", "rows")
     text_column: str = param("text", help="rows: column with the text")
     id_column: str = param("id", help="rows: column that identifies rows")
-    url_column: str = param("", help="rows: column of the URL, for lists, and of which each is kept once; default: none")
+    url_column: str = param("", help="rows: column of the URL, for lists, and to keep each once; default: none")
     keep_columns: list[str] = param([], help="columns to pass through, such as title; of archives url and date are")
     block_domains: Asset | None = param(None, help="domains or hosts whose pages are dropped: a text file, one a line")
     block_urls: Asset | None = param(None, help="URLs whose pages are dropped")

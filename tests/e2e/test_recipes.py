@@ -21,7 +21,10 @@ from tests.support.harness import Driver, Place, Zygote, outputs, run, wait_unti
 SHARDS = 2
 STEPS = {
     "fineweb": ["pages", "urls", "languages", "quality", "unique", "personal", "shards"],
-    "dolma": "pages urls languages addresses exact quality personal paragraphs decontaminate shards".split(),
+    "dolma": [
+        *("pages", "urls", "languages", "addresses", "exact", "quality"),
+        *("personal", "paragraphs", "decontaminate", "shards"),
+    ],
 }
 LOST = {
     "pages": {
@@ -74,7 +77,6 @@ def test_twenty_thousand_pages_killed_ten_times(name: str, tmp_path: Path) -> No
     whole = run(*CURATE, *_command(name, tmp_path, "whole", "local"))
     assert whole.code == 0, whole.err
     seconds = {one["step"]: one["summary"]["seconds"] for one in whole.json["steps"]}
-    print(f"{name}: {made.responses:,} records; seconds of steps: {seconds}")
     argv = [*CURATE, *_command(name, tmp_path, "killed", "local")]
     hit = 0
     for step in sorted(draw.choices(STEPS[name], k=10), key=STEPS[name].index):
@@ -86,7 +88,6 @@ def test_twenty_thousand_pages_killed_ten_times(name: str, tmp_path: Path) -> No
             driver.signal(signal.SIGKILL)
             driver.process.communicate(timeout=NEVER_S)
             driver.wait_for_children()
-        print(f"killed in {step}: {sum(1 for _ in (tmp_path / 'killed').glob('*/**/*.parquet')):,} files are there")
     again = run(*argv)
     assert again.code == 0, again.err
     assert hit > 5, f"only {hit} kills hit a running chain"

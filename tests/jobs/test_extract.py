@@ -19,6 +19,7 @@ from jobs.extract import Extract
 from scripts.benches.pages import archive, made_pages, packed, record, response
 from tests.job.inline import refusing
 
+ENDINGS = {None: "", "gzip": ".gz", "zstd": ".zst"}
 TEXT = "This is the text of page {} which is long enough to be one."
 
 
@@ -35,8 +36,7 @@ def page(number: int, **given: Any) -> bytes:
 
 
 def run(*records: bytes, codec: str | None = "gzip", name: str = "a.warc", **given: Any) -> LocalRun:
-    ending = {None: "", "gzip": ".gz", "zstd": ".zst"}[codec]
-    return run_local(Extract(**given), files={f"{name}{ending}": packed(records, codec)})
+    return run_local(Extract(**given), files={f"{name}{ENDINGS[codec]}": packed(records, codec)})
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
@@ -45,9 +45,21 @@ def test_a_page_becomes_a_row(codec: str | None, extractor: str) -> None:
     ran = run(page(1), page(2, head="Content-Type: text/html; charset=x"), codec=codec, extractor=extractor)
     common = {"host": "www.a.de", "date": "2026-01-02T03:04:05Z", "content_type": "text/html", "charset": "utf-8"}
     assert ran.rows == [
-        {"url": url(number), **common, "title": f"Page {number}", "text": TEXT.format(number)} for number in (1, 2)
+        {"id": f"a.warc{ENDINGS[codec]}:{number - 1}", "url": url(number), **common, "title": f"Page {number}"}
+        | {"text": TEXT.format(number)}
+        for number in (1, 2)
     ]
     assert ran.summary.books.created == 2
+
+
+def test_ids_are_those_of_records_or_their_places() -> None:
+    """Wherever the files lie, and whatever else is in them; two files of one name have other ids."""
+    named = page(1).replace(b"WARC-Type", b"WARC-Record-ID: <urn:uuid:1-2>\r\nWARC-Type")
+    blank = page(2).replace(b"WARC-Type", b"WARC-Record-ID: <>\r\nWARC-Type")
+    warc = packed([record("request", url(1), b"GET / HTTP/1.1\r\n\r\n"), named, blank, page(3)])
+    files = {"x/a.warc.gz": warc, "y/a.warc.gz": packed([page(4)]), "y/a.warc": page(5)}
+    ids = [row["id"] for row in run_local(Extract, files=files).rows]
+    assert sorted(ids) == ["urn:uuid:1-2", "x/a.warc.gz:2", "x/a.warc.gz:3", "y/a.warc.gz:0", "y/a.warc:0"]
 
 
 KINDS: dict[bytes, str | None] = {

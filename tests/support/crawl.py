@@ -1,4 +1,4 @@
-"""Web archives of made-up pages, of which each step of a recipe keeps some and drops some; all follows from the seed."""
+"""Web archives of made-up pages, of which each step of a recipe keeps and drops some; all follows from the seed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ KINDS = {
 }
 """Kinds of records, and how many of each there are among 110."""
 _WORDS = {
-    "adj": "old quiet narrow bright broken wooden distant careful nervous golden early bitter local famous strange heavy "
-    "modern gentle empty crowded northern patient silver honest sudden ancient proper clever frozen hidden",
-    "noun": "bridge market teacher river harbour garden letter winter window doctor village engine painter forest ladder "
-    "kitchen station farmer lantern captain mountain library baker orchard captain chapel mirror soldier basket "
+    "adj": "old quiet narrow bright broken wooden distant careful nervous golden early bitter local famous strange "
+    "heavy modern gentle empty crowded northern patient silver honest sudden ancient proper clever frozen hidden",
+    "noun": "bridge market teacher river harbour garden letter winter window doctor village engine painter forest "
+    "ladder kitchen station farmer lantern captain mountain library baker orchard captain chapel mirror soldier basket "
     "cottage journey island carpenter tailor meadow violin blanket compass widow merchant tower stable",
-    "verb": "found followed painted carried noticed repaired borrowed described watched remembered opened measured sold "
-    "visited lost cleaned praised counted wanted crossed guarded bought studied lifted ignored",
+    "verb": "found followed painted carried noticed repaired borrowed described watched remembered opened measured "
+    "sold visited lost cleaned praised counted wanted crossed guarded bought studied lifted ignored",
     "place": "Ely Bath Wells York Ripon Durham Truro Oxford Leeds Exeter Lincoln Chester Derby Salford Lisburn Newry",
     "time": "Monday Tuesday spring summer autumn winter January August October dawn noon midnight",
     "adverb": "slowly often rarely gladly quickly secretly finally together again alone outside",
