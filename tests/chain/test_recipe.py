@@ -269,8 +269,8 @@ def test_the_cost_is_that_of_processes_beside_the_worker_too(place: Path) -> Non
     seconds = []
     for name, slow in (("fast", 0), ("slow", 1_000_000)):
         (place / f"{name}.py").write_text(BESIDE.replace("SLOW", str(slow)))
-        (cost,) = sample_cost([Step("one", f"{name}.py", str(place / "out"), input=[str(place / "in/0.parquet")])]).steps
-        seconds.append(cost.seconds)
+        step = Step("one", f"{name}.py", str(place / "out"), input=[str(place / "in/0.parquet")])
+        seconds.append(sample_cost([step]).steps[0].seconds)
     assert seconds[1] > 2 * seconds[0]
 
 

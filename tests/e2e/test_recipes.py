@@ -44,7 +44,7 @@ LOST = {
 @pytest.mark.parametrize("name", STEPS)
 def test_killed_at_some_operations(name: str, tmp_path: Path) -> None:
     """Every operation of the store is as likely, in whichever step it is."""
-    made = _files(tmp_path, pages=160, files=3)
+    made = _files(tmp_path, pages=120, files=2)
     draw = random.Random(name)
     with Zygote(tmp_path / "zygote") as zygote:
         path, *options = _command(name, tmp_path, "whole", "inline")
@@ -55,12 +55,12 @@ def test_killed_at_some_operations(name: str, tmp_path: Path) -> None:
         path, *options = _command(name, tmp_path, "killed", "inline")
         argv = [f"jobs/{path}.py", *options]
         kills = 0
-        for _ in range(5):
+        for _ in range(3):
             when = draw.choice(["before", "after"])
             ended = zygote.run(*argv, kill_operation=draw.randrange(operations // 3), kill_when=when)
             assert ended.code in (-signal.SIGKILL, 0), ended.err
             kills += ended.code != 0
-        assert kills > 1
+        assert kills
         again = zygote.run(*argv)
     assert again.code == 0, again.err
     _same(name, tmp_path, whole.json, again.json)
