@@ -36,7 +36,14 @@ from curate.texts.words import different
 NOT_KEPT = "domain is not one to keep"
 DOMAIN, HOST, URL = "blocked domain", "blocked host", "blocked url"
 WORD, SOFT_WORDS, PART = "blocked word", "too many soft words", "blocked part of a word"
-LISTS = ("keep_domains", "block_domains", "block_urls", "block_words", "soft_words", "block_parts")
+LISTS = {
+    "keep_domains": urls.DOMAIN,
+    "block_domains": urls.DOMAIN,
+    "block_urls": urls.URL,
+    "block_words": urls.WORD,
+    "soft_words": urls.WORD,
+    "block_parts": urls.WORD,
+}
 
 
 class Urls(Job):
@@ -57,12 +64,15 @@ class Urls(Job):
     block_parts: Asset | None = param(None, help="parts of which the letters and digits of a URL may have none")
 
     def check(self) -> None:
-        """Raises ConfigError where there is no list, or a number that fits none."""
-        if all(getattr(self, name) is None for name in LISTS):
+        """Raises ConfigError where there is no list, one of another shape, or a number that fits none."""
+        given = {name: asset for name in LISTS if (asset := getattr(self, name)) is not None}
+        if not given:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in LISTS)
             raise ConfigError(f"no list is given, so every row would be kept; give one of {options}")
         if self.max_soft_words < 0:
             raise ConfigError(f"--max-soft-words {self.max_soft_words} would keep no URL; give 0 or more")
+        for name, asset in given.items():
+            urls.read_list(asset.local(), LISTS[name], asset.uri)
 
     def setup(self) -> None:
         def local(asset: Asset | None) -> str | None:

@@ -151,32 +151,33 @@ class Parts:
         return found
 
 
-def read_list(path: str, shape: Shape) -> pa.Array:
+def read_list(path: str, shape: Shape, name: str = "") -> pa.Array:
     """Returns the lines of a text file: trimmed, without blank ones and those that begin with `#`.
 
-    Raises ConfigError with file and line for a line of another shape, for what is not UTF-8 or no text, and for a file
-    without any line.
+    Raises ConfigError with file (`name`, if it is the copy of another) and line for a line of another shape, for what
+    is not UTF-8 or no text, and for a file without any line.
     """
     pattern, expected = shape
+    name = name or path
     data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     if (place := data.find(b"\0")) >= 0 or data.startswith(b"\x1f\x8b"):
-        raise ConfigError(f"{path}, line {_line(data, max(place, 0))}: is binary data, not text; {expected}")
+        raise ConfigError(f"{name}, line {_line(data, max(place, 0))}: is binary data, not text; {expected}")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path}, line {_line(data, error.start)}: is not UTF-8 (byte {data[error.start]:#04x}); save it as UTF-8"
+            f"{name}, line {_line(data, error.start)}: is not UTF-8 (byte {data[error.start]:#04x}); save it as UTF-8"
         ) from None
     lines = pc.utf8_trim_whitespace(pc.split_pattern(pa.array([text], pa.large_string()), "\n").flatten())
     used = pc.and_not(pc.not_equal(lines, ""), pc.starts_with(lines, "#")).to_numpy(zero_copy_only=False)
     if not used.any():
-        raise ConfigError(f"{path}, line 1: the file has no entry; {expected}")
+        raise ConfigError(f"{name}, line 1: the file has no entry; {expected}")
     entries = lines.filter(pa.array(used))
     fit = pc.match_substring_regex(entries, pattern).to_numpy(zero_copy_only=False)
     if not fit.all():
         number = int(np.flatnonzero(~fit)[0])
         line = int(np.flatnonzero(used)[number]) + 1
-        raise ConfigError(f"{path}, line {line}: {expected}; found {entries[number].as_py()[:80]!r}")
+        raise ConfigError(f"{name}, line {line}: {expected}; found {entries[number].as_py()[:80]!r}")
     return entries
 
 

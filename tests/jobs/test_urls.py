@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from curate.testing.local import run_local
 from jobs import urls
 from jobs.urls import Urls
-from tests.job.inline import refusing
+from tests.job.inline import refusing, run_job, write_jsonl
 
 LISTS = {
     "keep_domains": "example.com\nbad.org\nshop.co.uk\nother.net\n8.8.8.8\nwww.kept.de\n",
@@ -124,13 +124,16 @@ def test_no_row_is_no_error(lists: dict[str, str]) -> None:
         ("block_parts", b"\x00", "line 1: is binary data, not text"),
     ],
 )
-def test_a_list_of_the_wrong_shape_ends_the_run(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_a_list_of_the_wrong_shape_is_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    """Before anything is written, so that the mended list is that of the same job."""
     path = tmp_path / "list.txt"
     path.write_bytes(data)
-    ran = run_local(Urls(**{name: str(path)}), [{"url": "https://a.de/"}])
-    [failure] = ran.summary.failures
-    assert failure.count == 1
-    assert f"{path}, {message}" in failure.error
+    with refusing(f"{path}, {message}"):
+        run_local(Urls(**{name: str(path)}), [{"url": "https://a.de/"}])
+    write_jsonl(tmp_path / "in" / "a.jsonl", [{"url": "https://a.de/"}])
+    with refusing(f"{path}, {message}"):
+        run_job(Urls(**{name: str(path)}), tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
