@@ -105,8 +105,8 @@ class Recipe:
 def changed(parts: Sequence[Part], changes: Iterable[str]) -> list[Part]:
     """Returns the parts that are there, with other options. Raises ConfigError for a change that cannot be understood.
 
-    >>> changed([Part("good", "quality")], ["good.min_words=20", "good.rules=[\\"c4\\"]"])
-    [Part(name='good', job='quality', options={'min_words': 20, 'rules': ['c4']})]
+    >>> changed([Part("good", "quality")], ["good.min_words=20", "good.rules=[\\"c4\\"]"])[0].options
+    {'min_words': 20, 'rules': ['c4']}
     >>> changed([Part("good", "quality")], ["god.min_words=20"])
     Traceback (most recent call last):
     curate.errors.ConfigError: god.min_words=20: there is no step 'god'; did you mean 'good'?
