@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from curate.errors import BadRow, ConfigError
@@ -77,12 +78,9 @@ class Extractor:
 
 def needed(name: str) -> None:
     """Raises ConfigError if what an extractor needs is not installed."""
-    try:
-        __import__("fastwarc")
-        __import__("resiliparse")
-        __import__(name)
-    except ImportError as error:
-        raise ConfigError(f"{name} is not installed ({error}): pip install 'curate[web]'") from None
+    for module in ("fastwarc", "resiliparse", name):
+        if find_spec(module) is None:
+            raise ConfigError(f"{module} is not installed: pip install 'curate[web]'")
 
 
 def is_html(payload: bytes) -> bool:
