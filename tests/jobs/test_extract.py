@@ -110,6 +110,10 @@ def test_a_record_that_is_broken_is_set_aside_with_its_place() -> None:
     assert ran.summary.books.balanced
 
 
+TIMEOUT_S = 5.0
+"""So long that no other page takes it, however busy the machine is."""
+
+
 class Hostile(Extractor):
     """An extractor that some pages crash, hang or fail."""
 
@@ -141,21 +145,25 @@ def test_ten_pages_that_crash_or_hang_or_raise_cost_ten_rows() -> None:
     bad = {3: b"crash", 4: b"crash", 10: b"hang", 11: b"raise", 12: b"crash", 20: b"hang", 30: b"raise", 38: b"crash"}
     bad |= {0: b"crash", 39: b"hang"}
     pages = [response(url(number), html(number) + bad.get(number, b"")) for number in range(40)]
-    ran = run_local(HostileExtract(timeout_s=0.5), files={"a.warc.gz": packed(pages)})
+    ran = run_local(HostileExtract(timeout_s=TIMEOUT_S), files={"a.warc.gz": packed(pages)})
     assert [row["url"] for row in ran.rows] == [url(number) for number in range(40) if number not in bad]
     assert [row["text"] for row in ran.rows] == [TEXT.format(number) for number in range(40) if number not in bad]
     assert [one["line"] - 1 for one in ran.quarantine] == sorted(bad)
-    reasons = {b"crash": "SIGSEGV", b"hang": "took longer than 0.5 s", b"raise": "resiliparse raised RecursionError"}
+    reasons = {
+        b"crash": "SIGSEGV",
+        b"hang": f"took longer than {TIMEOUT_S:g} s",
+        b"raise": "resiliparse raised RecursionError",
+    }
     assert all(reasons[bad[one["line"] - 1]] in one["reason"] for one in ran.quarantine)
     assert ran.summary.books.created == 40
 
 
 @pytest.mark.parametrize("extractor", ["resiliparse", "trafilatura"])
 def test_pages_that_are_too_deep_for_a_parser_cost_themselves_at_most(extractor: str) -> None:
-    deep = [response(url(number), b"<div>" * 100_000 + b"<table><tr><td>" * 10_000 + html(number)) for number in (1, 3)]
-    ran = run(page(0), deep[0], page(2), deep[1], page(4), extractor=extractor, timeout_s=1.0)
-    assert {url(0), url(2), url(4)} <= {row["url"] for row in ran.rows}
-    assert len(ran.rows) + len(ran.quarantine) + sum(ran.summary.books.dropped.values()) == 5
+    deep = response(url(1), b"<div>" * 100_000 + b"<table><tr><td>" * 10_000 + html(1))
+    ran = run(page(0), deep, page(2), extractor=extractor, timeout_s=TIMEOUT_S)
+    assert {url(0), url(2)} <= {row["url"] for row in ran.rows}
+    assert len(ran.rows) + len(ran.quarantine) + sum(ran.summary.books.dropped.values()) == 3
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1_000])
