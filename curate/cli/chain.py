@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -84,7 +85,7 @@ def recipe_command(recipe: type[Recipe]) -> click.Command:
 
     parts = _parts_of(recipe)
     steps = ", ".join(f"{one.name} ({one.job}{', if asked for' * bool(one.left_out)})" for one in parts)
-    about = f"{(recipe.__doc__ or '').strip()}\n\nSteps: {steps}.\n\n{_HELP}"
+    about = f"{inspect.cleandoc(recipe.__doc__ or '')}\n\nSteps: {steps}.\n\n{_HELP}"
     return _command(name, about, own, make, costs=True)
 
 

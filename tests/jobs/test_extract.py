@@ -110,7 +110,7 @@ def test_a_record_that_is_broken_is_set_aside_with_its_place() -> None:
     assert ran.summary.books.balanced
 
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 3.0
 """So long that no other page takes it, however busy the machine is."""
 
 
