@@ -1,17 +1,27 @@
-"""From rows to Dolma's shards: `python jobs/dolma.py --input 'gs://b/rows/*.parquet' --output gs://b/dolma
---shards 64`.
+"""From web archives to Dolma's shards: `python jobs/dolma.py --input 'gs://b/*.warc.gz' --output gs://b/dolma
+--shards 64 --block-domains gs://b/lists/ut1.txt --eval-sets gs://b/evals/paloma.jsonl.gz`.
 
 What Soldaini et al. 2024, "Dolma: an Open Corpus of Three Trillion Tokens for Language Model Pretraining Research", do
 to pages of the web, with the thresholds of Dolma v1.6, each step a job with an output of its own below `--output`:
 
-    languages   English, with a score of 0.5 or more                     jobs/langid.py
-    exact       equal texts; `--url-column` equal URLs instead           jobs/dedup_exact.py
-    quality     lines without an end, Gopher's rules as Dolma has them   jobs/quality.py
-    personal    mail addresses, phone numbers and IP addresses           jobs/pii.py
-    shards      a random order                                           jobs/shuffle.py
+    pages           the main content of pages, by resiliparse                jobs/extract.py
+    urls            domains and URLs (of UT1, say), if lists are given       jobs/urls.py
+    languages       English, with a score of 0.5 or more                     jobs/langid.py
+    addresses       each URL once; of rows only with `--url-column`          jobs/dedup_exact.py
+    exact           each text once                                           jobs/dedup_exact.py
+    quality         lines without an end, Gopher's rules as Dolma has them   jobs/quality.py
+    personal        mail addresses, phone numbers and IP addresses           jobs/pii.py
+    paragraphs      lines that an earlier text has are cut out               jobs/paragraphs.py
+    decontaminate   texts of evaluation sets, if these are given             jobs/decontaminate.py
+    shards          a random order                                           jobs/shuffle.py
 
-It begins with rows: what takes pages out of archives is no part of it yet, nor are paragraphs that occur in several
-texts, texts of evaluation sets, and sentences that Dolma's models find toxic.
+`--from rows` begins behind `pages`, with a text, an id and, for lists, a URL.
+
+What differs from the published one: its models that find sentences toxic are no part of this (`jobs/toxicity.py` and
+`jobs/classify.py` score whole texts with a model that is given); it takes pages from CCNet, which reads the texts that
+Common Crawl has extracted, and drops lines of neighbouring files there; it takes a whole paragraph of an evaluation set
+for contamination, where here 13 words in a row are; it finds copies with a Bloom filter, which takes some texts for
+copies that are none; and it has no random order.
 """
 
 from __future__ import annotations
@@ -20,35 +30,61 @@ from collections.abc import Iterable
 
 from curate.chain.recipe import Part, Recipe
 from curate.cli.chain import recipe_main
+from curate.errors import ConfigError
+from curate.job.asset import Asset
 from curate.job.params import param
 
+LISTS = ("block_domains", "block_urls")
 REPLACEMENTS = {"email": " |||EMAIL_ADDRESS||| ", "phone": " |||PHONE_NUMBER||| ", "ip": " |||IP_ADDRESS||| "}
 
 
 class Dolma(Recipe):
-    """Make Dolma's shards of rows of text.
+    """Make Dolma's shards of web archives, or of rows of text.
 
-    Rows have the id, the text and the columns to keep, in random order.
+    Rows have the id, the text and the columns to keep, in random order; those of archives have url and date, too.
     """
 
-    text_column: str = param("text", help="column with the text")
-    id_column: str = param("id", help="column that identifies rows")
-    keep_columns: list[str] = param([], help="columns to pass through, such as url,date")
-    url_column: str = param("", help="column of the URL, of which each is kept once; default: each text once")
+    begins = ("warc", "rows")
+    text_column: str = param("text", help="rows: column with the text")
+    id_column: str = param("id", help="rows: column that identifies rows")
+    url_column: str = param("", help="rows: column of the URL, for lists, and to keep each once; default: none")
+    keep_columns: list[str] = param([], help="columns to pass through, such as title; of archives url and date are")
+    block_domains: Asset | None = param(None, help="domains or hosts whose pages are dropped: a text file, one a line")
+    block_urls: Asset | None = param(None, help="URLs whose pages are dropped")
+    eval_sets: list[Asset] = param([], help="evaluation sets whose texts are dropped: JSON lines or Parquet")
+    eval_columns: list[str] = param(["text"], help="columns of the evaluation sets that have their texts")
     shards: int = param(help="number of output files; their row counts differ by one at most")
     seed: int = param(0, help="seed of the random order; another seed gives another order")
 
     def parts(self, begin: str) -> Iterable[Part]:
-        """Yields the steps."""
-        del begin  # with rows, always
+        """Yields the steps. Raises ConfigError for columns that the rows of pages cannot have, and lists without a
+        URL."""
+        kept, url = list(self.keep_columns), self.url_column
+        if begin == "warc":
+            for name, own in (("text_column", "text"), ("id_column", "id"), ("url_column", "url")):
+                if getattr(self, name) not in (own, *[""] * (name == "url_column")):
+                    option = f"--{name.replace('_', '-')} {getattr(self, name)}"
+                    raise ConfigError(f"{option} is for --from rows; the rows of pages have {own!r}: leave it out")
+            kept, url = ["url", "date", *kept], "url"
+            yield Part("pages", "extract", {"extractor": "resiliparse"})
+        lists = {name: one.uri for name in LISTS if (one := getattr(self, name)) is not None}
+        if lists and not url:
+            raise ConfigError("lists of domains and URLs need --url-column, the column of rows that has the URL")
+        why = "" if lists else "no list of domains or URLs is given (--block-domains, --block-urls)"
+        yield Part("urls", "urls", {"url_column": url, **lists}, left_out=why)
         columns = {"text_column": self.text_column, "id_column": self.id_column}
-        url = [self.url_column] if self.url_column else []
-        kept = {**columns, "keep_columns": list(dict.fromkeys([*self.keep_columns, *url]))}
-        yield Part("languages", "langid", {**kept, "keep": ["en"], "min_score": 0.5})
-        by = url or [self.text_column]
-        yield Part("exact", "dedup_exact", {"by": by, "normalise": False, "id_column": self.id_column})
-        yield Part("quality", "quality", {**kept, "rules": ["dolma"]})
-        yield Part("personal", "pii", {**kept, "kinds": sorted(REPLACEMENTS), "replacements": REPLACEMENTS})
+        passed = {**columns, "keep_columns": list(dict.fromkeys([*kept, *[url] * bool(url)]))}
+        yield Part("languages", "langid", {**passed, "keep": ["en"], "min_score": 0.5})
+        once = {"normalise": False, "id_column": self.id_column}
+        why = "" if url else "rows have no URL without --url-column"
+        yield Part("addresses", "dedup_exact", {"by": [url], **once}, left_out=why)
+        yield Part("exact", "dedup_exact", {"by": [self.text_column], **once})
+        yield Part("quality", "quality", {**passed, "rules": ["dolma"]})
+        yield Part("personal", "pii", {**passed, "kinds": sorted(REPLACEMENTS), "replacements": REPLACEMENTS})
+        yield Part("paragraphs", "paragraphs", {**columns, "unit": "line", "normalise": "exact", "min_words": 1})
+        sets = {"sets": [one.uri for one in self.eval_sets], "set_columns": self.eval_columns}
+        why = "" if self.eval_sets else "no evaluation set is given (--eval-sets)"
+        yield Part("decontaminate", "decontaminate", {**columns, **sets}, left_out=why)
         yield Part("shards", "shuffle", {"shards": self.shards, "seed": self.seed})
 
 

@@ -1,9 +1,10 @@
 """Extract the text of pages: `python jobs/extract.py --input 'gs://b/*.warc.gz' --output gs://b/pages`.
 
-Reads web archives: WARC, WARC.gz and WARC.zst, as Common Crawl lays them out. A record becomes a row (url, host, date,
-content_type, charset, title, text) if it is the page of a server that answered 200 with HTML, or a text that was
+Reads web archives: WARC, WARC.gz and WARC.zst, as Common Crawl lays them out. A record becomes a row (id, url, host,
+date, content_type, charset, title, text) if it is the page of a server that answered 200 with HTML, or a text that was
 extracted before (a conversion: WET). Each other response is dropped, and the summary says for what. Records of other
-types (requests, metadata) are no pages, and are counted.
+types (requests, metadata) are no pages, and are counted. The id is the record's own, which no other record has; where
+it has none, `FILE:NUMBER`: its file as the output is called, and its number in it, from 0.
 
 `--extractor resiliparse` takes the main content, as DCLM did; `trafilatura` does as FineWeb did. `curate/web/page` says
 how each is called. Pages are extracted in a process beside the worker: a page that crashes its parser, or takes more
@@ -35,7 +36,7 @@ NOT_HTTP, STATUS, NOT_HTML = "no answer of a web server", "status is not 200", "
 TOO_LARGE, EMPTY = "too large", "empty after extraction"
 HTML = ("text/html", "application/xhtml+xml")
 SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("url", "host", "date", "content_type", "charset", "title", "text")]
+    [(name, pa.string()) for name in ("id", "url", "host", "date", "content_type", "charset", "title", "text")]
 )
 BATCH_BYTES = 16 * MIB
 BATCH_RECORDS = 512
@@ -109,12 +110,13 @@ class Extract(FileJob):
                 if isinstance(record, Record) and kind not in ("response", "conversion"):
                     self.count(f"records: {kind[:40]}")
                     continue
-                yield self._found(number, place, kind, record)
+                id = record.headers.get("warc-record-id", "").strip("<> ") or f"{file.id}:{number}"
+                yield self._found(id, number, place, kind, record)
 
-    def _found(self, number: int, place: int, kind: str, record: Record | Broken) -> _Found:
+    def _found(self, id: str, number: int, place: int, kind: str, record: Record | Broken) -> _Found:
         fields = record.headers
         url = fields.get("warc-target-uri", "").strip("<>") or None
-        row: dict[str, str | None] = {"url": url, "date": fields.get("warc-date")}
+        row: dict[str, str | None] = {"id": id, "url": url, "date": fields.get("warc-date")}
         if isinstance(record, Broken):
             return _Found(number, place, row, broken=record.reason)
         if url is None:

@@ -1,16 +1,23 @@
-"""From rows to FineWeb's shards: `python jobs/fineweb.py --input 'gs://b/rows/*.parquet' --output gs://b/fineweb
---shards 64`.
+"""From web archives to FineWeb's shards: `python jobs/fineweb.py --input 'gs://b/*.warc.gz' --output gs://b/fineweb
+--shards 64 --block-domains gs://b/lists/domains.txt`.
 
 The steps of Penedo et al. 2024, "The FineWeb Datasets: Decanting the Web for the Finest Text Data at Scale", as the
 example of datatrove has them, each a job with an output of its own below `--output`:
 
+    pages       the text of pages, by trafilatura in favour of precision    jobs/extract.py
+    urls        lists of domains, URLs and words, if any is given           jobs/urls.py
     languages   English, with a score of 0.65 or more                       jobs/langid.py
     quality     Gopher's rules, C4's but for the ends of lines, FineWeb's   jobs/quality.py
     unique      near copies: 14 bands of 8 rows, 5 words, 0.75              jobs/dedup_minhash.py
     personal    mail addresses and IP addresses are replaced                jobs/pii.py
     shards      a random order                                              jobs/shuffle.py
 
-It begins with rows: what takes pages out of archives, and the rules for URLs, are no part of it yet.
+`--from rows` begins behind `pages`, with a text, an id and, for lists, a URL.
+
+What differs from the published one: lists are data of the user, and are applied after the extraction, to the same
+rows; of near copies, those that a chain connects are dropped as there, but each link has the similarity that was asked
+for, where there a band in common is enough (`--drop-by verified` drops less: only what is like a row that is kept); all
+archives are deduplicated together, where there each crawl is for itself; and all is written in a random order.
 """
 
 from __future__ import annotations
@@ -20,42 +27,62 @@ from typing import Literal
 
 from curate.chain.recipe import Part, Recipe
 from curate.cli.chain import recipe_main
+from curate.errors import ConfigError
+from curate.job.asset import Asset
 from curate.job.params import param
+
+LISTS = ("block_domains", "block_urls", "block_words", "soft_words", "block_parts")
+COLUMNS = {"text_column": "text", "id_column": "id", "url_column": "url"}
+"""What the rows of pages have."""
 
 
 class FineWeb(Recipe):
-    """Make FineWeb's shards of rows of text.
+    """Make FineWeb's shards of web archives, or of rows of text.
 
-    Rows have the id, the text and the columns to keep, in random order.
+    Rows have the id, the text and the columns to keep, in random order; those of archives have url and date, too.
     """
 
-    text_column: str = param("text", help="column with the text")
-    id_column: str = param("id", help="column that identifies rows")
-    keep_columns: list[str] = param([], help="columns to pass through, such as url,date")
+    begins = ("warc", "rows")
+    text_column: str = param("text", help="rows: column with the text")
+    id_column: str = param("id", help="rows: column that identifies rows")
+    url_column: str = param("url", help="rows: column with the URL, for lists")
+    keep_columns: list[str] = param([], help="columns to pass through, such as title; of archives url and date are")
+    block_domains: Asset | None = param(None, help="domains or hosts whose pages are dropped: a text file, one a line")
+    block_urls: Asset | None = param(None, help="URLs whose pages are dropped")
+    block_words: Asset | None = param(None, help="words of which a URL may have none")
+    soft_words: Asset | None = param(None, help="words of which a URL may have one")
+    block_parts: Asset | None = param(None, help="parts of which the letters and digits of a URL may have none")
     words: Literal["spacy", "whitespace"] = param(
         "spacy", help="what a word is: what spaCy's English rules make of a text, or what is between white space"
+    )
+    drop_by: Literal["component", "verified"] = param(
+        "component", help="near copies to drop: connected to a row that is kept (as published), or like one (verified)"
     )
     shards: int = param(help="number of output files; their row counts differ by one at most")
     seed: int = param(0, help="seed of the random order; another seed gives another order")
 
     def parts(self, begin: str) -> Iterable[Part]:
-        """Yields the steps."""
-        del begin  # with rows, always
+        """Yields the steps. Raises ConfigError for columns that the rows of pages cannot have."""
+        kept = list(self.keep_columns)
+        if begin == "warc":
+            for name, own in COLUMNS.items():
+                if getattr(self, name) != own:
+                    option = f"--{name.replace('_', '-')} {getattr(self, name)}"
+                    raise ConfigError(f"{option} is for --from rows; the rows of pages have {own!r}: leave it out")
+            kept = list(dict.fromkeys(["url", "date", *kept]))
+            yield Part("pages", "extract", {"extractor": "trafilatura"})
+        lists = {name: one.uri for name in LISTS if (one := getattr(self, name)) is not None}
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in LISTS)
+        why = "" if lists else f"no list of domains, URLs or words is given ({given})"
+        yield Part("urls", "urls", {"url_column": self.url_column, **lists}, left_out=why)
         columns = {"text_column": self.text_column, "id_column": self.id_column}
-        kept = {**columns, "keep_columns": self.keep_columns}
-        yield Part("languages", "langid", {**kept, "keep": ["en"], "min_score": 0.65})
-        yield Part(
-            "quality",
-            "quality",
-            {
-                **kept,
-                "rules": ["gopher-repetition", "gopher", "c4", "fineweb"],
-                "words": self.words,
-                "ended_lines": False,
-            },
-        )
-        yield Part("unique", "dedup_minhash", {**columns, "threshold": 0.75, "ngram": 5, "bands": 14, "rows": 8})
-        yield Part("personal", "pii", {**kept, "kinds": ["email", "ip"]})
+        passed = {**columns, "keep_columns": kept}
+        yield Part("languages", "langid", {**passed, "keep": ["en"], "min_score": 0.65})
+        rules = ["gopher-repetition", "gopher", "c4", "fineweb"]
+        yield Part("quality", "quality", {**passed, "rules": rules, "words": self.words, "ended_lines": False})
+        alike = {"threshold": 0.75, "ngram": 5, "bands": 14, "rows": 8, "drop_by": self.drop_by}
+        yield Part("unique", "dedup_minhash", {**columns, **alike})
+        yield Part("personal", "pii", {**passed, "kinds": ["email", "ip"]})
         yield Part("shards", "shuffle", {"shards": self.shards, "seed": self.seed})
 
 

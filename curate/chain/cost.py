@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import resource
 import tempfile
 import time
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ class StepCost:
     rows_out: int
     bytes_out: int
     seconds: float
-    """The processor's time, in all threads."""
+    """The processor's time, in all threads, and in processes beside the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,21 @@ def _ran(step: Step, steps: Sequence[Step], inputs: Sequence[int]) -> tuple[Summ
         limit=-(-SAMPLE_BYTES // shard) if step.input else None,
         allow_incomplete_input=bool(step.input_from),
     )
-    before = time.process_time()
+    before, others = time.process_time(), _others_s()
     summary = run(stage_of(sized), options)
+    own_s = time.process_time() - before
     if summary.state is not RunState.COMPLETE:
         why = "; ".join(one.error for one in summary.failures) or summary.state.value
         raise ConfigError(f"step {step.name!r} fails on a sample of its input: {why}")
-    return summary, time.process_time() - before
+    # A process beside the worker ends with what has started it, and its time is known from then on.
+    gc.collect()
+    return summary, own_s + _others_s() - others
+
+
+def _others_s() -> float:
+    """Returns the processor's time of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _sizes(step: Step) -> list[int]:

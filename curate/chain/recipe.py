@@ -24,6 +24,8 @@ class Part:
     """As `curate run` takes it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Parameters and settings of the job, and options of its run."""
+    left_out: str = ""
+    """Why the step is not there: what it would need was not given. Empty: it is."""
 
 
 class Recipe:
@@ -45,7 +47,7 @@ class Recipe:
     _params: ClassVar[Mapping[str, Param]] = {}
 
     def __init_subclass__(cls) -> None:
-        cls._params = collect(cls, {}, ("parts", "chain"))
+        cls._params = collect(cls, {}, ("parts", "chain", "left_out"))
 
     def __init__(self, **parameters: Any) -> None:
         """Raises ConfigError for a parameter that there is not, that is missing, or that does not fit its type."""
@@ -64,6 +66,10 @@ class Recipe:
         """Returns the steps in order, the first of which reads the inputs; `begin` is one of `begins`."""
         raise NotImplementedError
 
+    def left_out(self, begin: str = "") -> dict[str, str]:
+        """Returns the steps that are not there with what was given, and why."""
+        return {one.name: one.left_out for one in self.parts(self._begin(begin)) if one.left_out}
+
     def chain(
         self,
         inputs: PathText | Sequence[PathText],
@@ -79,25 +85,28 @@ class Recipe:
         text. Raises ConfigError for a step or a beginning that there is not; what a job does not take, the chain
         refuses before it runs.
         """
-        begin = begin or self.begins[0]
-        if begin not in self.begins:
-            raise ConfigError(
-                f"a recipe that begins with {begin!r}{did_you_mean(begin, self.begins)}; {type(self).__name__} begins "
-                f"with: {', '.join(self.begins)}"
-            )
-        parts = changed(list(self.parts(begin)), changes)
+        parts = changed(list(self.parts(self._begin(begin))), changes)
         steps: list[Step] = []
         for one in parts:
             reads: Any = {"input_from": steps[-1].name} if steps else {"input": inputs}
             steps.append(Step(one.name, one.job, f"{output}/{one.name}", options=one.options, **reads))
         return Chain(steps, folder=folder)
 
+    def _begin(self, begin: str) -> str:
+        begin = begin or self.begins[0]
+        if begin not in self.begins:
+            raise ConfigError(
+                f"a recipe that begins with {begin!r}{did_you_mean(begin, self.begins)}; {type(self).__name__} begins "
+                f"with: {', '.join(self.begins)}"
+            )
+        return begin
+
 
 def changed(parts: Sequence[Part], changes: Iterable[str]) -> list[Part]:
-    """Returns the parts with other options. Raises ConfigError for a change that cannot be understood.
+    """Returns the parts that are there, with other options. Raises ConfigError for a change that cannot be understood.
 
-    >>> changed([Part("good", "quality")], ["good.min_words=20", "good.rules=[\\"c4\\"]"])
-    [Part(name='good', job='quality', options={'min_words': 20, 'rules': ['c4']})]
+    >>> changed([Part("good", "quality")], ["good.min_words=20", "good.rules=[\\"c4\\"]"])[0].options
+    {'min_words': 20, 'rules': ['c4']}
     >>> changed([Part("good", "quality")], ["god.min_words=20"])
     Traceback (most recent call last):
     curate.errors.ConfigError: god.min_words=20: there is no step 'god'; did you mean 'good'?
@@ -111,8 +120,10 @@ def changed(parts: Sequence[Part], changes: Iterable[str]) -> list[Part]:
         if name not in found:
             near = did_you_mean(name, found) or f"; there are: {', '.join(found)}"
             raise ConfigError(f"{text}: there is no step {name!r}{near}")
+        if found[name].left_out:
+            raise ConfigError(f"{text}: step {name!r} is left out: {found[name].left_out}")
         found[name] = replace(found[name], options={**found[name].options, option: _value(value.strip())})
-    return list(found.values())
+    return [one for one in found.values() if not one.left_out]
 
 
 def _value(text: str) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,11 +75,17 @@ def recipe_command(recipe: type[Recipe]) -> click.Command:
 
     def make(values: dict[str, Any]) -> Chain:
         given = {key: values.pop(key) for key in ("inputs", "output", "begin", "changes")}
-        made = recipe(**{key: list(one) if isinstance(one, tuple) else one for key, one in values.items()})
-        return made.chain(given["inputs"], given["output"], begin=given["begin"], changes=given["changes"])
+        # A list that is given several times is one list; one that is not given, its default.
+        lists = {key: list(chain.from_iterable(one)) for key, one in values.items() if isinstance(one, tuple) and one}
+        made = recipe(**{key: one for key, one in values.items() if not isinstance(one, tuple)}, **lists)
+        found = made.chain(given["inputs"], given["output"], begin=given["begin"], changes=given["changes"])
+        for step, why in made.left_out(given["begin"]).items():
+            click.echo(f"step {plain_line(step)}: left out: {plain_line(why)}", err=True)
+        return found
 
-    steps = ", ".join(f"{one.name} ({one.job})" for one in _parts_of(recipe))
-    about = f"{(recipe.__doc__ or '').strip()}\n\nSteps: {steps}.\n\n{_HELP}"
+    parts = _parts_of(recipe)
+    steps = ", ".join(f"{one.name} ({one.job}{', if asked for' * bool(one.left_out)})" for one in parts)
+    about = f"{inspect.cleandoc(recipe.__doc__ or '')}\n\nSteps: {steps}.\n\n{_HELP}"
     return _command(name, about, own, make, costs=True)
 
 
@@ -208,11 +216,11 @@ def _run(
     request = Request(Asked(redo_stale, drop_removed, frozenset(overwrite)), step, options, tell)
     try:
         with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():
-            chain = make()
-            with contextlib.chdir(chain.folder):
-                planned = prepare(chain.steps, request)
+            found = make()
+            with contextlib.chdir(found.folder):
+                planned = prepare(found.steps, request)
                 ended = None if dry else run_chain(planned, request)
-                cost = sample_cost(chain.steps) if dry and costs else None
+                cost = sample_cost(found.steps) if dry and costs else None
     except CurateError as error:
         tell_error(error)
         return exit_code(error)

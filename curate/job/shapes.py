@@ -36,7 +36,7 @@ class FileJob(Job):
     _reads_files: ClassVar[bool] = True
 
     def process_file(self, file: InputFile) -> Iterator[Any | Mapping[str, Any]]:
-        """Yields tables, or rows as dictionaries, from `file`: it has uri, size, generation and `open()`.
+        """Yields tables, or rows as dictionaries, from `file`: it has uri, size, generation, id and `open()`.
 
         Dictionaries are collected into tables. Without an `output_schema` all dictionaries of a file need the same
         keys.

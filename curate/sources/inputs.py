@@ -35,6 +35,8 @@ class InputFile:
     size: int
     """Stored bytes."""
     generation: str
+    id: str
+    """What its output is called: no two inputs of a job are called the same, wherever they lie."""
     _store: Store = field(repr=False)
 
     def open(self) -> BinaryIO:
@@ -64,7 +66,7 @@ class InputFiles(RowSource):
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         del given, batch_rows, tally
-        file = InputFile(shard.uri, shard.object_bytes, shard.generation, store_of(shard.uri))
+        file = InputFile(shard.uri, shard.object_bytes, shard.generation, shard.id, store_of(shard.uri))
         yield shard.id, rank, iter([file])
 
 

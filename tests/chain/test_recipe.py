@@ -16,6 +16,7 @@ import pytest
 from curate.chain.cost import sample_cost
 from curate.chain.recipe import Part, Recipe
 from curate.chain.run import digest_of
+from curate.chain.steps import Step
 from curate.errors import ConfigError
 from curate.job.params import param
 from jobs.dolma import Dolma
@@ -61,7 +62,8 @@ OPTIONS = {"dolma": [], "fineweb": ["--words", "whitespace", "--set", "unique.th
 @pytest.mark.parametrize("name", ["dolma", "fineweb"])
 def test_from_rows_to_shards(name: str, place: Path, curate: Curate) -> None:
     """By one command, which does nothing when it is run again; each row is in one place of each step."""
-    command = ["run", name, "--input", "in", "--output", "out", "--shards", "2", "--backend", "inline", *OPTIONS[name]]
+    command = ["run", name, "--from", "rows", "--input", "in", "--output", "out", "--shards", "2"]
+    command += ["--backend", "inline", *OPTIONS[name]]
     assert curate(*command, "--json").code == 0
     shards = sorted(path.name for path in (place / "out" / "shards").glob("*.parquet"))
     assert len(shards) == 2
@@ -82,7 +84,8 @@ def test_from_rows_to_shards(name: str, place: Path, curate: Curate) -> None:
 
 @pytest.mark.slow
 def test_its_file_is_a_program(place: Path) -> None:
-    argv = ["--input", "in", "--output", "out", "--shards", "1", "--step", "languages", "--backend", "inline"]
+    argv = ["--from", "rows", "--input", "in", "--output", "out", "--shards", "1"]
+    argv += ["--step", "languages", "--backend", "inline"]
     subprocess.run([sys.executable, str(ROOT / "jobs/dolma.py"), *argv], check=True, cwd=place, capture_output=True)
     assert [path.name for path in (place / "out").iterdir()] == ["languages"]
 
@@ -115,10 +118,14 @@ class Mine(Recipe):
         (["--set", "quality.min_words=many"], "min_words is 'many' (str), expected int"),
         (
             ["--set", "quality"],
-            "'quality' names no option of a step; write it like languages.OPTION=VALUE",
+            "'quality' names no option of a step; write it like pages.OPTION=VALUE",
         ),
         (["--set", "quality.=3"], "'quality.=3' names no option"),
-        (["--from", "rovs"], "'rovs' is not 'rows'"),
+        (["--from", "rovs"], "'rovs' is not one of 'warc', 'rows'"),
+        (["--set", "urls.max_soft_words=2"], "step 'urls' is left out: no list of domains or URLs is given"),
+        (["--text-column", "body"], "--text-column body is for --from rows; the rows of pages have 'text'"),
+        (["--from", "rows", "--block-urls", "in/0.parquet"], "lists of domains and URLs need --url-column"),
+        (["--block-urls", "nowhere.txt"], "does not exist"),
         (["--url-colum", "u"], "No such option"),
     ],
 )
@@ -170,6 +177,38 @@ def test_where_it_begins_is_a_step_more() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "begin", "left_out"),
+    [
+        (FineWeb(shards=1), "warc", {"urls"}),
+        (FineWeb(shards=1, soft_words="words.txt"), "rows", set()),
+        (Dolma(shards=1), "warc", {"urls", "decontaminate"}),
+        (Dolma(shards=1), "rows", {"urls", "addresses", "decontaminate"}),
+        (Dolma(shards=1, url_column="u", block_urls="urls.txt", eval_sets=["a.jsonl"]), "rows", set()),
+    ],
+)
+def test_steps_for_what_is_not_given_are_left_out(recipe: Recipe, begin: str, left_out: set[str]) -> None:
+    """And it is said why; all others are there, in the order of the docstring of the recipe's file."""
+    assert recipe.left_out(begin).keys() == left_out
+    told = sys.modules[type(recipe).__module__].__doc__ or ""
+    order = [line.split()[0] for line in told.splitlines() if line.endswith(".py")]
+    expected = [name for name in order if name not in left_out and (name != "pages" or begin == "warc")]
+    assert [one.name for one in recipe.chain("in", "out", begin=begin).steps] == expected
+
+
+def test_lists_are_options_that_may_be_repeated(place: Path, curate: Curate) -> None:
+    """What is left out is said on standard error, and the rest runs."""
+    lines = b"Four painters need nine hours for the fence of the old school, and seven of them need more."
+    (place / "evals.jsonl").write_bytes(orjson.dumps({"question": lines.decode()}))
+    command = ["run", "dolma", "--from", "rows", "-i", "in", "-o", "out", "--shards", "1", "--dry-run", "--json"]
+    said = curate(*command, "--eval-sets", "evals.jsonl", "--eval-columns", "question", "--keep-columns", "id")
+    assert "decontaminate" in [one["step"] for one in orjson.loads(said.out)["steps"]]
+    assert said.err.startswith("step urls: left out: no list of domains or URLs is given (--block-domains, --block-url")
+    assert "step addresses: left out: rows have no URL without --url-column" in said.err
+    assert "decontaminate: left out" not in said.err
+    assert "step decontaminate: left out" in curate(*command).err
+
+
 def test_the_digest_is_of_what_is_done() -> None:
     """Of each option and of the order; not of where it is done."""
 
@@ -186,7 +225,7 @@ def test_the_digest_is_of_what_is_done() -> None:
 def test_each_ledger_has_the_digest() -> None:
     """Of steps with an exchange, too, whose stages are made of the inputs."""
     recipe = Dolma(shards=1)
-    chain = recipe.chain("in", "out")
+    chain = recipe.chain("in", "out", begin="rows")
     assert chain.run(backend="inline").complete
     for step in chain.steps:
         (run,) = (Path(step.output) / "_curate" / "runs").glob("*/run.json")
@@ -228,6 +267,36 @@ def test_the_cost_is_of_a_part_of_large_inputs(place: Path, monkeypatch: pytest.
         assert 25_000 <= cost.sample <= 125_000 < cost.whole
         assert cost.times == cost.whole / cost.sample
         assert cost.steps[0].rows_in == pytest.approx((380 + 20 * files) / cost.times, rel=0.1)
+
+
+def test_the_cost_is_that_of_processes_beside_the_worker_too(place: Path) -> None:
+    """Pages are extracted in one."""
+    seconds = []
+    for name, slow in (("fast", 0), ("slow", 1_000_000)):
+        (place / f"{name}.py").write_text(BESIDE.replace("SLOW", str(slow)))
+        step = Step("one", f"{name}.py", str(place / "out"), input=[str(place / "in/0.parquet")])
+        seconds.append(sample_cost([step]).steps[0].seconds)
+    assert seconds[1] > 2 * seconds[0]
+
+
+BESIDE = """
+import curate
+from curate.pipeline.sandbox import Sandboxed
+
+
+def beside(row):
+    return sum(number % 7 for number in range(SLOW * row["times"]))
+
+
+class Beside(curate.FileJob):
+    version = "1"
+
+    def setup(self):
+        self._beside = Sandboxed(beside, 60.0)
+
+    def process_file(self, file):
+        yield {"found": list(self._beside.results([{"times": 20}]))[0]}
+"""
 
 
 def test_a_step_that_fails_on_the_sample_says_so(place: Path) -> None:
