@@ -188,7 +188,8 @@ class _Packed:
     def _whole(self, place: int) -> tuple[list[bytes], int] | None:
         """Returns the unpacked bytes of a gzip member and the place behind it, if `isal` can unpack it, its length and
         checksum are right, and it is not large. What there is of others, zlib alone says."""
-        if _isal is None or self._at(place, 4, 4)[3] & ~_PLAIN:
+        header = self._at(place, 4, 4)
+        if _isal is None or len(header) < 4 or header[3] & ~_PLAIN:
             return None
         inflate = _isal.decompressobj(wbits=31)
         pieces: list[bytes] = []

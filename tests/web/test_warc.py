@@ -245,6 +245,14 @@ def test_no_record_is_lost_or_doubled(parts: Sequence[tuple[int, str]], rng: ran
     assert len(found) <= len(parts)
 
 
+def test_a_member_that_is_cut_anywhere_is_told() -> None:
+    """Also within its header; the one before it is read."""
+    whole, cut = (gzip.compress(PAGES[number], mtime=0) for number in (0, 1))
+    for size in range(1, len(cut)):
+        kept, said = told(whole + cut[:size], "gzip")
+        assert (kept, said[0]) == ("0", "!")
+
+
 def test_names_say_how_files_are_packed() -> None:
     assert [codec_of(f"a.{one}") for one in ("warc", "warc.gz", "wet.gz", "warc.zst")] == [None, "gzip", "gzip", "zstd"]
     assert pa.Codec.is_available("zstd")
