@@ -590,7 +590,9 @@ def test_a_disk_that_is_really_full(small_disk: Path, tmp_path: Path) -> None:
     assert 0 < made < len(LARGE)
     needed = int(told["needs"].split()[1].replace(",", ""))
     assert needed == pytest.approx((len(LARGE) - made) * 103, rel=0.1), told
-    assert told["free"] == "0 B"
+    # Less than what was to be written next, which is a page of the disk or a few.
+    free, unit = told["free"].split()
+    assert unit == "B" or (unit == "KiB" and float(free) < 64), told
     before = looks(bench.trace("out"))
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
     again = run(*bench.argv("out"), env=env)
