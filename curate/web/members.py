@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
+from curate.storage.ranges import range_stream
 from curate.units import KIB, MIB
 
 _isal: Any = None
@@ -155,7 +156,7 @@ class _Packed:
             if end is None:
                 raise _Broken(f"{what} is cut off")
             try:
-                for data in _zstd(_Part(self._file, place, end), self._dictionary):
+                for data in _zstd(_part(self._file, place, end), self._dictionary):
                     yield data, None
             except OSError as error:
                 raise _Broken(f"{what} is broken: {error}") from error
@@ -233,37 +234,17 @@ class _Packed:
             read += len(found)
 
 
-class _Part(io.RawIOBase):
-    """A part of a file, as a file."""
+def _part(file: BinaryIO, start: int, end: int) -> BinaryIO:
+    """Returns a part of a file, as a file."""
 
-    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
-        self._file = file
-        self._start = start
-        self._size = end - start
-        self._at = 0
+    def fetch(first: int, last: int) -> bytes:
+        file.seek(start + first)
+        return file.read(last - first)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        self._file.seek(self._start + self._at)
-        data = self._file.read(min(len(buffer), self._size - self._at))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+    return range_stream(fetch, end - start)
 
 
-def _zstd(data: io.RawIOBase | io.BytesIO, dictionary: bytes | None) -> Iterator[bytes]:
+def _zstd(data: BinaryIO, dictionary: bytes | None) -> Iterator[bytes]:
     """Yields the unpacked bytes of a frame. Raises OSError if it is broken."""
     from fastwarc.stream_io import ZstdReader
 

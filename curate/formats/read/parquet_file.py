@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from curate.errors import CorruptInput
 from curate.objects.stream import StoredStream
+from curate.storage.ranges import range_stream
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def refuse_damaged_chunks(stored: StoredStream, metadata: pq.FileMetaData) -> No
     """
     if not metadata.num_row_groups:
         return
-    unread = pa.PythonFile(_Unread(stored.seek(0, io.SEEK_END)), mode="r")
+    unread = pa.PythonFile(range_stream(_nothing, stored.seek(0, io.SEEK_END)), mode="r")
     with suppress(_Asked):
         next(pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).iter_batches(1, use_threads=False), None)
 
@@ -70,25 +71,6 @@ class _Asked(Exception):
     """Bytes were asked for."""
 
 
-class _Unread(io.RawIOBase):
-    """A file of `size` bytes that can only be opened."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1, /) -> bytes:  # noqa: ARG002
-        raise _Asked
+def _nothing(start: int, stop: int) -> bytes:
+    del start, stop
+    raise _Asked
