@@ -6,7 +6,7 @@ A pair that is alike is an edge, from the row that comes first in order (see `ne
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from curate.dedup.near import (
 from curate.dedup.pairs import Ints, distinct_pairs, similarities
 from curate.dedup.shingles import Shingles, distinct, take_shingles
 from curate.exchange.row_ids import ROW_ID, row_ids
-from curate.operators.side_input import Marks
+from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
@@ -43,7 +43,7 @@ _SLICE_HASHES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class SendSets(OfRows):
+class SendSets(MarkingDefaults, OfRows):
     """Replaces rows by the n-grams of those that are first in a pair, at the places of the second: a row a pair."""
 
     near: NearDedup
@@ -61,10 +61,6 @@ class SendSets(OfRows):
         """Returns each pair once."""
         u, v = distinct_pairs(marks[ROW_ID].to_numpy(), marks[OTHER].to_numpy())
         return pa.table([pa.array(u), pa.array(v)], schema=PAIRS)
-
-    def marked(self, marks: Marks) -> SendSets:
-        """Returns the step with its marks."""
-        return replace(self, marks=marks)
 
     def made(self, found: pa.Schema) -> pa.Schema:
         fields = [(ROW_ID, pa.int64()), (OTHER, pa.int64()), (SET, pa.large_list(pa.uint64()))]
@@ -95,7 +91,7 @@ class SendSets(OfRows):
 
 
 @dataclass(frozen=True, slots=True)
-class Edges(OfRows):
+class Edges(MarkingDefaults, OfRows):
     """Replaces rows by the pairs that they are second in, and that are alike: the later row, then the earlier one."""
 
     near: NearDedup
@@ -103,18 +99,10 @@ class Edges(OfRows):
     """None where it is planned, not run."""
     order = Order((SortKey(ROW_ID), SortKey(OTHER)))
     """What marks are sorted by."""
-    folds = False
 
     @property
     def name(self) -> str:
         return f"alike({self.near.column!r})"
-
-    def fold(self, marks: pa.Table) -> pa.Table:
-        return marks
-
-    def marked(self, marks: Marks) -> Edges:
-        """Returns the step with its marks."""
-        return replace(self, marks=marks)
 
     def made(self, found: pa.Schema) -> pa.Schema:
         return edges_schema(self.near, found)

@@ -11,7 +11,7 @@ for each n-gram of the sets that a shard has, so no more than the sets are large
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.operators.protocol import OperatorDefaults
-from curate.operators.side_input import Marks
+from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.tasks.books import GROUPED
@@ -252,7 +252,7 @@ def _starts(new: Any, rows: int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Decontaminate(OperatorDefaults):
+class Decontaminate(MarkingDefaults):
     """Drops rows that have n-grams of evaluation sets, marks them, or cuts the n-grams out."""
 
     how: Decontamination
@@ -260,7 +260,6 @@ class Decontaminate(OperatorDefaults):
     """None where it is planned, or where no n-gram is left out of account."""
     order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
     """What marks are sorted by: the shard that they are for, and the hash."""
-    folds = False
 
     @property
     def keeps_rows(self) -> bool:
@@ -275,13 +274,6 @@ class Decontaminate(OperatorDefaults):
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
         return (CONTAMINATED,) if self.how.id_column is not None else ()
-
-    def fold(self, marks: pa.Table) -> pa.Table:
-        return marks
-
-    def marked(self, marks: Marks) -> Decontaminate:
-        """Returns the step with its marks."""
-        return replace(self, marks=marks)
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,13 @@ from curate.dedup.alike import marks_of
 from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID
 from curate.dedup.near import KEPT_SOURCE, SIMILARITY, NearDedup
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
-from curate.operators.protocol import OperatorDefaults
-from curate.operators.side_input import Marks
+from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 
 
 @dataclass(frozen=True, slots=True)
-class DropNear(OperatorDefaults):
+class DropNear(MarkingDefaults):
     """Drops the rows that are marked, and lists them in an extra output."""
 
     near: NearDedup
@@ -29,7 +28,6 @@ class DropNear(OperatorDefaults):
     """None where it is planned, not run."""
     order = BY_ROW_ID
     """What marks are sorted by."""
-    folds = False
     keeps_rows = False
     sides = (DUPLICATES,)
     """The extra outputs that it has."""
@@ -37,13 +35,6 @@ class DropNear(OperatorDefaults):
     @property
     def name(self) -> str:
         return f"dedup_minhash({self.near.column!r})"
-
-    def fold(self, marks: pa.Table) -> pa.Table:
-        return marks
-
-    def marked(self, marks: Marks) -> DropNear:
-        """Returns the step with its marks."""
-        return replace(self, marks=marks)
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is not None:

@@ -14,7 +14,7 @@ one for each shard: no digest is too heavy for a task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +32,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
 from curate.operators.protocol import OperatorDefaults
-from curate.operators.side_input import Marks
+from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.tasks.books import GROUPED
@@ -342,7 +342,7 @@ def first_places(found: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class DropCopies(OperatorDefaults):
+class DropCopies(MarkingDefaults):
     """Drops the rows that are copies of others."""
 
     same: ExactDedup
@@ -350,7 +350,6 @@ class DropCopies(OperatorDefaults):
     """None where it is planned, not run."""
     order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
     """What marks are sorted by: the shard that they are for, and the digest."""
-    folds = False
     keeps_rows = False
 
     @property
@@ -361,13 +360,6 @@ class DropCopies(OperatorDefaults):
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
         return (DUPLICATES,) if self.same.id_column is not None else ()
-
-    def fold(self, marks: pa.Table) -> pa.Table:
-        return marks
-
-    def marked(self, marks: Marks) -> DropCopies:
-        """Returns the step with its marks."""
-        return replace(self, marks=marks)
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is not None:

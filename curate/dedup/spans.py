@@ -14,7 +14,7 @@ overlap: a sentence of a window that is the first of its kind goes if it is in a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -32,8 +32,7 @@ from curate.dedup.exact import CHECK, DIGEST, KEPT_ID, KEPT_START, Ints, Parts, 
 from curate.dedup.normalise import CCNET, DATATROVE, EXACT, FORMS, in_form
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
-from curate.operators.protocol import OperatorDefaults
-from curate.operators.side_input import Marks
+from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.texts import units
@@ -168,7 +167,7 @@ def _splitter(words: str) -> Splitter:
 
 
 @dataclass(frozen=True, slots=True)
-class CutCopies(OperatorDefaults):
+class CutCopies(MarkingDefaults):
     """Cuts the parts of texts that are copies of others, and drops the rows of which too little is left."""
 
     same: SpanDedup
@@ -176,7 +175,6 @@ class CutCopies(OperatorDefaults):
     """None where it is planned, not run."""
     order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
     """What marks are sorted by: the shard that they are for, and the digest."""
-    folds = False
     keeps_rows = False
 
     @property
@@ -187,13 +185,6 @@ class CutCopies(OperatorDefaults):
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
         return (REMOVED,) if self.same.id_column is not None else ()
-
-    def fold(self, marks: pa.Table) -> pa.Table:
-        return marks
-
-    def marked(self, marks: Marks) -> CutCopies:
-        """Returns the step with its marks."""
-        return replace(self, marks=marks)
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
 from curate.arrow.order import Order
+from curate.operators.protocol import OperatorDefaults
 
 
 class Marks(Protocol):
@@ -40,3 +42,20 @@ class Marking(Protocol):
     def marked(self, marks: Marks) -> Any:
         """Returns the step with its marks. What it is given of a shard are the rows that the places were taken of."""
         ...
+
+
+class MarkingDefaults(OperatorDefaults):
+    """The usual answers of a step with marks: it has a field for them, and takes them as they are."""
+
+    __slots__ = ()
+    marks: Marks | None
+    """None where it is planned, not run."""
+    folds = False
+
+    def fold(self, marks: pa.Table) -> pa.Table:
+        """Returns the marks."""
+        return marks
+
+    def marked(self, marks: Marks) -> Self:
+        """Returns the step with its marks."""
+        return replace(self, marks=marks)  # type: ignore[type-var]
