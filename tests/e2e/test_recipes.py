@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -72,19 +71,20 @@ def test_killed_at_some_operations(name: str, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", STEPS)
 def test_twenty_thousand_pages_killed_ten_times(name: str, tmp_path: Path) -> None:
-    """The driver is killed at random moments of steps that are at work, and its workers go on or end as they may."""
+    """The driver is killed when steps have published some of their files, and its workers go on or end as they may."""
     made = _files(tmp_path, pages=20_000, files=40)
     draw = random.Random(name)
     whole = run(*CURATE, *_command(name, tmp_path, "whole", "local"))
     assert whole.code == 0, whole.err
-    seconds = {one["step"]: one["summary"]["seconds"] for one in whole.json["steps"]}
+    published = {step: _published(tmp_path / "whole" / step) for step in STEPS[name]}
     argv = [*CURATE, *_command(name, tmp_path, "killed", "local")]
     hit = 0
     for step in sorted(draw.choices(STEPS[name], k=10), key=STEPS[name].index):
         with Driver(argv) as driver:
-            begun = tmp_path / "killed" / step / "_curate" / "job.json"
-            wait_until(lambda d=driver, b=begun: b.exists() or not d.running(), f"{step} is at work")
-            time.sleep(draw.uniform(0, 0.7 * seconds[step]))
+            folder, some = tmp_path / "killed" / step, 1 + draw.randrange(published[step] * 7 // 10)
+            wait_until(
+                lambda d=driver, f=folder, n=some: _published(f) >= n or not d.running(), f"{step} has {some} files"
+            )
             hit += driver.running()
             driver.signal(signal.SIGKILL)
             driver.process.communicate(timeout=NEVER_S)
@@ -94,6 +94,11 @@ def test_twenty_thousand_pages_killed_ten_times(name: str, tmp_path: Path) -> No
     assert hit > 5, f"only {hit} kills hit a running chain"
     _same(name, tmp_path, whole.json, again.json)
     _in_one_place(name, tmp_path, made, again.json)
+
+
+def _published(folder: Path) -> int:
+    """Returns how many files a step has written, its ledger and stages too."""
+    return sum(path.is_file() for path in folder.rglob("*"))
 
 
 CURATE = ("-m", "curate.cli.main", "run")
