@@ -1,0 +1,217 @@
+"""The layouts that tokens are stored in: how many tokens each part of a file has, and how to read a range of them.
+
+A *unit* is tokens one after another that are cut into samples: all of a flat array, or a row group of Parquet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from curate.arrow.types import is_list
+from curate.errors import ConfigError, CorruptInput, MissingColumn
+from curate.formats.read.npy import ArrayHeader
+from curate.formats.read.parquet_file import broken, open_parquet
+from curate.objects.megatron import read_index
+from curate.objects.stream import StoredStream, naming
+from curate.storage.open import open_store
+from curate.storage.protocol import Object
+
+Tokens = np.ndarray[Any, np.dtype[Any]]
+HEAD_BYTES = 4096
+"""First bytes of a flat file that its fingerprint is made of."""
+PACKED = "document_lengths"
+"""The column beside packed sequences: with it, each row is a sequence."""
+
+
+class Layout(StrEnum):
+    """How tokens are stored."""
+
+    NPY = "npy"
+    """An array of numpy for each shard, of one dimension."""
+    MEGATRON = "megatron"
+    """A `.bin` with the tokens and a `.idx` with where documents begin."""
+    PARQUET = "parquet"
+    """A column of lists, a row for each document or for each packed sequence."""
+
+
+SUFFIXES = {".npy": Layout.NPY, ".bin": Layout.MEGATRON, ".idx": Layout.MEGATRON, ".parquet": Layout.PARQUET}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A file with tokens, looked at."""
+
+    object: Object
+    dtype: np.dtype[Any]
+    units: tuple[int, ...]
+    """Tokens of each of its units."""
+    begin: int
+    """The first byte of the tokens, if they lie there as they are."""
+    digest: bytes
+    """Of what was looked at: another file has, most likely, another."""
+    packed: int = 0
+    """Tokens of each row, if rows are sequences; 0: they are not."""
+
+
+def look_at_npy(object: Object, column: str) -> TokenFile:
+    """Looks at an array of numpy. Raises CorruptInput."""
+    del column
+    with naming(object.uri), open_store(object.uri).open(object) as stream:
+        header = ArrayHeader(object.uri, stream)
+        begin = stream.tell()
+        stream.seek(0)
+        head = stream.read(HEAD_BYTES)
+    width = int(np.prod(header.shape)) if header.shape else 0
+    if len(header.shape) > 1 or header.by_column:
+        raise CorruptInput(f"{object.uri}: has {len(header.shape) + 1} dimensions; expected tokens one after another")
+    dtype = _checked(object.uri, header.dtype)
+    tokens = header.rows * max(1, width)
+    _refuse_cut(object, begin + tokens * dtype.itemsize)
+    return TokenFile(object, dtype, (tokens,), begin, _digest(head), width)
+
+
+def look_at_megatron(object: Object, index: Object) -> TokenFile:
+    """Looks at a `.bin` with its index. Raises CorruptInput."""
+    with naming(index.uri), open_store(index.uri).open(index) as stream:
+        found = read_index(stream, index.uri, index.size)
+    with naming(object.uri), open_store(object.uri).open(object) as stream:
+        head = stream.read(HEAD_BYTES)
+    dtype = _checked(index.uri, found.dtype)
+    _refuse_cut(object, found.tokens * dtype.itemsize)
+    return TokenFile(object, dtype, (found.tokens,), 0, _digest(head, str(found).encode()))
+
+
+def look_at_parquet(object: Object, column: str) -> TokenFile:
+    """Looks at the footer of a Parquet file. Raises CorruptInput; ConfigError for a column that has no tokens."""
+    with StoredStream(open_store(object.uri), object) as stored:
+        file = open_parquet(stored)
+        names = file.schema_arrow.names
+        if column not in names:
+            raise MissingColumn(
+                f"{object.uri}: there is no column {column!r} of tokens, only {', '.join(names) or 'none'}; name the "
+                "column of tokens with column=, or make tokens of texts first",
+                column,
+            )
+        type = file.schema_arrow.field(column).type
+        if not is_list(type) or not pt.is_integer(type.value_type):
+            raise ConfigError(f"{object.uri}: column {column!r} is {type}; expected lists of whole numbers, the tokens")
+        place = next(
+            number for number in range(len(file.schema)) if file.schema.column(number).path.partition(".")[0] == column
+        )
+        metadata = file.metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        known = [_tokens_of(group, group.column(place)) for group in groups]
+        units = tuple(
+            _counted(stored, file, number, column) if tokens is None else tokens for number, tokens in enumerate(known)
+        )
+        packed = _packed(object.uri, names, [group.num_rows for group in groups], units)
+        said = [(group.num_rows, group.column(place).total_compressed_size) for group in groups]
+        dtype = _checked(object.uri, np.dtype(type.value_type.to_pandas_dtype()))
+    return TokenFile(object, dtype, units, 0, _digest(repr(said).encode()), packed)
+
+
+def _tokens_of(group: Any, chunk: Any) -> int | None:
+    """Returns the tokens of a row group by its statistics, which count an empty list as a null; None if not known."""
+    statistics = chunk.statistics
+    if not group.num_rows:
+        return 0
+    if statistics is None or not statistics.has_null_count:
+        return None
+    return int(chunk.num_values - statistics.null_count)
+
+
+def _counted(stored: StoredStream, file: pq.ParquetFile, group: int, column: str) -> int:
+    with broken(stored):
+        return sum(len(_flat(stored.uri, one)) for one in file.read_row_group(group, columns=[column]).column(0).chunks)
+
+
+def _packed(uri: str, names: list[str], rows: list[int], units: tuple[int, ...]) -> int:
+    """Returns the tokens of a row where rows are sequences."""
+    if PACKED not in names:
+        return 0
+    lengths = {tokens / count for count, tokens in zip(rows, units, strict=True) if count}
+    if any(one % 1 for one in lengths) or len(lengths) > 1:
+        raise CorruptInput(f"{uri}: has the column {PACKED!r} of packed sequences, but rows of several lengths")
+    return int(lengths.pop()) if lengths else 0
+
+
+def ranges_of(file: TokenFile, ranges: list[tuple[int, int]]) -> list[Tokens]:
+    """Returns several ranges of the tokens of a flat file. Raises CorruptInput if it was changed or cut."""
+    width, found = file.dtype.itemsize, []
+    uri = file.object.uri
+    with naming(uri), open_store(uri).open(file.object) as stream:
+        for start, stop in ranges:
+            data = _read(stream, uri, file.begin + start * width, (stop - start) * width)
+            found.append(np.frombuffer(data, file.dtype))
+    return found
+
+
+def _read(stream: BinaryIO, uri: str, place: int, size: int) -> bytes:
+    stream.seek(place)
+    data = stream.read(size)
+    if len(data) < size:
+        raise CorruptInput(f"{uri}: ends {size - len(data):,} bytes too early: it was cut off while it was read")
+    return data
+
+
+def read_group(file: TokenFile, group: int, column: str) -> Tokens:
+    """Returns the tokens of a row group. Raises CorruptInput if it was changed, or has others than the footer says."""
+    with StoredStream(open_store(file.object.uri), file.object) as stored:
+        parquet = open_parquet(stored)
+        with broken(stored):
+            lists = parquet.read_row_group(group, columns=[column], use_threads=False).column(0)
+        parts = [_flat(stored.uri, one) for one in lists.chunks]
+        if file.packed and any(set(_lengths(one)) - {file.packed} for one in lists.chunks):
+            raise CorruptInput(f"{stored.uri}: has packed sequences of {file.packed:,} tokens and of others")
+    found = np.concatenate([one.to_numpy() for one in parts]) if len(parts) != 1 else parts[0].to_numpy()
+    if len(found) != file.units[group]:
+        raise CorruptInput(
+            f"{file.object.uri}: row group {group} has {len(found):,} tokens, its statistics say "
+            f"{file.units[group]:,}; write the file again, with pyarrow or curate"
+        )
+    return found
+
+
+def _lengths(lists: pa.Array) -> Any:
+    return np.unique(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+
+
+def _flat(uri: str, lists: pa.Array) -> pa.Array:
+    values = lists.flatten()
+    if values.null_count:
+        raise CorruptInput(f"{uri}: has {values.null_count:,} null tokens; write it again without them")
+    return values
+
+
+def _checked(uri: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind not in "iu":
+        raise CorruptInput(f"{uri}: has values of {dtype}; expected tokens, which are whole numbers")
+    return dtype
+
+
+def _refuse_cut(object: Object, needed: int) -> None:
+    if object.size < needed:
+        raise CorruptInput(
+            f"{object.uri}: has {object.size:,} bytes, but its tokens take {needed:,}: it was cut off; make it again"
+        )
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"\0".join(parts), digest_size=8).digest()
+
+
+LOOKS: dict[Layout, Callable[[Object, Any], TokenFile]] = {
+    Layout.NPY: look_at_npy,
+    Layout.MEGATRON: look_at_megatron,
+    Layout.PARQUET: look_at_parquet,
+}
