@@ -14,7 +14,7 @@ from curate.training.corpus import Corpus
 from curate.training.layouts import Layout, Tokens, ranges_of, read_group
 from curate.training.order import CHUNK_BYTES, Integers, Window
 
-LOCAL_GAP_BYTES = 64 << 10
+LOCAL_GAP_BYTES = 16 << 10
 """What lies between two samples on a disk is read too, up to so much: that is quicker than to read twice."""
 REQUESTS = 8
 """Chunks that are read from a store at once."""
