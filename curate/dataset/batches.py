@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,10 @@ def fraction_of(method: str, value: float) -> Fraction:
     return Fraction(str(value))
 
 
+Shuffle = tuple[int, int, int]
+"""A local shuffle: rows of a batch, rows of the buffer, and the seed."""
+
+
 @answer_methods
 class Batches:
     """What has blocks of rows, for one consumer: row by row, or in batches."""
@@ -50,6 +55,23 @@ class Batches:
         def _around(self) -> AbstractContextManager[Any]:
             """Returns what is entered in the consumer's thread while there is a pass in batches."""
 
+    def _resumed(self, tables: Generator[pa.Table]) -> Generator[pa.Table]:
+        """Yields what a consumer has not got before."""
+        return tables
+
+    def _handed(self, made: Generator[tuple[int, Any]]) -> Generator[Any]:
+        """Yields what goes to the consumer, of pairs of its number of rows and itself."""
+        try:
+            yield from map(itemgetter(1), made)
+        finally:
+            made.close()
+
+    def _shuffled(self, rows: int, buffer_rows: int | None, seed: int | None) -> Shuffle | None:
+        """Returns how a pass is shuffled that is asked for so; None: not at all."""
+        if buffer_rows is None:
+            return None
+        return rows, max(buffer_rows, rows), secrets.randbits(64) if seed is None else seed
+
     def iter_rows(self) -> Generator[dict[str, Any]]:
         """Yields the rows as dictionaries of Python values, the first while later ones are still being read.
 
@@ -58,7 +80,7 @@ class Batches:
         >>> next(curate.range(3).iter_rows())
         {'id': 0}
         """
-        for block in prefetched(self._blocks, 0):
+        for block in prefetched(lambda stopped: self._resumed(self._blocks(stopped)), 0):
             for batch in block.to_batches(max_chunksize=1024):
                 yield from rows(batch)
 
@@ -153,31 +175,34 @@ class Batches:
         check_rows("prefetch_batches", prefetch_batches, 0)
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
-        shuffle = None
         if buffer_rows is not None:
             check_rows("local_shuffle_buffer_size", buffer_rows, 1)
             if batch_size is None:
                 raise ConfigError("a local shuffle needs a batch_size")
-            seed = secrets.randbits(64) if seed is None else seed
-            check_rows("local_shuffle_seed", seed, 0)
-            shuffle = max(buffer_rows, batch_size), seed
+            if seed is not None:
+                check_rows("local_shuffle_seed", seed, 0)
+        shuffle = self._shuffled(batch_size or 0, buffer_rows, seed)
 
-        def made(stopped: Stopped) -> Generator[Any]:
+        def pair(table: pa.Table) -> tuple[int, Any]:
+            return table.num_rows, form(table)
+
+        def made(stopped: Stopped) -> Generator[tuple[int, Any]]:
             stream = self._blocks(stopped)
             try:
-                tables: Iterator[pa.Table] = stream
+                # Shuffled rows are drawn from the first on: which are drawn depends on those drawn before.
+                tables: Iterator[pa.Table] = (
+                    self._resumed(stream) if shuffle is None else self._resumed(shuffle_rows(stream, *shuffle))
+                )
                 if batch_size is not None:
-                    tables = (
-                        rebatched(stream, batch_size) if shuffle is None else shuffle_rows(stream, batch_size, *shuffle)
-                    )
+                    tables = rebatched(tables, batch_size) if shuffle is None else tables
                     if drop_last:
                         tables = (table for table in tables if table.num_rows == batch_size)
                 # Not a loop: its variable would keep a table while the next one is made.
-                yield from map(form, tables)
+                yield from map(pair, tables)
             finally:
                 stream.close()
 
-        return prefetched(made, prefetch_batches, self._around)
+        return self._handed(prefetched(made, prefetch_batches, self._around))
 
 
 def rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
@@ -199,10 +224,30 @@ def rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         yield joined(pending).combine_chunks()
 
 
+def without_first(tables: Generator[pa.Table], rows: int) -> Generator[pa.Table]:
+    """Yields tables without the first rows.
+
+    >>> stream = (pa.table({"n": [k, k]}) for k in range(3))
+    >>> [table["n"].to_pylist() for table in without_first(stream, 3)]
+    [[1], [2, 2]]
+    """
+    try:
+        for table in tables:
+            if table.num_rows > rows:
+                cut = [table.slice(rows)]
+                del table
+                yield cut.pop()
+                break
+            rows -= table.num_rows
+        yield from tables
+    finally:
+        tables.close()
+
+
 # Local shuffle
 
 
-def shuffle_rows(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int) -> Iterator[pa.Table]:
+def shuffle_rows(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int) -> Generator[pa.Table]:
     """Yields the rows, each once, in tables of `rows` rows, the last one smaller, drawn at random from a buffer.
 
     The buffer has `buffer_rows` rows, at least `rows`, and is filled up from the stream before each draw, so that a row

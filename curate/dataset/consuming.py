@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -16,11 +17,12 @@ from curate.arrow.hashing import check_seed
 from curate.dataset.base import Base
 from curate.dataset.batches import Batches, check_rows, fraction_of
 from curate.dataset.execute import connection, settled
-from curate.dataset.split import DataIterator, Epochs
+from curate.dataset.split import DataIterator, Division, Epochs
 from curate.dataset.stats import LastRun
 from curate.errors import ConfigError
 from curate.operators import columns as ops
 from curate.operators import convert
+from curate.plan.digest import plan_digest
 from curate.plan.nodes import Limit, Scan, known_row_count, schema_of
 from curate.plan.rewrites import shuffle_plan
 from curate.sources.memory import Tables
@@ -117,8 +119,9 @@ class Consuming(Base, Batches):
         and one that never starts blocks them. One that stops early or was deleted is skipped. The run ends when all
         have ended.
 
-        Once all have ended they can be iterated again, which runs everything again. They belong to this process and are
-        not resumable: which rows a consumer has seen is not recorded. Raises ConfigError for `n` below 1.
+        Once all have ended they can be iterated again, which runs everything again. They belong to this process. Each
+        has a `state_dict()`, exact to the row that its consumer was handed, and `load_state_dict()`, with which the
+        next pass in another process goes on there. Raises ConfigError for `n` below 1.
 
         >>> import concurrent.futures
         >>> shares = curate.range(6).streaming_split(2, equal=True)
@@ -128,7 +131,8 @@ class Consuming(Base, Batches):
         """
         check_rows("n", n, 1)
         passes = Epochs(self._blocks, n, equal=equal)
-        return [DataIterator(passes, share) for share in range(n)]
+        division = Division(partial(plan_digest, self._plan), self._how.block_bytes, n, equal)
+        return [DataIterator(passes, share, division) for share in range(n)]
 
     def to_arrow(self) -> pa.Table:
         """Returns all rows as one table; they have to fit into memory.
