@@ -1,9 +1,16 @@
-"""The index (`.idx`) of tokens as Megatron stores them: a `.bin` has the tokens of all documents one after another.
+"""The index of tokens as Megatron-LM reads them: `NAME.bin` has all tokens, `NAME.idx` where each document is.
 
-The layout is that of Megatron-LM's `megatron/core/datasets/indexed_dataset.py`, little-endian: nine bytes (`MAGIC`);
-version 1 (uint64); the type of the tokens (uint8, see `DTYPES`); the numbers of sequences and of document ends (uint64
-each); then for each sequence its length (int32), for each its first byte in the `.bin` (int64), and the document ends,
-as numbers of sequences (int64), the first of which is 0.
+    9 bytes  "MMIDIDX", two zeros
+    uint64   version, 1
+    uint8    code of the type of a token
+    uint64   number of sequences, n
+    uint64   number of documents and one, d
+    int32    n tokens of each sequence
+    int64    n where each sequence begins in the .bin, in bytes
+    int64    d at which sequence each document begins, and n
+
+All of it is little-endian. As `megatron/core/datasets/indexed_dataset.py` of Megatron-LM describes it. Readers take as
+many bytes as these numbers say; behind them lie records, in both files. A sequence is a document here.
 """
 
 from __future__ import annotations
@@ -13,61 +20,88 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from curate.errors import CorruptInput
 
 MAGIC = b"MMIDIDX\x00\x00"
-VERSION = 1
-DTYPES: dict[int, type[np.number[Any]]] = {
-    1: np.uint8,
-    2: np.int8,
-    3: np.int16,
-    4: np.int32,
-    5: np.int64,
-    6: np.float64,
-    7: np.float32,
-    8: np.uint16,
-}
-"""Types of tokens by their code."""
-_HEAD = struct.Struct("<9sQBQQ")
+_HEADER = struct.Struct("<9sQBQQ")
+CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
+"""Of the types of integers."""
+_TYPES = {code: name for name, code in CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class MegatronIndex:
+    """Where documents are."""
+
+    dtype: np.dtype[Any]
+    lengths: npt.NDArray[np.int32]
+    """Tokens of each document."""
+    pointers: npt.NDArray[np.int64]
+    """Where each begins, in bytes."""
+
+
+def encode_index(dtype: np.dtype[Any], lengths: npt.NDArray[Any]) -> bytes:
+    """Returns the index of documents of these lengths, in tokens, which lie one after the other.
+
+    >>> decode_index("x", encode_index(np.dtype("uint16"), np.array([3, 0, 2]))).pointers.tolist()
+    [0, 6, 6]
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    header = _HEADER.pack(MAGIC, 1, CODES[dtype.name], len(lengths), len(lengths) + 1)
+    pointers = (ends - lengths) * dtype.itemsize
+    documents = np.arange(len(lengths) + 1, dtype="<i8")
+    return b"".join([header, lengths.astype("<i4").tobytes(), pointers.astype("<i8").tobytes(), documents.tobytes()])
+
+
+def decode_index(uri: str, data: bytes) -> MegatronIndex:
+    """Returns what an index says; what lies behind it is ignored. Raises CorruptInput."""
+    try:
+        magic, version, code, number, documents = _HEADER.unpack_from(data)
+        if magic != MAGIC or version != 1 or code not in _TYPES:
+            raise ValueError(f"it begins with {data[:18]!r}")
+        at = _HEADER.size
+        lengths = np.frombuffer(data, "<i4", number, at)
+        pointers = np.frombuffer(data, "<i8", number, at + 4 * number)
+        np.frombuffer(data, "<i8", documents, at + 12 * number)
+    except (struct.error, ValueError) as error:
+        raise CorruptInput(f"{uri}: not an index of Megatron-LM (.idx): {error}") from error
+    return MegatronIndex(np.dtype(_TYPES[code]), lengths, pointers)
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronTotals:
     """What an index says of its tokens as a whole."""
 
     dtype: np.dtype[Any]
     sequences: int
-    documents: int
-    """Document ends, the 0 at the beginning among them."""
     tokens: int
     """Of all sequences."""
 
 
-def read_index(stream: BinaryIO, uri: str, size: int) -> Index:
-    """Returns what an index of `size` bytes says, from its head and its last sequence. Raises CorruptInput."""
-    head = stream.read(_HEAD.size)
-    if len(head) < _HEAD.size or head[:9] != MAGIC:
-        raise CorruptInput(f"{uri}: not an index of Megatron (.idx): it does not begin with {MAGIC!r}")
-    _, version, code, sequences, documents = _HEAD.unpack(head)
-    if version != VERSION or code not in DTYPES:
+def read_totals(stream: BinaryIO, uri: str, size: int) -> MegatronTotals:
+    """Returns what an index of `size` bytes says, from its beginning and its last sequence alone: the index of a large
+    shard has as many entries as that has documents. Raises CorruptInput."""
+    head = stream.read(_HEADER.size)
+    if len(head) < _HEADER.size or not head.startswith(MAGIC):
+        raise CorruptInput(f"{uri}: not an index of Megatron-LM (.idx): it does not begin with {MAGIC!r}")
+    _, version, code, sequences, documents = _HEADER.unpack(head)
+    if version != 1 or code not in _TYPES:
         raise CorruptInput(
-            f"{uri}: has version {version} and type {code} of tokens; expected version {VERSION} and a type of "
-            f"{', '.join(map(str, DTYPES))}"
+            f"{uri}: has version {version} and type {code} of tokens; expected version 1 and a type of "
+            f"{', '.join(map(str, _TYPES))}"
         )
-    dtype = np.dtype(DTYPES[code])
-    needed = _HEAD.size + 12 * sequences + 8 * documents
+    dtype = np.dtype(_TYPES[code])
+    needed = _HEADER.size + 12 * sequences + 8 * documents
     if size < needed:
         raise CorruptInput(f"{uri}: has {size:,} bytes, but {sequences:,} sequences take {needed:,}: it was cut off")
     if not sequences:
-        return Index(dtype, 0, documents, 0)
-    (length,) = struct.unpack("<i", _at(stream, _HEAD.size + 4 * (sequences - 1), 4))
-    (begin,) = struct.unpack("<q", _at(stream, _HEAD.size + 4 * sequences + 8 * (sequences - 1), 8))
+        return MegatronTotals(dtype, 0, 0)
+    stream.seek(_HEADER.size + 4 * (sequences - 1))
+    (length,) = struct.unpack("<i", stream.read(4))
+    stream.seek(_HEADER.size + 12 * sequences - 8)
+    (begin,) = struct.unpack("<q", stream.read(8))
     if length < 0 or begin < 0 or begin % dtype.itemsize:
         raise CorruptInput(f"{uri}: its last sequence has {length} tokens from byte {begin} on: the index is damaged")
-    return Index(dtype, sequences, documents, begin // dtype.itemsize + length)
-
-
-def _at(stream: BinaryIO, place: int, size: int) -> bytes:
-    stream.seek(place)
-    return stream.read(size)
+    return MegatronTotals(dtype, sequences, begin // dtype.itemsize + length)

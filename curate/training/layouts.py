@@ -21,7 +21,7 @@ from curate.arrow.types import is_list
 from curate.errors import ConfigError, CorruptInput, MissingColumn
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet_file import broken, open_parquet
-from curate.objects.megatron import read_index
+from curate.objects.megatron import read_totals
 from curate.objects.stream import StoredStream, naming
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
@@ -83,7 +83,7 @@ def look_at_npy(object: Object, column: str) -> TokenFile:
 def look_at_megatron(object: Object, index: Object) -> TokenFile:
     """Looks at a `.bin` with its index. Raises CorruptInput."""
     with naming(index.uri), open_store(index.uri).open(index) as stream:
-        found = read_index(stream, index.uri, index.size)
+        found = read_totals(stream, index.uri, index.size)
     with naming(object.uri), open_store(object.uri).open(object) as stream:
         head = stream.read(HEAD_BYTES)
     dtype = _checked(index.uri, found.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from curate.errors import CorruptInput
-from curate.objects.megatron import Index, read_index
+from curate.objects.megatron import MegatronTotals, read_totals
 
 
 def index(lengths: list[int], code: int = 8, width: int = 2, version: int = 1) -> bytes:
@@ -24,8 +24,8 @@ def index(lengths: list[int], code: int = 8, width: int = 2, version: int = 1) -
 def test_how_many_tokens_there_are(lengths: list[int], tokens: int) -> None:
     """By the last sequence alone; what lies behind the index is not read."""
     data = index(lengths) + b"record"
-    found = read_index(io.BytesIO(data), "x.idx", len(data))
-    assert found == Index(np.dtype(np.uint16), len(lengths), len(lengths) + 1, tokens)
+    found = read_totals(io.BytesIO(data), "x.idx", len(data))
+    assert found == MegatronTotals(np.dtype(np.uint16), len(lengths), tokens)
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_how_many_tokens_there_are(lengths: list[int], tokens: int) -> None:
 def test_what_is_no_index(data: bytes, told: str) -> None:
     """Each is told with what was found."""
     with pytest.raises(CorruptInput, match=told):
-        read_index(io.BytesIO(data), "x.idx", len(data))
+        read_totals(io.BytesIO(data), "x.idx", len(data))
