@@ -291,8 +291,8 @@ def _wide_enough(stored: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
     wide = np.can_cast(stored, found) or found.itemsize == stored.itemsize >= 4
     if found.kind not in "iu" or not wide:
         raise ConfigError(
-            f"dtype is {found}, but the tokens are stored as {stored}, of which it has no room for all; pass a wider "
-            "type, or None for the stored one"
+            f"dtype is {found}, but the tokens are stored as {stored}, and some do not fit; pass a wider type, or None "
+            "for the stored one"
         )
     return found
 

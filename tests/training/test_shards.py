@@ -255,7 +255,7 @@ class TestRefused:
             ((LENGTH, 4, -1), {}, "seed is -1"),
             ((LENGTH, 4), {"shuffle_bytes": -1}, "shuffle_bytes is -1"),
             ((LENGTH, 4), {"dtype": "int8"}, "dtype is int8, but the tokens are stored as uint16"),
-            ((LENGTH, 4), {"dtype": "int16"}, "of which it has no room for all"),
+            ((LENGTH, 4), {"dtype": "int16"}, "and some do not fit"),
             ((LENGTH, 4), {"dtype": "float32"}, "dtype is float32"),
             ((LENGTH, 4), {"dtype": "word"}, "dtype is 'word', expected a type of numpy"),
         ],
