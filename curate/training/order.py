@@ -24,6 +24,8 @@ VERSION = 1
 """Of this order: part of a state, because a position means nothing in another one."""
 CHUNK_BYTES = 1 << 20
 """Bytes of a chunk where one can begin anywhere: as large as a read from a store should be."""
+LEAST_CHUNKS = 4
+"""Chunks that are mixed, at least: row groups may be larger than all that is to be mixed."""
 ROUNDS = 6
 _AT_ONCE = 1 << 16
 """Places that are computed at a time."""
@@ -181,8 +183,9 @@ class Order:
 
 
 def order_of(chunks: Chunks, sample_bytes: int, seed: int, shuffle_bytes: int) -> Order:
-    """Returns the order of a corpus whose windows have about `shuffle_bytes` bytes; 0: as the samples lie."""
+    """Returns the order of a corpus whose windows have about `shuffle_bytes` bytes, and a few chunks at least; 0: as
+    the samples lie."""
     mean_bytes = max(1, chunks.total * sample_bytes // max(1, len(chunks)))
     # Unmixed, a window is what is read at a time.
-    window = max(1, (shuffle_bytes or 16 * CHUNK_BYTES) // mean_bytes)
+    window = max(LEAST_CHUNKS if shuffle_bytes else 1, (shuffle_bytes or 16 * CHUNK_BYTES) // mean_bytes)
     return Order(chunks, seed, min(window, max(1, len(chunks))), shuffle_bytes > 0)

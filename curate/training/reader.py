@@ -20,10 +20,10 @@ REQUESTS = 8
 """Chunks that are read from a store at once."""
 
 
-def read_window(corpus: Corpus, window: Window, places: Integers, sequence_length: int) -> Tokens:
-    """Returns the samples at places of an epoch within a window, a row for each. Raises CorruptInput."""
+def read_window(corpus: Corpus, window: Window, places: Integers, room: Tokens) -> Tokens:
+    """Returns the samples at places of an epoch within a window, in the first rows of `room`. Raises CorruptInput."""
     slots, samples = window.samples(places)
-    found = np.empty((len(places), sequence_length), corpus.dtype)
+    found, sequence_length = room[: len(places)], room.shape[1]
     sorted_rows = np.lexsort((samples, slots))
     ends = np.searchsorted(slots[sorted_rows], np.arange(len(window.units) + 1))
     needed = [sorted_rows[ends[slot] : ends[slot + 1]] for slot in range(len(window.units))]

@@ -20,7 +20,8 @@ from curate.training.reader import read_window
 from curate.training.state import Batches, Reading, batches_after, check_share
 from curate.units import format_count
 
-SHUFFLE_BYTES = 256 << 20
+SHUFFLE_BYTES = 64 << 20
+"""Of sequences of 2,048 tokens, 16,384 are mixed; larger windows cost more time for memory than is spent on reading."""
 AHEAD = 1
 """Windows that are read ahead of the one that batches are taken of."""
 WORKER_USE = "loader = DataLoader(shards, batch_size=None, num_workers=2)\n    for batch in shards.follow(loader): ..."
@@ -42,9 +43,9 @@ class TokenShards:
 
     The order of an epoch depends on `seed`, the number of the epoch and the corpus alone: it is the same for every
     number of ranks and workers, on any machine and store. Chunks of the corpus (1 MiB; row groups of Parquet) are put
-    in random order, and the sequences of `shuffle_bytes` of them at a time are mixed; 0: the order of the corpus. A
-    rank has its part of twice so many bytes in memory, because the next ones are read ahead. Of a flat file on a disk
-    it reads its own part, of Parquet each row group as a whole.
+    in random order, and the sequences of `shuffle_bytes` of them at a time, of four at least, are mixed; 0: the order
+    of the corpus. A rank has its part of twice so many bytes in memory, because the next ones are read ahead. Of a flat
+    file on a disk it reads its own part, of Parquet each row group as a whole.
 
     After `import torch` this is a torch IterableDataset. With worker processes, iterate over `follow`:
 
@@ -208,6 +209,8 @@ class TokenShards:
         numbers = range(first + worker, self._batches.count, workers)
 
         def windows(stopped: Stopped) -> Generator[Tokens]:
+            # In turn: who takes a window has done with the one before, and new memory costs as much as reading does.
+            rooms = [np.empty((0, self._reading.sequence_length), self._corpus.dtype)] * (AHEAD + 1)
             for window in self._order.windows(epoch, first * self._batches.size):
                 places = np.arange(max(window.start, first * self._batches.size), window.stop)
                 share = (self._rank, self._world_size, worker, workers, first)
@@ -215,7 +218,11 @@ class TokenShards:
                 if stopped():
                     return
                 if len(mine):
-                    yield read_window(self._corpus, window, mine, self._reading.sequence_length)
+                    room = rooms.pop(0)
+                    if len(room) < len(mine):
+                        room = np.empty((len(mine), self._reading.sequence_length), self._corpus.dtype)
+                    rooms.append(room)
+                    yield read_window(self._corpus, window, mine, room)
 
         if not len(numbers):
             return
