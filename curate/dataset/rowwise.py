@@ -11,6 +11,7 @@ from curate.dataset.base import Base, column_names
 from curate.dataset.batches import check_rows, fraction_of
 from curate.errors import ConfigError
 from curate.operators import columns as ops
+from curate.operators.parts import split_off
 from curate.operators.sample import RandomSample, TrainTestSide
 from curate.plan.nodes import Limit, Union, Zip
 from curate.plan.rewrites import unified
@@ -73,6 +74,24 @@ class Rowwise(Base):
                 )
             names = dict(zip(found, names, strict=True))
         return self._apply(ops.Rename(dict(names)))
+
+    def split_off(
+        self, parts: Mapping[str, float], *, column: str, cluster_column: str | None = None, seed: int = 0
+    ) -> Self:
+        """Sends parts of the rows to extra outputs: `{"test": 0.01}` a hundredth to `test`. All others go on.
+
+        The hash of `column` decides, so a row is in the same part in any corpus, order and file. With `cluster_column`
+        its hash decides where it is not null: near copies that have a cluster in common are in one part. Rows in which
+        `column` is null are set aside. `seed` makes other parts. A write counts the rows of a part as dropped, "in
+        test", and has them as the extra output `test`.
+
+        Raises ConfigError for unknown columns, a share that is not between 0 and 1, or shares beyond 1 in all.
+
+        >>> rows = curate.range(1000)
+        >>> rows.split_off({"test": 0.1}, column="id").count()
+        892
+        """
+        return self._apply(split_off(parts, column, cluster_column, seed))
 
     def limit(self, limit: int) -> Self:
         """Keeps the first `limit` rows. When consumed, work beyond them is stopped, and later steps run in this

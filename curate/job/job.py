@@ -178,6 +178,10 @@ class Job:
     def check(self) -> None:
         """Raises ConfigError for parameters that contradict each other. Called before anything is read or written."""
 
+    def identity(self) -> Mapping[str, Any]:
+        """Returns what else decides the bytes of outputs, as JSON values by name: what a file says. After `check`."""
+        return {}
+
     def process(self, batch: Any) -> Any:
         """Returns the result for a batch (a pyarrow.Table): a table, an iterable of tables, or None for no rows.
 
@@ -354,6 +358,7 @@ class Job:
             "shard_bytes": self.shard_bytes,
             "format": output_format.value,
             "codec": codec,
+            **self.identity(),
         }
         made = self._made(columns)
         declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
