@@ -78,13 +78,15 @@ class Mix(Job):
 
     def identity(self) -> Mapping[str, Any]:
         mixture = self._read()
-        return {"mixture": mixture.as_dict(), "mixture_sha256": digest(mixture)}
+        return {"mixture": mixture.parameters(), "mixture_sha256": digest(mixture)}
 
     def _read(self) -> Mixture:
         try:
             text = Path(self.mixture.local()).read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{self.mixture.uri} is not UTF-8 ({error}); pass the TOML file of a mixture") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{self.mixture.uri} cannot be read ({error}); pass the TOML file of a mixture"
+            ) from error
         return parse_mixture(text, self.mixture.uri)
 
     def build(self, ds: Dataset) -> Dataset:

@@ -92,6 +92,13 @@ class Mixture:
         }
         return {"budget": self.budget, "unit": self.unit, "seed": self.seed, "sources": sources}
 
+    def parameters(self) -> dict[str, Any]:
+        """Returns the same by names without levels, as differences are told: `sources.web.weight`."""
+        told = self.as_dict()
+        sources = told.pop("sources")
+        own = {f"sources.{name}.{key}": value for name, one in sources.items() for key, value in one.items()}
+        return {**told, **own}
+
 
 def _check_number(what: str, value: Any) -> None:
     number = not isinstance(value, bool) and isinstance(value, int | float)

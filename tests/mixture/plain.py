@@ -35,7 +35,7 @@ def shares(total: int, weights: Sequence[Fraction | int]) -> list[int]:
 
 
 def mixed(mixing: Mixing, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns how often each row is there: rows of a stratum are laid end to end, again and again, lowest hash first."""
+    """Returns how often each row is there: rows of a stratum are laid end to end, again and again, lowest first."""
     copies: Counter[int] = Counter()
     mixture, numbers = mixing.mixture, hashes(mixing, rows)
     quotas = shares(mixture.budget, [Fraction(str(one.weight)) for one in mixture.sources])
