@@ -18,22 +18,22 @@ patterns of files, as `files = ["web/*"]`: their paths below the input, without 
 A source gives its share of the budget: whole epochs first, all of its rows; then those with the lowest hashes of
 `--id-column` once more. A source of which 2.3 epochs are wanted has every row twice, and 30 % of them a third time. A
 budget of documents is met to the row. One of characters (of `--text-column`) or tokens (of `--count-column`) is met
-from below: a source lacks less than its next row has. With `--strata-column lang` each language gives in proportion to
-what it has in its source.
+from below: what is missing is less than the next row of the source has. With `--strata-column lang` each language keeps
+the share that it has in its source.
 
 Which rows are drawn depends on the ids in a source alone, not on files, their order or other sources. As the corpus
 grows, a row is there as often as it was, or less, if the budget is the same: as many go as come. With strata, their
 shares may change with the corpus, and more rows with these.
 
-A source that cannot give its share in its epochs is refused, with both numbers and what the data has that the mixture
-does not name; `--allow-lack` writes what there is. The default of 4 epochs is that of Muennighoff et al. 2023
-("Scaling data-constrained language models"): up to there, rows that are read again are worth nearly as much as new
+A source with too little for its share in its epochs is refused, with both numbers and the values of the column that the
+mixture does not name; `--allow-shortfall` writes what there is. The default of 4 epochs is that of Muennighoff et al.
+2023 ("Scaling data-constrained language models"): up to there, rows that are read again are worth nearly as much as new
 ones. Rows of sources without a weight are dropped as `source not in the mixture`, others as `not drawn`; rows without
 an id, or a count, go to quarantine.
 
-The extra output `<output>/_side/sources/` has a row for each source: `wanted`, `had`, `gave`, `lacked` (in the unit),
-`epochs`, `had_rows`, `gave_rows`; the summary counts the same, of up to 40 sources. What the file says, and its
-SHA-256, are part of the job's identity: comments and its place are not.
+The extra output `<output>/_side/sources/` has a row for each source: `wanted`, `available`, `written`, `missing` (in
+the unit), `epochs`, `available_rows`, `written_rows`; the summary counts the same, of up to 40 sources. What the file
+says, and its SHA-256, are part of the job's identity: comments and its place are not.
 
 Rows stay in their files, in order, and a row is followed by its copies, which `--epoch-column epoch` numbers from 0. So
 shuffle behind it: `jobs/shuffle.py`. The input is read twice; no text leaves the task that reads it.
@@ -55,10 +55,10 @@ from curate.mixture.mixture import Mixture
 
 
 class Mix(Job):
-    """Mix rows of several sources by weight, up to a budget of documents, characters or tokens.
+    """Mix rows of several sources by weight, up to a budget.
 
-    Rows keep their order and columns, and some are there several times. The extra output `sources` has the books of
-    each source.
+    The budget is in documents, characters or tokens. Rows keep their order and columns, and some are there several
+    times. The extra output `sources` has the books of each source.
     """
 
     version = "1"
@@ -70,7 +70,7 @@ class Mix(Job):
     count_column: str | None = param(None, help="column with the number of tokens of a row, or of characters")
     strata_column: str | None = param(None, help="column whose values keep their shares in each source")
     epoch_column: str | None = param(None, help="column to add, with the number of a copy of a row, from 0")
-    allow_lack: bool = param(False, help="write what there is where a source cannot give its share", identity=False)
+    allow_shortfall: bool = param(False, help="write what there is where a source has too little", identity=False)
 
     def check(self) -> None:
         """Raises ConfigError for a file that is no mixture."""
@@ -99,7 +99,7 @@ class Mix(Job):
             text_column=self.text_column,
             strata_column=self.strata_column,
             epoch_column=self.epoch_column,
-            allow_lack=self.allow_lack,
+            allow_shortfall=self.allow_shortfall,
         )
 
 

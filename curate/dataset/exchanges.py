@@ -297,21 +297,21 @@ class Exchanges(Base):
         epoch_column: str | None = None,
         max_epochs: int = 4,
         seed: int = 0,
-        allow_lack: bool = False,
+        allow_shortfall: bool = False,
     ) -> Self:
         """Draws rows of several sources by weight, up to a budget; `source_column` says which source a row is of.
 
         A source gives its share of the budget: whole epochs of all its rows first, then those with the lowest hashes of
         `id_column` once more, up to its share: in documents to the row, in characters or tokens below it by less than
         the next row has. `count_column` has the size of a row (`unit="tokens"`); characters are those of `text_column`
-        without one. With `strata_column` each of its values gives in proportion to what it has in the source. Rows stay
-        in order, each followed by its copies; `epoch_column` is added, with 0, 1, 2, ... for these.
+        without one. With `strata_column` each of its values keeps its share in the source. Rows stay in order, each
+        followed by its copies; `epoch_column` is added, with 0, 1, 2, ... for these.
 
         With more rows in the input and the same budget, a row of before is there as often as it was, or less (strata
-        aside). A source that cannot give its share in `max_epochs` is refused, with both numbers; with `allow_lack` it
-        gives what it can. Rows of sources without a weight are dropped, rows without an id or a size set aside. A write
-        has an extra output `sources`, a row for each, and counts what each was to give, had and gave. The rows are
-        read twice, and the steps before run twice.
+        aside). A source that has too little for its share, in `max_epochs`, is refused, with both numbers; with
+        `allow_shortfall` all of its epochs are written. Rows of sources without a weight are dropped, rows without an
+        id or a size set aside. A write has an extra output `sources`, a row for each, and counts what is wanted,
+        available and written of each. The rows are read twice, and the steps before run twice.
 
         Raises ConfigError for unknown columns, and for weights and numbers that are not above 0.
 
@@ -334,7 +334,7 @@ class Exchanges(Base):
                 f'mix takes weights of sources and a budget, as mix({{"web": 0.7}}, 1000), found {weights!r}'
             )
         columns = source_column, id_column, count_column, text_column, strata_column, epoch_column
-        return self._then(plans.mixed(self._plan, Mixing(mixture, *columns, allow_lack)))
+        return self._then(plans.mixed(self._plan, Mixing(mixture, *columns, allow_shortfall)))
 
     def distinct(
         self, keys: str | Sequence[str] | None = None, *, keep: str = "first", order_by: str | None = None

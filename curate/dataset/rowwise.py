@@ -87,9 +87,8 @@ class Rowwise(Base):
 
         Raises ConfigError for unknown columns, a share that is not between 0 and 1, or shares beyond 1 in all.
 
-        >>> rows = curate.range(1000)
-        >>> rows.split_off({"test": 0.1}, column="id").count()
-        892
+        >>> curate.range(1000).split_off({"test": 0.1}, column="id").count()
+        909
         """
         return self._apply(split_off(parts, column, cluster_column, seed))
 

@@ -34,7 +34,13 @@ from curate.tasks.books import GROUPED
 
 SOURCE, STRATUM, HASH, SIZE, NAME = "__source", "__stratum", "__hash", "__size", "__name"
 EPOCHS, LAST, FIRST = "__epochs", "__last", "__first"
-WANTED, HAD, GAVE, HAD_ROWS, GAVE_ROWS = "__wanted", "__had", "__gave", "__had_rows", "__gave_rows"
+WANTED, AVAILABLE, WRITTEN, AVAILABLE_ROWS, WRITTEN_ROWS = (
+    "__wanted",
+    "__available",
+    "__written",
+    "__available_rows",
+    "__written_rows",
+)
 
 KEYS = pa.schema(
     [
@@ -55,7 +61,7 @@ DRAWN = pa.schema(
         (EPOCHS, pa.int64()),
         (HASH, pa.uint64()),
         (LAST, pa.int64()),
-        *((name, pa.int64()) for name in (WANTED, HAD, GAVE, HAD_ROWS, GAVE_ROWS, FIRST)),
+        *((name, pa.int64()) for name in (WANTED, AVAILABLE, WRITTEN, AVAILABLE_ROWS, WRITTEN_ROWS, FIRST)),
     ]
 )
 """What is drawn of each stratum: whole epochs, and the rows before a hash and a row id once more. `FIRST` is the first
@@ -223,27 +229,23 @@ class Stock:
         return range(found[0], found[-1] + 1)
 
     def quotas(self, mixing: Mixing) -> list[Quota]:
-        """Returns what is taken of each group. Raises ConfigError, with all numbers, if a source lacks what is wanted
-        of it, unless that may be."""
+        """Returns what is taken of each group. Raises ConfigError, with all numbers, if a source has too little, unless
+        that may be."""
         mixture = mixing.mixture
         found: list[Quota] = []
-        lacking = []
+        short = []
         for source, wanted in enumerate(largest_remainder(mixture.budget, mixture.weights)):
             of, own = mixture.sources[source], self.of_source(source)
             had = sum(self.had[at] for at in own)
             whole = quota(wanted, had, of.max_epochs)
-            if whole.lacked:
-                lacking.append(
-                    f"source {of.name!r} is to give {wanted:,} {mixture.unit} and has {had:,}, which is "
-                    f"{had * of.max_epochs:,} in {of.max_epochs} epochs"
-                    if had
-                    else f"source {of.name!r} is to give {wanted:,} {mixture.unit} and has none"
-                )
+            if whole.missing:
+                most = f", at most {had * of.max_epochs:,} in {of.max_epochs} epochs" if had else ""
+                short.append(f"source {of.name!r}: {wanted:,} {mixture.unit} wanted, {had:,} available{most}")
             found += strata(wanted, [self.had[at] for at in own], of.max_epochs)
-        if lacking and not mixing.allow_lack:
+        if short and not mixing.allow_shortfall:
             raise ConfigError(
-                f"mix: {'; '.join(lacking)}. {self._unlisted(mixing)}Lower the budget or its weight, raise max_epochs, "
-                "or write what there is with allow_lack"
+                f"mix: {'; '.join(short)}. {self._unlisted(mixing)}Lower the budget or its weight, raise max_epochs, "
+                "or write what there is with allow_shortfall"
             )
         return found
 
@@ -266,10 +268,10 @@ class Stock:
             HASH: [one.hash for one in reached],
             LAST: [one.row for one in reached],
             WANTED: [one.wanted for one in quotas],
-            HAD: self.had,
-            GAVE: [one.epochs * had + last.units for one, had, last in zip(quotas, self.had, reached, strict=True)],
-            HAD_ROWS: self.rows,
-            GAVE_ROWS: [
+            AVAILABLE: self.had,
+            WRITTEN: [one.epochs * had + last.units for one, had, last in zip(quotas, self.had, reached, strict=True)],
+            AVAILABLE_ROWS: self.rows,
+            WRITTEN_ROWS: [
                 one.epochs * had + last.rows for one, had, last in zip(quotas, self.rows, reached, strict=True)
             ],
         }

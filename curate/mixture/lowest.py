@@ -92,7 +92,7 @@ class Crossings:
         self._found: list[tuple[Ints, Words, Ints, Ints]] = []
         if self.held > MOST_SORTED:
             raise ConfigError(
-                f"mix: {self.held:,} rows have nearly the same hashes, and {MOST_SORTED:,} can be told apart; name an "
+                f"mix: {self.held:,} rows have nearly the same hashes, at most {MOST_SORTED:,} fit in memory; name an "
                 "id column that identifies rows, or fewer strata"
             )
 

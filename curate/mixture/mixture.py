@@ -103,7 +103,7 @@ class Mixture:
 def _check_number(what: str, value: Any) -> None:
     number = not isinstance(value, bool) and isinstance(value, int | float)
     if not number or not math.isfinite(value) or value <= 0:
-        zero = "; leave out a source that is to give nothing" if number and value == 0 else ""
+        zero = "; to use none of it, remove the source" if number and value == 0 else ""
         raise ConfigError(f"mixture: {what} is {value!r}, expected a number above 0{zero}")
 
 

@@ -33,10 +33,10 @@ class Quota:
     had: int
     epochs: int
     rest: int
-    """Less than `had`."""
+    """Less than `available`."""
 
     @property
-    def lacked(self) -> int:
+    def missing(self) -> int:
         """What cannot be given, however the rest is met."""
         return self.wanted - self.epochs * self.had - self.rest
 
@@ -44,7 +44,7 @@ class Quota:
 def quota(wanted: int, had: int, max_epochs: int) -> Quota:
     """Returns how what is wanted is taken of what there is: whole epochs first, at most as many as that.
 
-    >>> quota(23, 10, 4), quota(50, 10, 4).lacked
+    >>> quota(23, 10, 4), quota(50, 10, 4).missing
     (Quota(wanted=23, had=10, epochs=2, rest=3), 10)
     """
     if wanted > had * max_epochs:

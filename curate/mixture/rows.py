@@ -47,8 +47,8 @@ class Mixing:
     """The column whose values have the shares that they have in their source; None: rows are drawn by hash alone."""
     epoch_column: str | None = None
     """The column that is added, with the number of a copy; None: none is."""
-    allow_lack: bool = field(default=False, compare=False)
-    """Whether what a source lacks is left out, and told; else the mixture is refused. No rows depend on it."""
+    allow_shortfall: bool = field(default=False, compare=False)
+    """Whether a source that has too little gives what it has; else the mixture is refused. No rows depend on it."""
 
     def __post_init__(self) -> None:
         unit = self.mixture.unit

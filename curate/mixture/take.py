@@ -1,4 +1,4 @@
-"""Writes the rows of a mixture, each as often as it was decided, and what each source gave."""
+"""Writes the rows of a mixture, each as often as it was decided, and how much each source contributed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pyarrow as pa
 from curate.arrow.order import Order, SortKey, take_rows
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.mixture.choice import (
+    AVAILABLE,
+    AVAILABLE_ROWS,
     EPOCHS,
     FIRST,
-    GAVE,
-    GAVE_ROWS,
-    HAD,
-    HAD_ROWS,
     HASH,
     LAST,
     SOURCE,
     STRATUM,
     WANTED,
+    WRITTEN,
+    WRITTEN_ROWS,
 )
 from curate.mixture.lowest import Ints
 from curate.mixture.mixture import DOCUMENTS
@@ -44,13 +44,13 @@ BOOKS = pa.schema(
         ("weight", pa.float64()),
         ("unit", pa.string()),
         ("wanted", pa.int64()),
-        ("had", pa.int64()),
-        ("gave", pa.int64()),
-        ("lacked", pa.int64()),
+        ("available", pa.int64()),
+        ("written", pa.int64()),
+        ("missing", pa.int64()),
         ("epochs", pa.float64()),
         ("max_epochs", pa.int64()),
-        ("had_rows", pa.int64()),
-        ("gave_rows", pa.int64()),
+        ("available_rows", pa.int64()),
+        ("written_rows", pa.int64()),
     ]
 )
 
@@ -107,7 +107,7 @@ class Take(MarkingDefaults):
         books = self._books(drawn)
         if books.num_rows <= MOST_COUNTED:
             for one in books.to_pylist():
-                for what in ("wanted", "had", *(["lacked"] if one["lacked"] else [])):
+                for what in ("wanted", "available", *(["missing"] if one["missing"] else [])):
                     tally.count(f"{one['source']}: {what} {one['unit']}", one[what])
         yield SideTable(SOURCES, books)
 
@@ -151,14 +151,14 @@ class Take(MarkingDefaults):
         )
         for one in np.unique(source[source >= 0]).tolist():
             for what, number in counted.items():
-                tally.count(f"{names[one]}: gave {what}", int(number[source == one].sum()))
+                tally.count(f"{names[one]}: written {what}", int(number[source == one].sum()))
 
     def _books(self, drawn: pa.Table) -> pa.Table:
-        """Returns what each source was to give, had and gave: the sums of its strata."""
+        """Returns what is wanted, available and written of each source: the sums of its strata."""
         mixture = self.mixing.mixture
         of = drawn[SOURCE].to_numpy()
         sums = {}
-        for name in (WANTED, HAD, GAVE, HAD_ROWS, GAVE_ROWS):
+        for name in (WANTED, AVAILABLE, WRITTEN, AVAILABLE_ROWS, WRITTEN_ROWS):
             sums[name] = [int(drawn[name].to_numpy()[of == at].sum()) for at in range(len(mixture.sources))]
         return pa.table(
             {
@@ -166,13 +166,15 @@ class Take(MarkingDefaults):
                 "weight": [float(one.weight) for one in mixture.sources],
                 "unit": [mixture.unit] * len(mixture.sources),
                 "wanted": sums[WANTED],
-                "had": sums[HAD],
-                "gave": sums[GAVE],
-                "lacked": [wanted - gave for wanted, gave in zip(sums[WANTED], sums[GAVE], strict=True)],
-                "epochs": [gave / had if had else 0.0 for gave, had in zip(sums[GAVE], sums[HAD], strict=True)],
+                "available": sums[AVAILABLE],
+                "written": sums[WRITTEN],
+                "missing": [wanted - gave for wanted, gave in zip(sums[WANTED], sums[WRITTEN], strict=True)],
+                "epochs": [
+                    gave / had if had else 0.0 for gave, had in zip(sums[WRITTEN], sums[AVAILABLE], strict=True)
+                ],
                 "max_epochs": [one.max_epochs for one in mixture.sources],
-                "had_rows": sums[HAD_ROWS],
-                "gave_rows": sums[GAVE_ROWS],
+                "available_rows": sums[AVAILABLE_ROWS],
+                "written_rows": sums[WRITTEN_ROWS],
             },
             schema=BOOKS,
         )

@@ -86,11 +86,11 @@ def test_rows_are_those_of_a_plain_mixture(tmp_path: Path, unit: str, columns: d
     for seed, budget in ((1, 700), (2, 90), (3, 1501)):
         rows = corpus(300, seed)
         path = mixture(tmp_path, budget, unit, web=0.5, books=0.2, code="weight = 0.3\nmax_epochs = 50")
-        job = Mix(mixture=path, allow_lack=True, **{"text_column": "text", **columns})
+        job = Mix(mixture=path, allow_shortfall=True, batch_size=seed * 11, **{"text_column": "text", **columns})
         source, out = spread(tmp_path / f"in{seed}", rows, 5), tmp_path / f"out{seed}"
         assert run_job(job, source, out).state == "complete"
         copies = mixed(mixing(path, **columns), rows)
-        assert [row for row in output_rows(out) if "gave" not in row] == [
+        assert [row for row in output_rows(out) if "written" not in row] == [
             row for row, number in zip(rows, copies, strict=True) for _ in range(number)
         ]
 
@@ -107,17 +107,17 @@ def test_quotas_are_met_to_the_row_and_the_books_say_so(tmp_path: Path) -> None:
         "weight": 0.5,
         "unit": "documents",
         "wanted": 501,
-        "had": had["web"],
-        "gave": 501,
-        "lacked": 0,
+        "available": had["web"],
+        "written": 501,
+        "missing": 0,
         "epochs": 501 / had["web"],
         "max_epochs": 4,
-        "had_rows": had["web"],
-        "gave_rows": 501,
+        "available_rows": had["web"],
+        "written_rows": 501,
     }
     told = ran.summary.books
-    assert told.counters["books: wanted documents"] == told.counters["books: gave documents"] == 200
-    assert told.counters["books: had documents"] == had["books"]
+    assert told.counters["books: wanted documents"] == told.counters["books: written documents"] == 200
+    assert told.counters["books: available documents"] == had["books"]
     assert told.dropped["source not in the mixture"] == had["other"]
     assert told.balanced()
     assert told.rows_out == 1001
@@ -136,9 +136,9 @@ def test_sizes_are_met_from_below_to_a_document(tmp_path: Path, unit: str) -> No
     assert sum(one["wanted"] for one in books(ran).values()) == 1777
     for name, told in books(ran).items():
         own = [size(row) for row in ran.rows if row["source"] == name]
-        assert (sum(own), len(own)) == (told["gave"], told["gave_rows"])
-        assert told["had"] == sum(size(row) for row in rows if row["source"] == name)
-        assert 0 <= told["lacked"] == told["wanted"] - told["gave"] < max(map(size, rows))
+        assert (sum(own), len(own)) == (told["written"], told["written_rows"])
+        assert told["available"] == sum(size(row) for row in rows if row["source"] == name)
+        assert 0 <= told["missing"] == told["wanted"] - told["written"] < max(map(size, rows))
 
 
 def test_the_same_rows_as_the_corpus_grows(tmp_path: Path) -> None:
@@ -248,28 +248,29 @@ def test_what_cannot_be_met_is_refused_with_all_numbers_or_said(tmp_path: Path) 
     assert failed.summary.state == "failed"
     (group,) = failed.summary.failures
     assert group.error == (
-        "ConfigError: mix: source 'boks' is to give 300 documents and has none; source 'web' is to give 500 documents "
-        "and has 100, which is 400 in 4 epochs. The mixture does not name these values of 'source': null (100 rows), "
-        "'wiki' (100 rows). Lower the budget or its weight, raise max_epochs, or write what there is with allow_lack"
+        "ConfigError: mix: source 'boks': 300 documents wanted, 0 available; source 'web': 500 documents wanted, 100 "
+        "available, at most 400 in 4 epochs. The mixture does not name these values of 'source': null (100 rows), "
+        "'wiki' (100 rows). Lower the budget or its weight, raise max_epochs, or write what there is with "
+        "allow_shortfall"
     )
     assert not failed.outputs
-    ran = run_local(Mix(mixture=path, allow_lack=True), rows, directory=tmp_path / "run")
+    ran = run_local(Mix(mixture=path, allow_shortfall=True), rows, directory=tmp_path / "run")
     assert Counter(row["source"] for row in ran.rows) == {"web": 400, "books": 200}
-    assert {name: (one["wanted"], one["gave"], one["lacked"]) for name, one in books(ran).items()} == {
+    assert {name: (one["wanted"], one["written"], one["missing"]) for name, one in books(ran).items()} == {
         "web": (500, 400, 100),
         "books": (200, 200, 0),
         "boks": (300, 0, 300),
     }
-    assert ran.summary.books.counters["web: lacked documents"] == 100
-    assert ran.summary.books.counters["boks: lacked documents"] == 300
+    assert ran.summary.books.counters["web: missing documents"] == 100
+    assert ran.summary.books.counters["boks: missing documents"] == 300
 
 
 def test_no_rows_at_all_is_a_mixture_that_cannot_be_met(tmp_path: Path) -> None:
     empty = pa.table({"id": pa.array([], pa.string()), "source": pa.array([], pa.string())})
     path = mixture(tmp_path, 10, web=1.0)
     ran = run_local(Mix(mixture=path), empty)
-    assert "source 'web' is to give 10 documents and has none" in ran.summary.failures[0].error
-    assert run_local(Mix(mixture=path, allow_lack=True), empty).summary.state == "complete"
+    assert "source 'web': 10 documents wanted, 0 available" in ran.summary.failures[0].error
+    assert run_local(Mix(mixture=path, allow_shortfall=True), empty).summary.state == "complete"
 
 
 def test_rows_that_cannot_be_drawn_are_set_aside(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_what_is_said_is_what_counts() -> None:
         ("seed", "colour", "it has no key 'colour'; it may have budget"),
         ("weight = 0.75", "wieght = 1", "sources.web has no key 'wieght'; did you mean 'weight'?"),
         ("weight = 0.75", "", "sources.web has no weight; give its share of the budget"),
-        ("weight = 0.75", "weight = 0", "weight of 'web' is 0, expected a number above 0; leave out a source that"),
+        ("weight = 0.75", "weight = 0", "weight of 'web' is 0, expected a number above 0; to use none of it"),
         ("weight = 0.75", "weight = -1.5", "weight of 'web' is -1.5, expected a number above 0"),
         ("weight = 0.75", "weight = nan", "weight of 'web' is nan, expected a number above 0"),
         ("weight = 0.75", "weight = inf", "weight of 'web' is inf, expected a number above 0"),

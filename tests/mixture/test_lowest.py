@@ -62,5 +62,5 @@ def test_as_many_as_there_is_room_for(rows: list[Row], shares: list[float], cell
 def test_an_id_that_all_rows_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in one bucket, and would all be in memory."""
     monkeypatch.setattr(lowest, "MOST_SORTED", 10)
-    with pytest.raises(ConfigError, match="11 rows have nearly the same hashes, and 10 can be told apart"):
+    with pytest.raises(ConfigError, match="11 rows have nearly the same hashes, at most 10 fit in memory"):
         found([(0, 5, 1)] * 11, [3], 64, [])

@@ -27,7 +27,7 @@ def test_whole_epochs_first(wanted: int, had: int, most: int) -> None:
     """What is given and what is lacked is what is wanted; nothing is there more often than it may be."""
     found = quota(wanted, had, most)
     given = found.epochs * had + found.rest
-    assert given + found.lacked == wanted
+    assert given + found.missing == wanted
     assert given == min(wanted, had * most)
     assert found.rest == 0 or (found.rest < had and found.epochs < most)
 
@@ -37,4 +37,4 @@ def test_strata_give_what_their_source_gives(wanted: int, had: list[int], most: 
     """None lacks anything unless the source does."""
     found = strata(wanted, had, most)
     assert sum(one.wanted for one in found) == wanted
-    assert sum(one.lacked for one in found) == quota(wanted, sum(had), most).lacked
+    assert sum(one.missing for one in found) == quota(wanted, sum(had), most).missing
