@@ -28,8 +28,8 @@ shares may change with the corpus, and more rows with these.
 A source with too little for its share in its epochs is refused, with both numbers and the values of the column that the
 mixture does not name; `--allow-shortfall` writes what there is. The default of 4 epochs is that of Muennighoff et al.
 2023 ("Scaling data-constrained language models"): up to there, rows that are read again are worth nearly as much as new
-ones. Rows of sources without a weight are dropped as `source not in the mixture`, others as `not drawn`; rows without
-an id, or a count, go to quarantine.
+ones. Rows of sources without a weight are dropped as `source not in the mixture`, others as `not drawn`, those of size
+0 as `no tokens`; rows without an id, or a count, go to quarantine.
 
 The extra output `<output>/_side/sources/` has a row for each source: `wanted`, `available`, `written`, `missing` (in
 the unit), `epochs`, `available_rows`, `written_rows`; the summary counts the same, of up to 40 sources. What the file

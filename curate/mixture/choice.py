@@ -102,12 +102,11 @@ class Keys(OperatorDefaults):
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         source, ids = self.mixing.sources(batch), row_ids(place, batch.num_rows)
-        listed = source >= 0
+        sizes, listed = self.mixing.sizes(batch), source >= 0
         columns: list[Any] = [ids, source.astype(np.int32), self.mixing.strata(batch), self.mixing.hashes(batch)]
-        columns.append(self.mixing.sizes(batch))
-        found = pa.table(
-            [*(column[listed] for column in columns), pa.nulls(int(listed.sum()), pa.string())], schema=KEYS
-        )
+        columns.append(sizes)
+        drawn = listed & (sizes > 0)
+        found = pa.table([*(column[drawn] for column in columns), pa.nulls(int(drawn.sum()), pa.string())], schema=KEYS)
         if not listed.all():
             names = self.mixing.source_names(batch).filter(pa.array(~listed))
             counts = pc.value_counts(pc.utf8_slice_codeunits(names, 0, NAME_CHARS))

@@ -95,10 +95,12 @@ class Take(MarkingDefaults):
         # The same for all shards.
         drawn = self.marks.of(first_row_id(0), first_row_id(1))
         ids, source = row_ids(place, batch.num_rows), self.mixing.sources(batch)
-        copies = self._copies(batch, ids, source, drawn)
-        tally.drop_rows(batch, source < 0, UNLISTED)
-        tally.drop_rows(batch, (copies == 0) & (source >= 0), NOT_DRAWN)
-        self._count(batch, source, copies, tally)
+        sizes, listed = self.mixing.sizes(batch), source >= 0
+        copies = self._copies(batch, ids, np.where(sizes > 0, source, -1), drawn)
+        tally.drop_rows(batch, ~listed, UNLISTED)
+        tally.drop_rows(batch, listed & (sizes == 0), f"no {self.mixing.mixture.unit}")
+        tally.drop_rows(batch, listed & (sizes > 0) & (copies == 0), NOT_DRAWN)
+        self._count(source, copies, sizes, tally)
         yield from self._pieces(batch, copies)
         first = drawn[FIRST][0].as_py()
         if not ids[0] <= first <= ids[-1]:
@@ -112,7 +114,7 @@ class Take(MarkingDefaults):
         yield SideTable(SOURCES, books)
 
     def _copies(self, batch: pa.Table, ids: Ints, source: Ints, drawn: pa.Table) -> Ints:
-        """Returns how often each row is there."""
+        """Returns how often each row is there; never, if it is of no source."""
         of, strata = drawn[SOURCE].to_numpy(), drawn[STRATUM].to_numpy()
         hashes, stratum = self.mixing.hashes(batch), self.mixing.strata(batch)
         copies = np.zeros(batch.num_rows, np.int64)
@@ -137,18 +139,12 @@ class Take(MarkingDefaults):
         column = self.mixing.epoch_column
         return made if column is None else made.append_column(column, pa.array(epochs, pa.int32()))
 
-    def _count(self, batch: pa.Table, source: Ints, copies: Ints, tally: ShardBooks) -> None:
+    def _count(self, source: Ints, copies: Ints, sizes: Ints, tally: ShardBooks) -> None:
         names, unit = self.mixing.mixture.names, self.mixing.mixture.unit
         if len(names) > MOST_COUNTED:
             return
-        counted = (
-            {DOCUMENTS: copies}
-            if unit == DOCUMENTS
-            else {
-                DOCUMENTS: copies,
-                unit: copies * self.mixing.sizes(batch),
-            }
-        )
+        # Of documents, both are the same.
+        counted = {DOCUMENTS: copies, unit: copies * sizes}
         for one in np.unique(source[source >= 0]).tolist():
             for what, number in counted.items():
                 tally.count(f"{names[one]}: written {what}", int(number[source == one].sum()))

@@ -134,6 +134,8 @@ def test_sizes_are_met_from_below_to_a_document(tmp_path: Path, unit: str) -> No
     ran = run_local(Mix(mixture=path, count_column="tokens" if unit == "tokens" else None), rows)
     size = (lambda row: row["tokens"]) if unit == "tokens" else (lambda row: len(row["text"]))
     assert sum(one["wanted"] for one in books(ran).values()) == 1777
+    empty = [row for row in rows if row["source"] != "other" and not size(row)]
+    assert ran.summary.books.dropped[f"no {unit}"] == len(empty) > 0
     for name, told in books(ran).items():
         own = [size(row) for row in ran.rows if row["source"] == name]
         assert (sum(own), len(own)) == (told["written"], told["written_rows"])

@@ -42,7 +42,7 @@ def mixed(mixing: Mixing, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     for source, wanted in zip(mixture.sources, quotas, strict=True):
         strata = defaultdict(list)
         for at, row in enumerate(rows):
-            if row[mixing.source_column] == source.name:
+            if row[mixing.source_column] == source.name and size(mixing, row):
                 strata[row[mixing.strata_column] if mixing.strata_column is not None else None].append(at)
         by_digest = {
             int(mixing.strata(pa.table({mixing.strata_column or "-": [name]}))[0]): of for name, of in strata.items()
