@@ -209,6 +209,15 @@ def test_strata_have_the_shares_of_their_source(tmp_path: Path) -> None:
     assert len({row["id"][1:] for row in other.rows} & {row["id"] for row in free}) < 500
 
 
+def test_strata_of_nearly_each_row_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.mixture.choice.MOST_STRATA", 50)
+    ran = run_local(Mix(mixture=mixture(tmp_path, 10, web=1.0), strata_column="id"), corpus(200))
+    assert (
+        "the column 'id' makes more than 50 strata of 1 sources; name a column with fewer"
+        in ran.summary.failures[0].error
+    )
+
+
 def test_copies_are_numbered_if_asked(tmp_path: Path) -> None:
     rows = corpus(60, 9)
     path = mixture(tmp_path, 150, web="weight = 1\nmax_epochs = 100")
