@@ -91,7 +91,7 @@ class Mix(Job):
 
     def build(self, ds: Dataset) -> Dataset:
         mixture = self._read()
-        return ds.mix(
+        return ds.mix_sources(
             mixture,
             id_column=self.id_column,
             source_column=self.source_column,

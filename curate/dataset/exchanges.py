@@ -283,7 +283,7 @@ class Exchanges(Base):
         )
         return self._then(dedup.near(self._plan, how))
 
-    def mix(
+    def mix_sources(
         self,
         weights: Mapping[str, float] | Mixture,
         budget: int | None = None,
@@ -316,7 +316,7 @@ class Exchanges(Base):
         Raises ConfigError for unknown columns, and for weights and numbers that are not above 0.
 
         >>> rows = [{"id": n, "source": "web" if n % 4 else "books"} for n in range(40)]
-        >>> mixed = curate.from_items(rows).mix({"web": 1, "books": 1}, 30, id_column="id")
+        >>> mixed = curate.from_items(rows).mix_sources({"web": 1, "books": 1}, 30, id_column="id")
         >>> mixed.groupby("source").count().take_all()
         [{'source': 'books', 'count': 15}, {'source': 'web', 'count': 15}]
         """

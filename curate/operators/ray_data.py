@@ -81,7 +81,8 @@ METHODS: Mapping[str, str] = {
     "get_internal_block_refs": _NO_REFS,
     "iter_internal_ref_bundles": _NO_REFS,
     # rows
-    "mix": "write union(other) and random_shuffle(seed=...), with random_sample(fraction) on the larger dataset",
+    "mix": "write union(other), mix_sources({'a': 0.7, 'b': 0.3}, budget, id_column='id') by a column of sources, and "
+    "random_shuffle(seed=...)",
     "randomize_block_order": "write random_shuffle(seed=...), or for training "
     "iter_batches(local_shuffle_buffer_size=...)",
     "summary": "write aggregate([('n', 'mean'), ('n', 'min'), (None, 'count')])",
