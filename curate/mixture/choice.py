@@ -109,8 +109,10 @@ class Keys(OperatorDefaults):
         found = pa.table([*(column[drawn] for column in columns), pa.nulls(int(drawn.sum()), pa.string())], schema=KEYS)
         if not listed.all():
             names = self.mixing.source_names(batch).filter(pa.array(~listed))
-            counts = pc.value_counts(pc.utf8_slice_codeunits(names, 0, NAME_CHARS))
-            told = counts.field("values").cast(pa.string())
+            # As bytes: names may be anything.
+            counts = pc.value_counts(names.cast(pa.large_binary()))
+            values = counts.field("values").to_pylist()
+            told = pa.array([one and one.decode("utf-8", "replace")[:NAME_CHARS] for one in values], pa.string())
             none = np.zeros(len(told), np.uint64)
             unlisted = [np.full(len(told), ids[0]), np.full(len(told), -1, np.int32), none, none]
             found = pa.concat_tables([found, pa.table([*unlisted, counts.field("counts"), told], schema=KEYS)])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.order import rows_where, take_rows
+from curate.arrow.order import rows_where
 from curate.objects.bad_line import RejectedRow
-from curate.pipeline.bad_rows import row_text
+from curate.pipeline.bad_rows import row_at, row_text
 from curate.pipeline.shard_books import ShardBooks
 
 Chosen = np.ndarray[Any, np.dtype[np.bool_]]
@@ -22,8 +22,7 @@ def set_aside(batch: pa.Table, unfit: Sequence[tuple[Chosen, str]], tally: Shard
     fit = np.ones(batch.num_rows, bool)
     for chosen, reason in unfit:
         for at in np.flatnonzero(chosen & fit).tolist():
-            (row,) = take_rows(batch, pa.array([at])).to_pylist()
-            tally.set_aside(RejectedRow(0, reason, row_text(row)), at)
+            tally.set_aside(RejectedRow(0, reason, row_text(row_at(batch, at))), at)
         fit &= ~chosen
     return rows_where(batch, fit), fit
 

@@ -307,6 +307,22 @@ def test_rows_that_cannot_be_drawn_are_set_aside(tmp_path: Path) -> None:
     assert [row["id"] for row in run_local(Mix(mixture=path, count_column="tokens"), unsigned).rows] == ["b"]
 
 
+def test_what_is_not_utf8_is_drawn_as_it_is(tmp_path: Path) -> None:
+    """Texts and ids, and sources that no mixture can name; in quarantine, too."""
+    bad = pa.array([b"\xff\xfe", b"a\xc3", b"good", b"\xff"]).view(pa.string())
+    sources = pa.array([b"web", b"web", b"web", b"\xffweb"]).view(pa.string())
+    table = pa.table({"id": bad, "source": sources, "text": bad, "n": [1, 2, 3, 4]})
+    for unit in ("documents", "characters"):
+        path = mixture(tmp_path, 100, unit, web="weight = 1\nmax_epochs = 100")
+        ran = run_local(Mix(mixture=path), table)
+        assert (ran.summary.state, set(ran.table["n"].to_pylist())) == ("complete", {1, 2, 3})
+    short = run_local(Mix(mixture=mixture(tmp_path, 100, web=1.0)), table).summary.failures[0].error
+    assert "does not name these values of 'source': '\N{REPLACEMENT CHARACTER}web' (1 rows)" in short
+    source = write_parquet(tmp_path / "in.parquet", table.set_column(0, "id", pa.array([None, "b", "c", "d"])))
+    run_job(Mix(mixture=mixture(tmp_path, 2, web=1.0)), source, tmp_path / "out")
+    assert [row["reason"] for row in quarantined(tmp_path / "out")] == ["no id"]
+
+
 @pytest.mark.parametrize(
     ("unit", "columns", "said"),
     [
