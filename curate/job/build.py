@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, cast
 
 import pyarrow as pa
 
+from curate.attributes.join import WithAttributes
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
+from curate.formats.places import POSITION, placed_schema
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
 from curate.keywords import option
@@ -71,13 +73,17 @@ class Made:
     """Names of the extra outputs."""
     stages: Callable[[Stage], Stage] = lambda last: last
     """Returns the stage that makes its outputs as it is after those that come before it."""
+    attributes: tuple[Any, ...] = ()
+    """What is known of the attributes that it reads, which decide its outputs."""
 
 
 def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
     """Returns what `build` makes of `ds`, the job's inputs. Raises ConfigError for what no job can be made of."""
     built = _built(job, ds, build)
     shared = Pipeline(steps_of(built.plan))
-    return Made(built.operator(shared), built.resources(shared), built.sides, built.stages)
+    steps = [*(one.operator for one in walk(built.plan) if isinstance(one, Apply)), *chain(*built.tails.values())]
+    attributes = tuple(one.identity() for one in steps if isinstance(one, WithAttributes))
+    return Made(built.operator(shared), built.resources(shared), built.sides, built.stages, attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,11 +425,12 @@ def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) 
     return tuple(steps)
 
 
-def inputs_of(columns: Mapping[str, Any] | None) -> Dataset:
+def inputs_of(columns: Mapping[str, Any] | None, places: tuple[str, ...] = ()) -> Dataset:
     """Returns the dataset that `build` is given; its schema is known where the job declares the type of all columns."""
     types = None if columns is None else list(columns.items())
     known = types is not None and all(type is not None for _, type in types)
-    return Dataset(Scan(NotListed(pa.schema(types) if known else None)))
+    schema = placed_schema(pa.schema(types), places) if known else None
+    return Dataset(Scan(NotListed(schema, positions=POSITION in places)))
 
 
 def compute_of(job: Settings) -> Compute | None:

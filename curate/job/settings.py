@@ -175,6 +175,8 @@ SETTINGS: dict[str, Setting] = {
     "codec": Setting(
         "compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl, csv", (str, _NONE)
     ),
+    "attributes": Setting("write only the id, the columns that `process` adds, and the place of each row", (bool,)),
+    "keep_positions": Setting("give `process` the place of each row in its input, to be written too", (bool,)),
     "compute": Setting(
         "actor pool that runs `process`; None: the reading tasks run it, or a pool if it needs a GPU",
         (ActorPool, _NONE),
@@ -211,6 +213,8 @@ SIZES = ("shard_bytes", "memory", "memory_budget")
 OF_ROWS = {
     "columns": "a FileJob reads files, which have no columns",
     "sides": "a FileJob writes one output per file",
+    "attributes": "a FileJob reads files, and no rows that attributes could be of",
+    "keep_positions": "a FileJob reads files, and no rows that have places in them",
 }
 """Settings that mean nothing to a FileJob, and why."""
 

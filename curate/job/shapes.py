@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from curate.formats.places import POSITION
 from curate.job.build import Made
 from curate.job.job import Job, settings_of
 from curate.job.operator import ProcessFile
@@ -81,5 +82,8 @@ class TextJob(Job):
         return {**dict.fromkeys([self.id_column, self.text_column, *self.keep_columns]), self.text_column: text}
 
     def passed_through(self, batch: Any, *, text: bool = False) -> Any:
-        """Returns the batch's id, the text if `text`, and the kept columns: the first columns of an output."""
-        return batch.select(list(dict.fromkeys([self.id_column, *[self.text_column] * text, *self.keep_columns])))
+        """Returns the batch's id, the text if `text`, the kept columns, and the position if rows have one."""
+        place = [POSITION] * (POSITION in batch.column_names)
+        return batch.select(
+            list(dict.fromkeys([self.id_column, *[self.text_column] * text, *self.keep_columns, *place]))
+        )

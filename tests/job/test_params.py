@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError
 from curate.job.asset import Asset
-from curate.job.job import Job, job_origin
+from curate.job.job import Job
 from curate.job.locate import locate
+from curate.job.origin import job_origin
 from curate.job.params import param
 from tests.job.inline import refusing
 
