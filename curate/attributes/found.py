@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.formats.places import POSITION
 from curate.formats.read.parquet_file import open_parquet
+from curate.keywords import option
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.manifest import ShardPlan
@@ -20,7 +21,7 @@ from curate.storage.protocol import Object
 from curate.storage.uris import normalise_input
 from curate.units import format_count
 
-SHARDS = ("uri", "start", "id", "generation")
+SHARDS = ("uri", "start", "stop", "id", "generation")
 """Columns of a plan that say of which slice of which file an output has the attributes."""
 
 
@@ -53,15 +54,15 @@ def find(path: str | os.PathLike[str], columns: Sequence[str] | None) -> Found:
     identity, name = job["identity"], job["job"]
     if not identity.get("attributes"):
         raise ConfigError(
-            f"with_attributes: {root} is the output of {name!r}, which is no attributes job: its rows do not say of "
-            "which rows they are; run it with --attributes, or with `attributes = True` in its class, to another output"
+            f"with_attributes: {root} is the output of {name!r}, which is not an attributes job: its rows do not say "
+            f"which input rows they belong to; run that job with {option('attributes', True)} to another output"
         )
     plan = ledger.read_plan(listing)
     matched = match_outputs(plan, listing, job["suffix"])
     if matched.count < len(plan) or not len(plan):
         raise ConfigError(
             f"with_attributes: {format_count(len(plan) - matched.count, 'output')} of the {len(plan):,} that {name!r} "
-            f"planned at {root} are missing; run that job again, which makes only those (curate status {root})"
+            f"planned at {root} missing; run it again, which makes only those (curate status {root})"
         )
     schema = ledger.read_schema("output") or _schema(ledger, plan, job["suffix"])
     own = str(identity.get("parameters", {}).get("id_column", ""))
@@ -108,7 +109,8 @@ def another_version(root: str, uri: str, made: str, read: str) -> str:
     """Returns the error for a file that was another one when its attributes were made."""
     return (
         f"with_attributes: the attributes at {root} were made of {uri} of version {made}, and the rows are of version "
-        f"{read}; make them again, with --redo-stale"
+        f"{read}; run that job again with {option('redo_stale', True)}, or where files are cut into shards with "
+        f"{option('overwrite', True)}"
     )
 
 

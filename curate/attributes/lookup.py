@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.schema import conform
-from curate.attributes.found import Found, another_version, object_of
+from curate.attributes.found import SHARDS, Found, another_version, object_of
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.places import POSITION
+from curate.formats.places import PLACE_TYPE, POSITION
 from curate.formats.read.parquet_file import broken, open_parquet
 from curate.objects.record import OutputFormat, read_record
 from curate.objects.stream import StoredStream
@@ -49,7 +49,7 @@ class Lookup:
 
     def __init__(self, found: Found) -> None:
         self._found = found
-        self._slices: dict[tuple[str, int], tuple[str, str]] | None = None
+        self._slices: dict[tuple[str, int, int], tuple[str, str]] | None = None
         self._outputs: OrderedDict[str, _Output] = OrderedDict()
 
     def of(self, places: pa.ChunkedArray) -> pa.Table:
@@ -58,15 +58,16 @@ class Lookup:
         place = places.combine_chunks() if isinstance(places, pa.ChunkedArray) else places
         if place.null_count:
             raise ConfigError("with_attributes: there are rows without a place, whose position is null")
-        file, generation, start, row = (place.field(name) for name in ("file", "generation", "start", "row"))
-        run_of = pc.binary_join_element_wise(file, generation, pc.cast(start, pa.string()), "\0").dictionary_encode()
+        file, generation, start, stop, row = (place.field(name) for name in PLACE_TYPE.names)
+        cut = (pc.cast(one, pa.string()) for one in (start, stop))
+        run_of = pc.binary_join_element_wise(file, generation, *cut, "\0").dictionary_encode()
         codes = run_of.indices.to_numpy()
         rows = row.to_numpy()
         tables, order = [], []
         for code in range(len(run_of.dictionary)):
             at = np.flatnonzero(codes == code)
             first = int(at[0])
-            output = self._output(file[first].as_py(), generation[first].as_py(), start[first].as_py())
+            output = self._output(*(one[first].as_py() for one in (file, generation, start, stop)))
             tables.append(self._values(output, rows[at]))
             order.append(at)
         if not tables:
@@ -76,13 +77,13 @@ class Lookup:
             return made
         return made.take(pa.array(np.argsort(np.concatenate(order), kind="stable")))
 
-    def _output(self, uri: str, generation: str, start: int) -> _Output:
+    def _output(self, uri: str, generation: str, start: int, stop: int) -> _Output:
         if self._slices is None:
-            columns = (self._found.shards[name].to_pylist() for name in ("uri", "start", "id", "generation"))
-            self._slices = {(own, at): (id, made) for own, at, id, made in zip(*columns, strict=True)}
-        there = self._slices.get((uri, start))
+            columns = (self._found.shards[name].to_pylist() for name in SHARDS)
+            self._slices = {(own, at, to): (id, made) for own, at, to, id, made in zip(*columns, strict=True)}
+        there = self._slices.get((uri, start, stop))
         if there is None:
-            raise ConfigError(self._nothing_of(uri, start))
+            raise ConfigError(self._nothing_of(uri, start, stop))
         id, made = there
         if made != generation:
             raise ConfigError(another_version(self._found.root, uri, made, generation))
@@ -94,17 +95,18 @@ class Lookup:
         self._outputs.move_to_end(id)
         return output
 
-    def _nothing_of(self, uri: str, start: int) -> str:
-        found, cuts = self._found, sorted(at for own, at in self._slices or () if own == uri)
+    def _nothing_of(self, uri: str, start: int, stop: int) -> str:
+        found = self._found
+        cuts = sorted((at, to) for own, at, to in self._slices or () if own == uri)
         if not cuts:
             return (
                 f"with_attributes: {found.root} has no attributes of {uri}, which the rows are from; they were made of "
                 f"{found.shards['uri'][0].as_py()}"
             )
+        told = ", ".join(_cut(*one) for one in cuts[:3]) + (", ..." if len(cuts) > 3 else "")
         return (
-            f"with_attributes: the rows are from a slice of {uri} that begins at {start:,}, and the attributes at "
-            f"{found.root} of slices that begin at {', '.join(f'{one:,}' for one in cuts[:4])}: use the same "
-            f"shard_bytes for both; there it is {found.shard_bytes:,}"
+            f"with_attributes: the rows are from {_cut(start, stop)} of {uri}, and the attributes at {found.root} of "
+            f"{told}: files have to be cut at the same shard_bytes, which are {found.shard_bytes:,} there"
         )
 
     def _opened(self, id: str) -> _Output:
@@ -168,3 +170,7 @@ class Lookup:
                 output.groups.popitem(last=False)
         output.groups.move_to_end(group)
         return output.groups[group]
+
+
+def _cut(start: int, stop: int) -> str:
+    return f"{start:,} to {stop:,}" if stop else "the whole"

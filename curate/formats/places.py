@@ -1,6 +1,6 @@
 """Columns that say where a row lies in its input: the file, which version of it, the slice of it, and the row there.
 
-    file: "/data/a.jsonl", generation: "17…", start: 0, row: 41
+    file: "/data/a.jsonl", generation: "17…", start: 0, stop: 268435456, row: 41
 
 Whatever becomes of a row then, it carries its place: two readers that cut files into the same slices mean the same row
 by it, whichever rows each leaves out. Rows that cannot be read count, blank lines too.
@@ -19,7 +19,15 @@ POSITION = "curate_position"
 """The column that rows keep in outputs, by which they are found again."""
 PLACE = "curate_place"
 """The same, for as long as attributes are joined to rows that are read."""
-PLACE_TYPE = pa.struct([("file", pa.string()), ("generation", pa.string()), ("start", pa.int64()), ("row", pa.int64())])
+PLACE_TYPE = pa.struct(
+    [
+        ("file", pa.string()),
+        ("generation", pa.string()),
+        ("start", pa.int64()),
+        ("stop", pa.int64()),
+        ("row", pa.int64()),
+    ]
+)
 
 
 def placed_schema(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -36,8 +44,8 @@ def with_places(
     for table in tables:
         rows = numbers.between(read, read + table.num_rows) - 1
         read += table.num_rows
-        same = (shard.uri, shard.generation, shard.start)
-        fixed = [pa.repeat(pa.scalar(value, field.type), len(rows)) for value, field in zip(same, PLACE_TYPE)]  # noqa: B905 - the row is the fourth
+        same = (shard.uri, shard.generation, shard.start, shard.stop)
+        fixed = [pa.repeat(pa.scalar(value), len(rows)) for value in same]
         place = pa.StructArray.from_arrays([*fixed, pa.array(rows, pa.int64())], fields=list(PLACE_TYPE))
         for name in names:
             if name not in table.column_names:

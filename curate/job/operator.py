@@ -180,7 +180,7 @@ class Process:
                 yield table
             elif self.places is Places.KEPT:
                 if POSITION not in table.column_names:
-                    raise SchemaMismatch(
+                    raise ConfigError(
                         f"{self.name} returned no column {POSITION!r}, which keep_positions=True asks for; pass it on, "
                         "as `passed_through` does"
                     )
@@ -198,19 +198,17 @@ class Process:
         id = getattr(self.job, "id_column", None)
         own = [name for name in table.column_names if name not in batch.column_names]
         if not own:
-            raise SchemaMismatch(
+            raise ConfigError(
                 f"{self.name} returned no column that its batch does not have: an attributes job adds columns"
             )
         kept = table.select([*(one for one in (id,) if one in table.column_names), *own])
         return kept.append_column(pa.field(POSITION, PLACE_TYPE), batch[PLACE].slice(start, table.num_rows))
 
-    def _other_rows(self, found: str, batch: pa.Table) -> SchemaMismatch:
-        error = SchemaMismatch(
+    def _other_rows(self, found: str, batch: pa.Table) -> ConfigError:
+        return ConfigError(
             f"{self.name} returned {found} rows for {batch.num_rows:,}: an attributes job returns a row for each row, "
             "in order; give rows null instead of dropping them, and raise BadRow for one to be set aside"
         )
-        error.returned = True
-        return error
 
     def hide(self, text: str) -> str:
         """Returns text without the values of the job's secrets."""

@@ -62,8 +62,8 @@ def _refuse_unplaced(plan: Plan, what: str) -> None:
             raise ConfigError(f"{what}: the places of the rows are not known behind {name_of(node)}; call it before")
         if isinstance(node, Scan) and not isinstance(node.source, Files):
             raise ConfigError(
-                f"{what}: {node.source.name} is no rows of files, which have places; write it, and read it again; in a "
-                "job, set keep_positions = True"
+                f"{what}: the rows of {node.source.name} are not read from files, so they have no places; write them "
+                "and read them again; in a job, set keep_positions = True"
             )
 
 

@@ -127,7 +127,7 @@ class TestGiven:
     )
     def test_an_unknown_one_is_refused_with_what_there_is(self, given: str, meant: str) -> None:
         with pytest.raises(
-            ConfigError, match=rf"no parameter '{given}'; did you mean '{meant}'\?; it has: batch_size, "
+            ConfigError, match=rf"no parameter '{given}'; did you mean '{meant}'\?; it has: attributes, "
         ):
             Everything(**{given: 1})
 
