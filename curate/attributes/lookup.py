@@ -59,6 +59,10 @@ class Lookup:
         if place.null_count:
             raise ConfigError("with_attributes: there are rows without a place, whose position is null")
         file, generation, start, stop, row = (place.field(name) for name in PLACE_TYPE.names)
+        of = (file, generation, start, stop)
+        if len(place) and all(pc.all(pc.equal(one, one[0])).as_py() for one in of):
+            # As nearly always: a batch has rows of one shard.
+            return self._values(self._output(*(one[0].as_py() for one in of)), row.to_numpy())
         cut = (pc.cast(one, pa.string()) for one in (start, stop))
         run_of = pc.binary_join_element_wise(file, generation, *cut, "\0").dictionary_encode()
         codes = run_of.indices.to_numpy()
@@ -67,7 +71,7 @@ class Lookup:
         for code in range(len(run_of.dictionary)):
             at = np.flatnonzero(codes == code)
             first = int(at[0])
-            output = self._output(*(one[first].as_py() for one in (file, generation, start, stop)))
+            output = self._output(*(one[first].as_py() for one in of))
             tables.append(self._values(output, rows[at]))
             order.append(at)
         if not tables:
@@ -145,6 +149,16 @@ class Lookup:
         if not len(schema):
             return pa.table({}, schema=schema)
         groups = np.searchsorted(output.ends, at, side="right")
+        if (
+            len(at)
+            and there.all()
+            and groups[0] == groups[-1]
+            and at[-1] - at[0] == len(at) - 1
+            and np.all(np.diff(at) == 1)
+        ):
+            group = int(groups[0])
+            start = int(at[0]) - (int(output.ends[group - 1]) if group else 0)
+            return self._group(output, group).slice(start, len(at))
         parts, order = [], []
         for group in np.unique(groups[there]).tolist():
             own = np.flatnonzero(there & (groups == group))

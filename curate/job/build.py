@@ -351,6 +351,20 @@ class Settings:
         return bool(self.compute or self.num_gpus or self.resources)
 
 
+def settings_of(job: Any) -> Settings:
+    """Returns what a `Job` says of what it builds, as it is now."""
+    return Settings(
+        job=job.name,
+        owner=type(job).__name__,
+        sides=tuple(sorted(job.sides)),
+        compute=job.compute,
+        num_cpus=job.num_cpus,
+        num_gpus=job.num_gpus,
+        memory=job.memory,
+        resources=job.resources,
+    )
+
+
 def no_sides(owner: str, sides: Sequence[str]) -> ConfigError:
     """Returns the error for extra outputs that nothing makes."""
     return ConfigError(

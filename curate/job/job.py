@@ -15,7 +15,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.formats.places import PLACE, POSITION
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.asset import Asset
-from curate.job.build import Made, Settings, compute_of, inputs_of, made_of
+from curate.job.build import Made, compute_of, inputs_of, made_of, settings_of
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
 from curate.job.operator import Places, Process, check_count, check_name, row_json, rows_as_table
 from curate.job.origin import job_origin
@@ -432,20 +432,6 @@ class Job:
             setattr(self, one.name, value)
         self._hidden = Secrets(secrets)
         return recorded
-
-
-def settings_of(job: Job) -> Settings:
-    """Returns what a job says of what it builds, as it is now."""
-    return Settings(
-        job=job.name,
-        owner=type(job).__name__,
-        sides=tuple(sorted(job.sides)),
-        compute=job.compute,
-        num_cpus=job.num_cpus,
-        num_gpus=job.num_gpus,
-        memory=job.memory,
-        resources=job.resources,
-    )
 
 
 def _schema_text(schema: Any) -> str | None:

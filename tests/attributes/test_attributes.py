@@ -19,7 +19,7 @@ import curate
 from curate.errors import ConfigError, CurateError
 from tests.support.fasttext_model import write_fasttext_model
 
-FILES, ROWS, SHARD_BYTES = 3, 60, 700
+FILES, ROWS, SHARD_BYTES = 2, 60, 1200
 Row = dict[str, Any]
 
 
@@ -140,7 +140,7 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "cut"), [("jsonl", True), ("parquet", False)])
 def test_rows_of_what_was_filtered_are_found_by_their_positions(kind: str, cut: bool, tmp_path: Path) -> None:
-    """Cut as the attributes are, or not cut. Filtered again, sorted, shuffled and written on the way; by a dataset, and by a job."""
+    """Cut as the attributes are, or not cut; filtered again, sorted, shuffled, written; by a dataset and by a job."""
     ds = fill(tmp_path / "in", kind)
     path = scored(tmp_path, shard_bytes=SHARD_BYTES if cut else 256 << 20)
     cut_alike = ds.with_attributes(path).drop_columns("length") if cut else ds
@@ -256,7 +256,7 @@ def test_a_job_that_cuts_otherwise(tmp_path: Path) -> None:
     job = Long(scores=str(scored(tmp_path)), shard_bytes=300)
     summary = job.run(input=tmp_path / "in", output=tmp_path / "out", backend="inline")
     assert summary.state == "failed"
-    assert any("cut at the same shard_bytes, which are 700 there" in one.error for one in summary.failures)
+    assert any("cut at the same shard_bytes, which are 1,200 there" in one.error for one in summary.failures)
 
 
 # A write goes on, and is known by its attributes
@@ -336,7 +336,7 @@ def test_attributes_of_other_data(tmp_path: Path) -> None:
     kept.write_parquet(tmp_path / "kept", backend="inline")
     shutil.copytree(tmp_path / "in", tmp_path / "copy")
     copied = curate.read_json(tmp_path / "copy").using(max_bad_rows="50%")
-    refused(rf"{path} has no attributes of {tmp_path}/copy/0.jsonl and 2 more", lambda: copied.with_attributes(path))
+    refused(rf"{path} has no attributes of {tmp_path}/copy/0.jsonl and 1 more", lambda: copied.with_attributes(path))
     copied.filter(curate.col("n") < 50, keep_positions=True).write_parquet(tmp_path / "other", backend="inline")
     other = curate.read_parquet(tmp_path / "other")
     refused(rf"has no attributes of {tmp_path}/copy/0.jsonl", lambda: other.with_attributes(path), runs=True)
