@@ -22,6 +22,7 @@ from curate.errors import ConfigError
 from curate.formats.places import POSITION, placed_schema
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
+from curate.job.settings import Settings
 from curate.keywords import option
 from curate.ledger.side_outputs import MAIN, check_side
 from curate.objects.record import OutputFormat
@@ -322,47 +323,6 @@ class Stages:
 
 CHECKPOINT = {"format": "parquet", "codec": "zstd"}
 """How rows are kept in a checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a job says of what it builds, and of the tasks that run it."""
-
-    job: str
-    """Its name."""
-    owner: str
-    """The name of its class."""
-    sides: tuple[str, ...]
-    """Names of the extra outputs that it declares, in order."""
-    compute: ActorPool | None
-    num_cpus: float
-    num_gpus: float
-    memory: int | None
-    resources: Mapping[str, float]
-
-    @property
-    def held(self) -> Resources:
-        """What a task, or an actor, holds."""
-        return Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
-
-    @property
-    def wants_pool(self) -> bool:
-        """Whether `process` runs in actors: where it asks for a pool, a GPU, or custom resources."""
-        return bool(self.compute or self.num_gpus or self.resources)
-
-
-def settings_of(job: Any) -> Settings:
-    """Returns what a `Job` says of what it builds, as it is now."""
-    return Settings(
-        job=job.name,
-        owner=type(job).__name__,
-        sides=tuple(sorted(job.sides)),
-        compute=job.compute,
-        num_cpus=job.num_cpus,
-        num_gpus=job.num_gpus,
-        memory=job.memory,
-        resources=job.resources,
-    )
 
 
 def no_sides(owner: str, sides: Sequence[str]) -> ConfigError:

@@ -15,13 +15,13 @@ from curate.errors import ConfigError, did_you_mean
 from curate.formats.places import PLACE, POSITION
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.asset import Asset
-from curate.job.build import Made, compute_of, inputs_of, made_of, settings_of
+from curate.job.build import Made, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
 from curate.job.operator import Places, Process, check_count, check_name, row_json, rows_as_table
 from curate.job.origin import job_origin
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
-from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns, with_settings
+from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns, settings_of, with_settings
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.objects.bad_line import RejectedRow
