@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
-from curate.formats.places import POSITION
 from curate.formats.read.parquet_file import open_parquet
 from curate.keywords import option
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.manifest import ShardPlan
+from curate.objects.places import POSITION
 from curate.objects.stream import StoredStream
 from curate.storage.protocol import Object
 from curate.storage.uris import normalise_input

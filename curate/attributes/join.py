@@ -11,7 +11,7 @@ import pyarrow as pa
 from curate.attributes.found import Found
 from curate.attributes.lookup import Lookup
 from curate.errors import ConfigError
-from curate.formats.places import PLACE_TYPE
+from curate.objects.places import PLACE_TYPE
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from curate.arrow.schema import conform
 from curate.attributes.found import SHARDS, Found, another_version, object_of
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.places import PLACE_TYPE, POSITION
 from curate.formats.read.parquet_file import broken, open_parquet
+from curate.objects.places import PLACE_TYPE, POSITION
 from curate.objects.record import OutputFormat, read_record
 from curate.objects.stream import StoredStream
 from curate.storage.open import open_store

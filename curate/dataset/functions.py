@@ -12,8 +12,8 @@ from curate.arrow.expressions import as_expression, is_expression
 from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
-from curate.formats.places import POSITION
 from curate.keywords import shows_keywords
+from curate.objects.places import POSITION
 from curate.operators import columns, rows
 from curate.operators.udf import UdfOptions, format_of, udf_of
 from curate.plan.attributes import placed

@@ -19,12 +19,12 @@ import pyarrow as pa
 from curate.attributes.join import WithAttributes
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.formats.places import POSITION, placed_schema
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
 from curate.job.settings import Settings
 from curate.keywords import option
 from curate.ledger.side_outputs import MAIN, check_side
+from curate.objects.places import POSITION, placed_schema
 from curate.objects.record import OutputFormat
 from curate.operators.columns import FilterExpression
 from curate.operators.protocol import Operator

@@ -14,7 +14,7 @@ from curate.driver.schemas import with_input_schemas
 from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
-from curate.formats.places import placed_schema
+from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
 from curate.sources.inputs import FileRows

@@ -12,7 +12,6 @@ from curate import log
 from curate.dataset.dataset import Dataset
 from curate.driver.options import DEFAULTS, RunArguments, parse_run_options
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.places import PLACE, POSITION
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.asset import Asset
 from curate.job.build import Made, compute_of, inputs_of, made_of
@@ -25,6 +24,7 @@ from curate.job.settings import TUNABLE, check_setting, column_text, parse_colum
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.objects.bad_line import RejectedRow
+from curate.objects.places import PLACE, POSITION
 from curate.objects.record import OutputFormat
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool

@@ -22,9 +22,9 @@ from curate.errors import (
     SchemaMismatch,
     did_you_mean,
 )
-from curate.formats.places import PLACE, PLACE_TYPE, POSITION
 from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
+from curate.objects.places import PLACE, PLACE_TYPE, POSITION
 from curate.operators.convert import rows_to_table
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.meters import Meter, reading

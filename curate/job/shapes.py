@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from curate.formats.places import POSITION
 from curate.job.build import Made
 from curate.job.job import Job
 from curate.job.operator import ProcessFile
 from curate.job.params import param
 from curate.job.settings import settings_of, with_settings
+from curate.objects.places import POSITION
 from curate.sources.inputs import InputFile, InputFiles
 from curate.sources.protocol import RowSource
 

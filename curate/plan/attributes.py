@@ -7,7 +7,7 @@ from dataclasses import replace
 from curate.attributes.found import Found, is_of, refuse_others
 from curate.attributes.join import WithAttributes
 from curate.errors import ConfigError
-from curate.formats.places import PLACE, POSITION
+from curate.objects.places import PLACE, POSITION
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Plan, Scan, Zip, name_of, schema_of, transform, walk
 from curate.sources.files import Files
 

@@ -21,12 +21,12 @@ from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
-from curate.formats.places import placed_schema, with_places
 from curate.formats.read import parquet
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.objects.bad_line import RowNumbers
+from curate.objects.places import placed_schema, with_places
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.filtered import read_filtered, row_groups

@@ -15,10 +15,10 @@ import pyarrow as pa
 from curate.arrow.unknown import all_nullable, empty
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
-from curate.formats.places import placed_schema, with_places
 from curate.formats.rows import SAMPLED_FILES, read, sample_schema
 from curate.log import get_logger
 from curate.objects.bad_line import RowNumbers
+from curate.objects.places import placed_schema, with_places
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.filtered import Filters, read_filtered
 from curate.sources.listing import Inputs, list_inputs
