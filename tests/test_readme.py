@@ -103,7 +103,7 @@ def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.Mon
     """The job of the main page, saved as a module, passes its own tests; and all other snippets of all pages run."""
     job, *checks = blocks("python")
     others = [block for page in PAGES if page != MAIN for block in blocks("python", page)]
-    assert (len(checks), len(others)) == (3, 4)
+    assert (len(checks), len(others)) == (3, 5)
     (home / "shouting.py").write_text(job)
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))
