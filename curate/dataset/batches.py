@@ -19,6 +19,7 @@ from curate.arrow.order import take_rows
 from curate.errors import ConfigError
 from curate.operators.arguments import answer_methods
 from curate.operators.convert import check_format, formatted, rows, to_numpy
+from curate.streaming.epochs import Shuffle
 from curate.streaming.prefetch import Make, Stopped, prefetched
 
 Blocks = Make[pa.Table]
@@ -36,10 +37,6 @@ def fraction_of(method: str, value: float) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
         raise ConfigError(f"{method}: {value!r} is not a fraction; expected a number between 0 and 1")
     return Fraction(str(value))
-
-
-Shuffle = tuple[int, int, int]
-"""A local shuffle: rows of a batch, rows of the buffer, and the seed."""
 
 
 @answer_methods

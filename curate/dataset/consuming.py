@@ -17,7 +17,7 @@ from curate.arrow.hashing import check_seed
 from curate.dataset.base import Base
 from curate.dataset.batches import Batches, check_rows, fraction_of
 from curate.dataset.execute import connection, settled
-from curate.dataset.split import DataIterator, Division, Epochs
+from curate.dataset.split import DataIterator
 from curate.dataset.stats import LastRun
 from curate.errors import ConfigError
 from curate.operators import columns as ops
@@ -26,6 +26,7 @@ from curate.plan.digest import plan_digest
 from curate.plan.nodes import Limit, Scan, known_row_count, schema_of
 from curate.plan.rewrites import shuffle_plan
 from curate.sources.memory import Tables
+from curate.streaming.epochs import Division, Epochs
 
 Batch = Any
 """A pyarrow.Table, or a dictionary of numpy arrays."""

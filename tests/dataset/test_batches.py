@@ -33,7 +33,7 @@ from curate.dataset import batches as consuming
 from curate.dataset.batches import numeric, shuffle_rows
 from curate.dataset.dataset import Dataset
 from curate.dataset.execute import Options, blocks, side_by_side
-from curate.dataset.split import DataIterator, Epochs, equal_parts
+from curate.dataset.split import DataIterator
 from curate.errors import ConfigError
 from curate.operators.sample import RandomSample, random_numbers
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
@@ -41,6 +41,7 @@ from curate.pipeline.step import BatchPosition
 from curate.plan.nodes import schema_of
 from curate.plan.physical import End, lower
 from curate.streaming import prefetch
+from curate.streaming.epochs import Epochs, equal_parts
 from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
 from tests.support.examples import examples
 
