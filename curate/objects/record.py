@@ -43,6 +43,12 @@ class OutputFormat(StrEnum):
     TFRECORDS = "tfrecords"
     NUMPY = "numpy"
     """Arrays of one column."""
+    MEMMAP = "memmap"
+    """All tokens of a shard as one array of numpy."""
+    MEGATRON = "megatron"
+    """A `.bin` of tokens with its `.idx`, of documents or sequences."""
+    MDS = "mds"
+    """Shards of mosaicml-streaming."""
     SINK = "sink"
     """What a class of the user's makes of rows: offered by a method of its own."""
     RUN = "run"
@@ -51,7 +57,9 @@ class OutputFormat(StrEnum):
 
 OFFERED = (OutputFormat.PARQUET, OutputFormat.JSONL, OutputFormat.CSV)
 """Formats that outputs can be asked for in."""
-IGNORE_REST = (OutputFormat.WEBDATASET, OutputFormat.NUMPY, OutputFormat.SINK)
+OF_TOKENS = (OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.MDS)
+"""Formats that outputs of tokens can be asked for in, beside these."""
+IGNORE_REST = (OutputFormat.WEBDATASET, OutputFormat.NUMPY, *OF_TOKENS, OutputFormat.SINK)
 """Formats whose readers ignore what lies behind the end: outputs that are not compressed have their record there."""
 PARQUET_KEY = "curate"
 RECORD_CRC32 = "record_crc32"
