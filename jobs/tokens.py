@@ -81,9 +81,9 @@ class Tokenize(TextJob):
         self._type(vocabulary)
         if vocabulary.loses and self.max_unknown < 1:
             raise ConfigError(
-                f"{self.tokenizer.uri} drops characters that it does not know without a trace: its model has no unknown "
-                "token and no bytes to fall back to. Train it with an unknown token, byte_fallback or ByteLevel; with "
-                "--max-unknown 1 it is taken as it is"
+                f"{self.tokenizer.uri} drops characters that it does not know without a trace: its model has no "
+                "unknown token and no bytes to fall back to. Train it with an unknown token, byte_fallback or "
+                "ByteLevel; with --max-unknown 1 it is taken as it is"
             )
 
     def build(self, ds: Dataset) -> Dataset:
@@ -91,7 +91,8 @@ class Tokenize(TextJob):
         tokenised = super().build(ds)
         assert isinstance(tokenised, Dataset)
         packing = None if self.pack is None else self._packing(self._vocabulary())
-        return tokenised._apply(PackTokens(packing, self.max_unknown))
+        made = tokenised._apply(PackTokens(packing, self.max_unknown))
+        return made.select_columns([TOKENS]) if self.format in FLAT else made
 
     def setup(self) -> None:
         vocabulary = self._vocabulary()

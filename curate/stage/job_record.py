@@ -56,8 +56,11 @@ class JobRecord:
         """Returns the suffix of output names."""
         return self.sink_suffix + suffix(self.format, self.codec)
 
-    def make_writer(self, file: Sink, schema: Any) -> OutputWriter:
-        """Returns a writer of an output into `file`. Raises ConfigError for types that the format has no place for."""
+    def make_writer(self, file: Sink, schema: Any, *beside: Sink) -> OutputWriter:
+        """Returns a writer of an output into `file`, and into another one beside it where it has two.
+
+        Raises ConfigError for types that the format has no place for.
+        """
         if self.sink is not None:
             return SinkOutput(file, schema, self.sink, self.codec)
-        return make_writer(file, schema, self.format, self.codec)
+        return make_writer(file, schema, self.format, self.codec, *beside)

@@ -24,7 +24,7 @@ from curate.tokens.documents import Array, Documents, offsets
 
 CONCATENATE, BEST_FIT = "concatenate", "best-fit"
 WINDOW = 4096
-"""Sequences that documents are chosen for at a time, about: in windows of 4,096 the last few are all that is not full."""
+"""Sequences that documents are chosen for at a time, about: only the last few of a window are not full."""
 
 
 @dataclass(frozen=True, slots=True)

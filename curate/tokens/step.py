@@ -1,4 +1,4 @@
-"""The step behind the tokenizer: documents become sequences, over the whole of a shard; then its counters are judged."""
+"""The step behind the tokenizer: documents become sequences, over the whole of a shard."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ class PackedShard:
                 self._tally.count(name, number)
 
     def _table(self, made: Sequences) -> pa.Table:
-        assert self._type is not None and self._step.packing is not None
+        assert self._type is not None
+        assert self._step.packing is not None
         schema = sequence_schema(self._type)
         if not len(made):
             return empty(schema)

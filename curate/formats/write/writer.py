@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.write.csv import CsvOutput
 from curate.formats.write.jsonl import JsonlOutput
+from curate.formats.write.mds import MdsOutput
+from curate.formats.write.megatron import MegatronOutput
+from curate.formats.write.memmap import MemmapOutput
 from curate.formats.write.npy import NumpyOutput
 from curate.formats.write.parquet import ParquetOutput
 from curate.formats.write.tfrecords import TFRecordOutput
@@ -26,6 +29,9 @@ _SUFFIXES = {
     # Uncompressed ones have no place for a record: each byte to the end is read. Their readers know gzip alone.
     OutputFormat.TFRECORDS: {"gzip": ".tfrecords.gz"},
     OutputFormat.NUMPY: {"none": ".npy"},
+    OutputFormat.MEMMAP: {"none": ".npy"},
+    OutputFormat.MEGATRON: {"none": ".idx"},
+    OutputFormat.MDS: {"none": ".mds"},
     OutputFormat.SINK: {"zstd": ".zst", "gzip": ".gz", "none": ""},
     OutputFormat.RUN: {"none": ".run"},
 }
@@ -45,6 +51,15 @@ class OutputWriter(Protocol):
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending and the record; the sink stays open."""
+        ...
+
+
+@runtime_checkable
+class TwoFiles(Protocol):
+    """What a writer of an output of two files has, too."""
+
+    def close_other(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending of the other file, and the record, before `close` does so for the output."""
         ...
 
 
@@ -74,8 +89,10 @@ def refuse_unwritable(schema: pa.Schema, format: OutputFormat, codec: str = DEFA
         make_writer(io.BytesIO(), schema, format, codec)
 
 
-def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> OutputWriter:
-    """Returns a writer into `sink` (anything with `write`).
+def make_writer(
+    sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC, *beside: Sink
+) -> OutputWriter:
+    """Returns a writer into `sink` (anything with `write`); of an output of two files, the other one into `beside`.
 
     Raises ConfigError for a codec that the format is not written with, and for types that it has no place for.
     """
@@ -93,5 +110,12 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
             return TFRecordOutput(sink, schema, codec)
         case OutputFormat.NUMPY:
             return NumpyOutput(sink, schema, codec)
+        case OutputFormat.MEMMAP:
+            return MemmapOutput(sink, schema, codec)
+        case OutputFormat.MEGATRON:
+            # Without, it is asked for what it has no place for.
+            return MegatronOutput(sink, schema, codec, *(beside or [io.BytesIO()]))
+        case OutputFormat.MDS:
+            return MdsOutput(sink, schema, codec)
         case OutputFormat.RUN | OutputFormat.SINK:
             raise ConfigError(f"{format} is not written by itself; expected one of {', '.join(OFFERED)}")
