@@ -46,9 +46,7 @@ def word_piece(path: Path) -> Path:
 def lossy(path: Path) -> Path:
     """Writes BPE of characters, which drops those that it does not know."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.train_from_iterator(
-        WORDS, trainers.BpeTrainer(vocab_size=100, special_tokens=[END], show_progress=False)
-    )
+    tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=100, special_tokens=[END], show_progress=False))
     tokenizer.save(str(path))
     return path
 
