@@ -22,7 +22,7 @@ from curate.log import get_logger
 from curate.objects.record import read_record
 from curate.prefetch import Threads
 from curate.stage.outputs import books_of
-from curate.stage.shard_index import INDEXED, own_index, publish_index
+from curate.stage.shard_index import INDEXED, publish_index
 from curate.storage.protocol import Object, Outcome
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
@@ -135,7 +135,7 @@ def publish_shard_index(prepared: Prepared) -> None:
     ledger, suffix = prepared.ledger, prepared.record.suffix
     if suffix != INDEXED:
         return
-    if prepared.history.summarised and own_index(ledger, prepared.listing, suffix) is not None:
+    if prepared.history.summarised:
         return
     listing = ledger.list()
     now = match_outputs(prepared.plan, listing, suffix)

@@ -27,11 +27,16 @@ _OWNER = "curate"
 _READERS = 8
 
 
+def lacks_index(listing: OutputListing, suffix: str) -> bool:
+    """Returns whether there is to be an index of outputs with that suffix, and is none."""
+    return suffix == INDEXED and pc.index(listing.names, layout.INDEX).as_py() < 0
+
+
 def own_index(ledger: Ledger, listing: OutputListing, suffix: str) -> Object | None:
     """Returns the index of outputs with that suffix, if there is one. Raises ConfigError for one of somebody else."""
-    row = pc.index(listing.names, layout.INDEX).as_py() if suffix == INDEXED else -1
-    if row < 0:
+    if suffix != INDEXED or lacks_index(listing, suffix):
         return None
+    row = pc.index(listing.names, layout.INDEX).as_py()
     found = listing.object(ledger.root, row)
     try:
         read = orjson.loads(ledger.store.read(found.uri))
