@@ -3,7 +3,7 @@
     Parquet    key-value metadata "curate"
     .gz        trailing empty gzip members; the record is in their extra field (RFC 1952), subfield "CU"
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
-    .tar .npy  the same frame: readers of these formats ignore what lies behind their end
+    .tar .npy  the same frame: readers of these formats ignore what lies behind their end; .bin, .idx and .mds, too
     .run       in front of the last bytes, which say where the parts of the file's end are
 
 These trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
