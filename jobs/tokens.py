@@ -35,7 +35,7 @@ from curate.tokens.step import (
     Packing,
     PackTokens,
 )
-from curate.tokens.vocabulary import Vocabulary
+from curate.tokens.vocabulary import Vocabulary, opened
 
 FLAT = (OutputFormat.MEMMAP, OutputFormat.MEGATRON)
 """Formats of tokens alone."""
@@ -139,8 +139,8 @@ class Tokenize(TextJob):
         return table.filter(kept), fitting, Documents(documents.ids[:0], documents.lengths[~longer])
 
     def _vocabulary(self) -> Vocabulary:
-        path = self.tokenizer.local()
-        return Vocabulary(path, template=self.template, specials_in_text=self.specials_in_text)
+        path, file = self.tokenizer.local(), self.tokenizer.object
+        return opened(path, file.generation if file else "", self.template, self.specials_in_text)
 
     def _tokens_of(self, vocabulary: Vocabulary) -> tuple[int | None, int | None]:
         """Returns the tokens before and behind each document. Raises ConfigError for one that there is not."""

@@ -23,6 +23,7 @@ import pyarrow.types as pt
 
 from curate.arrow.types import is_list
 from curate.errors import ConfigError, CorruptInput
+from curate.keywords import option
 
 VERSION = 2
 MOST_BYTES = (1 << 32) - 1
@@ -96,8 +97,8 @@ def encode_head(uri: str, columns: Sequence[tuple[str, str, int | None]], sizes:
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]) + begin
     if int(offsets[-1]) > MOST_BYTES:
         raise ConfigError(
-            f"{uri} would have {int(offsets[-1]):,} bytes, and a shard of MDS at most {MOST_BYTES:,}: make shards "
-            "smaller with --shard-bytes"
+            f"{uri} would have {int(offsets[-1]):,} bytes, and a shard of MDS at most {MOST_BYTES:,}: make them "
+            f"smaller with {option('shard_bytes', ...)}"
         )
     return np.array([len(sizes)], "<u4").tobytes() + offsets.astype("<u4").tobytes() + config
 

@@ -11,8 +11,9 @@ import orjson
 
 from curate.formats.write.writer import OutputWriter, make_writer, suffix
 from curate.objects.compress import Sink
-from curate.objects.record import OutputFormat
+from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.stage.datasink import SinkOutput
+from curate.tokens.outputs import make_token_writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +64,6 @@ class JobRecord:
         """
         if self.sink is not None:
             return SinkOutput(file, schema, self.sink, self.codec)
-        return make_writer(file, schema, self.format, self.codec, *beside)
+        if self.format in OF_TOKENS:
+            return make_token_writer(file, schema, self.format, self.codec, *beside)
+        return make_writer(file, schema, self.format, self.codec)

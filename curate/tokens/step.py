@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from curate.arrow.unknown import empty
 from curate.errors import CorruptInput
+from curate.keywords import option
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -134,9 +135,9 @@ class PackedShard:
         unknown, tokens = int(counted.get(N_UNKNOWN, 0)), int(counted.get(N_TOKENS, 0))
         if unknown > self._step.max_unknown * tokens:
             raise CorruptInput(
-                f"{unknown / tokens:.1%} of the tokens of this shard are unknown ({unknown:,} of {tokens:,}), and "
-                f"--max-unknown is {self._step.max_unknown:.1%}: the tokenizer does not know this language or script; "
-                "give another tokenizer, or raise --max-unknown"
+                f"{unknown / tokens:.1%} of the tokens of this shard are unknown ({unknown:,} of {tokens:,}), which is "
+                f"above {option('max_unknown', self._step.max_unknown)}: the tokenizer does not know this language or "
+                "script; give another tokenizer, or raise that share"
             )
 
 

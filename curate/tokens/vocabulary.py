@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ _CALL_CHARS = 1 << 20
 """Characters of texts that are encoded in one call: each token takes some hundred bytes until its id is taken out."""
 _CALL_TEXTS = 1024
 _SHOWN = 10
+
+
+@lru_cache(maxsize=2)
+def opened(path: str, generation: str, template: bool, specials_in_text: bool) -> Vocabulary:
+    """Returns a tokenizer, loaded once in a process for each generation of its file: a driver asks several times."""
+    del generation
+    return Vocabulary(path, template=template, specials_in_text=specials_in_text)
 
 
 class Vocabulary:

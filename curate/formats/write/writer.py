@@ -11,9 +11,6 @@ import pyarrow as pa
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.write.csv import CsvOutput
 from curate.formats.write.jsonl import JsonlOutput
-from curate.formats.write.mds import MdsOutput
-from curate.formats.write.megatron import MegatronOutput
-from curate.formats.write.memmap import MemmapOutput
 from curate.formats.write.npy import NumpyOutput
 from curate.formats.write.parquet import ParquetOutput
 from curate.formats.write.tfrecords import TFRecordOutput
@@ -89,10 +86,8 @@ def refuse_unwritable(schema: pa.Schema, format: OutputFormat, codec: str = DEFA
         make_writer(io.BytesIO(), schema, format, codec)
 
 
-def make_writer(
-    sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC, *beside: Sink
-) -> OutputWriter:
-    """Returns a writer into `sink` (anything with `write`); of an output of two files, the other one into `beside`.
+def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> OutputWriter:
+    """Returns a writer into `sink` (anything with `write`).
 
     Raises ConfigError for a codec that the format is not written with, and for types that it has no place for.
     """
@@ -110,12 +105,5 @@ def make_writer(
             return TFRecordOutput(sink, schema, codec)
         case OutputFormat.NUMPY:
             return NumpyOutput(sink, schema, codec)
-        case OutputFormat.MEMMAP:
-            return MemmapOutput(sink, schema, codec)
-        case OutputFormat.MEGATRON:
-            # Without, it is asked for what it has no place for.
-            return MegatronOutput(sink, schema, codec, *(beside or [io.BytesIO()]))
-        case OutputFormat.MDS:
-            return MdsOutput(sink, schema, codec)
-        case OutputFormat.RUN | OutputFormat.SINK:
+        case _:
             raise ConfigError(f"{format} is not written by itself; expected one of {', '.join(OFFERED)}")

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform
 from curate.errors import ConfigError
-from curate.formats.write.token_lists import token_lists, token_type
 from curate.objects.compress import Sink
 from curate.objects.envelope import Envelope
 from curate.objects.megatron import CODES, encode_index
+from curate.tokens.lists import token_lists, token_type
 
 _INSTEAD = {"uint32": "int32", "uint64": "int64"}
 """Types that the format has no code for, and those that tokens are stored as."""

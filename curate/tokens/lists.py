@@ -12,8 +12,7 @@ import pyarrow.types as pt
 
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
-
-TOKENS = "tokens"
+from curate.tokens.documents import TOKENS
 
 
 def token_type(schema: pa.Schema, format: str) -> np.dtype[Any]:
@@ -33,5 +32,5 @@ def token_lists(table: pa.Table) -> Iterator[tuple[np.ndarray[Any, Any], np.ndar
     for chunk in table.column(TOKENS).chunks:
         values = chunk.flatten()
         if chunk.null_count or values.null_count:
-            raise ConfigError(f"column {TOKENS!r} has null, which is no token; drop such rows, or write parquet")
+            raise ConfigError(f"column {TOKENS!r} has null; drop such rows, or write parquet")
         yield values.to_numpy(), pc.list_value_length(chunk).to_numpy()

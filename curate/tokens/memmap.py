@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.schema import conform
-from curate.formats.write.token_lists import token_lists, token_type
 from curate.objects.compress import Sink
 from curate.objects.envelope import Envelope
+from curate.tokens.lists import token_lists, token_type
 
 _IN_MEMORY_BYTES = 4 << 20
 _COPIED_BYTES = 1 << 20
