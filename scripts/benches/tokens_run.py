@@ -44,7 +44,6 @@ def dolma(source: str, output: str, tokenizer: str, end: str) -> Callable[[], No
         eos_token_id=id,
         pad_token_id=id,
         dtype="uint16",
-        batch_size=1000,
         seed=0,
     )
 

@@ -38,8 +38,8 @@ def corpus(seed: int = 1) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--format", "megatron"),
-        pytest.param(("--format", "mds", "--pack", "16"), marks=pytest.mark.slow),
+        pytest.param(("--format", "megatron"), marks=pytest.mark.slow),
+        pytest.param(("--format", "mds", "--pack", "16"), marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param(("--format", "memmap"), marks=pytest.mark.nightly),
         pytest.param(("--pack", "16", "--pack-by", "best-fit", "--long", "cut"), marks=pytest.mark.nightly),
     ],
