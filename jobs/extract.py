@@ -8,7 +8,8 @@ it has none, `FILE:NUMBER`: its file as the output is called, and its number in 
 
 `--extractor resiliparse` takes the main content, as DCLM did; `trafilatura` does as FineWeb did. `curate/web/page` says
 how each is called. Pages are extracted in a process beside the worker: a page that crashes its parser, or takes more
-than `--timeout-s`, goes to quarantine alone. So do records that are cut off or broken, each with its place in the file.
+than `--timeout-s` of the processor, goes to quarantine alone. So do records that are cut off or broken, each with its
+place in the file.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class Extract(FileJob):
         {}, help="arguments of the extractor's function, as JSON, beside its own ones"
     )
     max_page_bytes: int = param(10 * MIB, help="maximum bytes of a page, as it is stored and unpacked")
-    timeout_s: float = param(10.0, help="seconds that the extraction of a page may take")
+    timeout_s: float = param(
+        10.0, help="seconds of the processor that the extraction of a page may take; ten times as many by the clock"
+    )
 
     def check(self) -> None:
         """Raises ConfigError for limits that no page could keep to."""

@@ -25,6 +25,7 @@ from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
 from curate.objects.record import OutputFormat
+from curate.texts.pieces import shown
 from curate.tokens.documents import TOKENS, Documents
 from curate.tokens.packing import BEST_FIT, CONCATENATE
 from curate.tokens.step import (
@@ -129,7 +130,7 @@ class Tokenize(TextJob):
         if self.long == "refuse":
             first = int(np.flatnonzero(longer)[0])
             raise CorruptInput(
-                f"the document with {self.id_column} {table[self.id_column][first].as_py()!r} has "
+                f"the document with {self.id_column} {shown(table[self.id_column][first])!r} has "
                 f"{int(documents.lengths[first]):,} tokens, and --pack is {self.pack:,}: cut such documents with "
                 "--long cut, leave them out with --long drop, or pack longer sequences"
             )

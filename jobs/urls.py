@@ -30,7 +30,7 @@ from curate.job.asset import Asset
 from curate.job.job import Job
 from curate.job.params import param
 from curate.texts import urls
-from curate.texts.pieces import Array
+from curate.texts.pieces import Array, readable, shown
 from curate.texts.words import different
 
 NOT_KEPT = "domain is not one to keep"
@@ -128,12 +128,14 @@ class Urls(Job):
         column = batch[self.url_column]
         if column.null_count < len(column) and not is_text(column.type):
             raise SchemaMismatch(f"column {self.url_column!r} is {column.type}, expected text; give --url-column")
-        if not column.null_count:
+        plain, unread = readable(column)
+        if not column.null_count and not unread:
             return batch
-        missing = pc.is_null(column)
-        rows = batch.filter(missing).to_pylist()
-        for place, row in zip(np.flatnonzero(missing.to_numpy()).tolist(), rows, strict=True):
-            self.quarantine(row, f"{self.url_column} is null", place)
+        missing = pc.is_null(plain)
+        for place in pc.indices_nonzero(missing).to_pylist():
+            row = {name: shown(batch[name][place]) for name in batch.column_names}
+            why = "not UTF-8" if column[place].is_valid else "null"
+            self.quarantine(row, f"{self.url_column} is {why}", place)
         return batch.filter(pc.invert(missing))
 
 

@@ -99,7 +99,8 @@ class Functions(Base):
         it, floats become the nearest of the declared type.
 
         With `isolate`, `fn` runs in a separate process beside the worker, so a crash, or a row that takes longer than
-        `timeout_s` seconds, costs that row only: it is a bad row, and a write quarantines it.
+        `timeout_s` seconds of the processor (or ten times as many by the clock, where it waits), costs that row only:
+        it is a bad row, and a write quarantines it.
 
         Raises ConfigError as `map_batches` does, and for `timeout_s` without `isolate`.
 

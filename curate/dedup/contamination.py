@@ -22,7 +22,7 @@ from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.types import is_text, value_type
 from curate.dedup.evaluation import Compared, Index
 from curate.dedup.exact import COUNT, DIGEST, Ints, first_places
-from curate.dedup.spans import FEW_WORDS, NOT_UTF8, NOTHING_LEFT, Cut, with_texts
+from curate.dedup.spans import FEW_WORDS, NOTHING_LEFT, Cut, with_texts
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
@@ -32,7 +32,7 @@ from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.tasks.books import GROUPED
 from curate.texts.ngrams import Tokens
-from curate.texts.pieces import readable
+from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.words import by_whitespace
 
 CONTAMINATED = "contaminated"

@@ -17,6 +17,7 @@ from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
 from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
+from curate.texts.pieces import NOT_UTF8, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class DropNear(MarkingDefaults):
         marks = None if self.marks is None else marks_of(self.marks, batch, place)
         if self.marks is not None and (unlisted := self.near.unlisted(batch)):
             tally.count(f"{self.near.priority} not in the priority list", unlisted)
+        if self.marks is not None and (unread := readable(batch[self.near.column])[1]):
+            tally.count(NOT_UTF8, unread)
         if marks is None or not marks.num_rows:
             # Also without rows: it tells the columns of the extra output.
             yield batch

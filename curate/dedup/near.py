@@ -38,6 +38,7 @@ from curate.arrow.types import is_encoded, is_text, value_type
 from curate.dedup import minhash, shingles
 from curate.dedup.shingles import UNITS, Shingles
 from curate.errors import ConfigError, did_you_mean
+from curate.texts.pieces import readable
 
 VERSION = 2
 """Of which pairs are looked at, and what becomes of them."""
@@ -138,8 +139,8 @@ class NearDedup:
                 _values_of(what, of, values, found.field(of).type)
 
     def shingles(self, texts: pa.ChunkedArray) -> Shingles:
-        """Returns the n-grams of texts."""
-        return shingles.shingles(texts, self.ngram, self.unit)
+        """Returns the n-grams of texts; none of a text that is not UTF-8."""
+        return shingles.shingles(readable(texts)[0], self.ngram, self.unit)
 
     def classes(self, batch: pa.Table) -> Classes:
         """Returns the class of each row: 0 if it may not be dropped, else by its place in the priority list; those

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.texts.pieces import readable
+
 VERSION = 1
 """Goes into the identity of what depends on these texts."""
 
@@ -14,13 +16,21 @@ def normalised(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Returns texts in lower case and NFC, their white space single blanks, none at the ends; nulls stay null.
 
     Lower case is the simple mapping of Unicode, a character for a character: "ß" is not "ss". White space is what
-    Unicode calls so. Punctuation counts. What is normalised already stays as it is.
+    Unicode calls so. Punctuation counts. What is normalised already stays as it is, and so does what is not UTF-8.
 
     >>> normalised(pa.array(["  The\\u00a0End\\n", "Cafe\\u0301", None])).to_pylist()
     ['the end', 'café', None]
     """
     if pa.types.is_string_view(texts.type):
         texts = texts.cast(pa.string())  # Arrow has none of these functions for views
+    plain, unread = readable(texts)
+    if unread:
+        stays = pc.and_(pc.is_null(plain), pc.is_valid(texts))
+        return pc.if_else(stays, texts.cast(plain.type), _folded(plain)).cast(texts.type)
+    return _folded(texts)
+
+
+def _folded(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     # Lower case first: it may leave letters that compose.
     plain = pc.utf8_normalize(pc.utf8_lower(texts), form="NFC")
     return _single_blanks(plain)

@@ -36,14 +36,12 @@ from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.texts import units
-from curate.texts.pieces import readable
+from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.units import LINE, PARAGRAPH, SENTENCES, UNITS, PlainSentences, Sentences, SpacySentences, Units
 from curate.texts.words import SPACY, WHITESPACE, Splitter, splitter
 
 REMOVED = "removed"
 """The extra output that tells what was cut out."""
-NOT_UTF8 = "texts that are not UTF-8"
-"""What is counted of texts that stay as they are, because they cannot be read."""
 NOTHING_LEFT = "nothing left"
 FEW_WORDS = "too few words left"
 """Why rows are dropped of whose texts parts were cut out."""

@@ -56,7 +56,7 @@ class FileJob(Job):
 class TextJob(Job):
     """Base of jobs on texts, with parameters for the text column, the id column and the columns to pass through.
 
-    `process` never sees null or non-text values: such rows are quarantined.
+    `process` never sees nulls, values that are no text, or text that is not UTF-8: such rows are quarantined.
 
     >>> import pyarrow.compute as pc
     >>> from curate.testing import run_local

@@ -9,8 +9,10 @@ Rows are sent ahead of the answers, as many as fit into the socket between the t
 at each row. Answers come in order. So the first row without one is the row at work when a child dies; rows behind it
 were not begun, and no row is run twice.
 
-A child that is killed from outside, for example for lack of memory, also costs the row in progress. And a row that
-takes about `timeout_s` may be bad in one run and good in the next.
+A child that is killed from outside, for example for lack of memory, also costs the row in progress. A row's time is
+that of the processor, as a machine with too much to do must not make rows bad; a row that waits and computes nothing
+gets `WAITS` times as many seconds by the clock. A row that takes about `timeout_s` may still be bad in one run and good
+in the next.
 
 The far side is `sandbox_process`.
 """
@@ -39,6 +41,8 @@ from curate.pipeline.sandbox_outgoing import Outgoing, framed
 from curate.runtime.shipping import pickle_value
 from curate.units import KIB
 
+WAITS = 10
+"""How many times as long a row may take by the clock as it may take of the processor."""
 AHEAD_BYTES = 64 * KIB
 """Rows that wait for the socket, which itself holds about 200 KiB."""
 _CHUNK = 256 * KIB
@@ -54,7 +58,8 @@ class Sandboxed:
     """
 
     def __init__(self, fn: Callable[[dict[str, Any]], Any], timeout_s: float | None = None) -> None:
-        """`timeout_s`: seconds that a row may take, where the process is there already; None: any time.
+        """`timeout_s`: seconds of the processor that a row may take, in the process that runs it; `WAITS` times as
+        many by the clock, with what that process has started. None: any time.
 
         Raises ConfigError for a time that is not above 0.
         """
@@ -95,7 +100,7 @@ class Sandboxed:
                     child.outgoing.add(row)
                 if child is None or not unanswered:
                     return
-                in_time = child.exchange(self._timeout_s)
+                in_time = child.exchange(None if self._timeout_s is None else WAITS * self._timeout_s)
                 for kind, data in child.answers():
                     unanswered.popleft()
                     if kind == far.RAISED:
@@ -109,7 +114,7 @@ class Sandboxed:
                     status = self._drop_child()
                     if unanswered:
                         unanswered.popleft()
-                        yield BadRow(_reason(status) if in_time else f"took longer than {self._timeout_s:g} s")
+                        yield BadRow(self._reason(status, in_time))
         finally:
             if self._user is me:
                 self._user = None
@@ -128,7 +133,7 @@ class Sandboxed:
                 return self._counted(self._keeper.child())
             except _KeeperGone:
                 self.close()
-        keeper = _Keeper()
+        keeper = _Keeper(self._timeout_s)
         weakref.finalize(self, keeper.close)
         try:
             keeper.load(self._packed(), self._fn)
@@ -154,6 +159,16 @@ class Sandboxed:
                 "open files, locks and connections inside the function"
             ) from error
 
+    def _reason(self, status: int | None, in_time: bool) -> str:
+        """Returns why the row at work is bad."""
+        if self._timeout_s is None or (in_time and status != -far.OUT_OF_TIME):
+            return _ended(status)
+        if in_time:
+            return f"took longer than {self._timeout_s:g} s of the processor"
+        return (
+            f"took longer than {WAITS * self._timeout_s:g} s, of which it computed for less than {self._timeout_s:g} s"
+        )
+
     def _drop_child(self) -> int | None:
         """Ends the child; returns its exit status, negative for a signal, None if nobody knows it."""
         child, self._child = self._child, None
@@ -174,12 +189,13 @@ class _KeeperGone(Exception):
 class _Keeper:
     """The process that forks children, and the way in which what they print comes here."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float | None) -> None:
         near, far_end = socket.socketpair()
         number = far_end.fileno()
         # As arguments, since nothing of curate may be found there before.
         where = "curate.pipeline.sandbox_process"
-        start = f"import sys; sys.path[:] = {sys.path!r}; from {where} import fork_server; fork_server({number})"
+        call = f"fork_server({number}, {timeout_s})"
+        start = f"import sys; sys.path[:] = {sys.path!r}; from {where} import fork_server; {call}"
         with far_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", start],
@@ -287,7 +303,7 @@ class _Keeper:
     def _gone(self) -> _KeeperGone:
         self.wait(0)
         self.close()
-        return _KeeperGone(_reason(self._process.returncode))
+        return _KeeperGone(_ended(self._process.returncode))
 
 
 class _Child:
@@ -413,10 +429,10 @@ def _raised(raised: CapturedError) -> Exception:
     return raised.error
 
 
-def _reason(status: int | None) -> str:
-    """Returns why a process ended.
+def _ended(status: int | None) -> str:
+    """Returns how a process ended.
 
-    >>> _reason(-11), _reason(3)
+    >>> _ended(-11), _ended(3)
     ("the parser's process died: SIGSEGV", "the parser's process ended itself: exit status 3")
     """
     if status is None:

@@ -23,6 +23,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from curate.errors import BadRow
@@ -44,12 +45,16 @@ LOADED, FAILED = b"l", b"f"
 START, REAP = b"S", b"R"
 """To the keeper: fork a child, which talks through the socket that comes with it; tell how the child ended."""
 
+OUT_OF_TIME = signal.SIGPROF
+"""What ends the child, by the system and in the middle of any code, once a row has had its time of the processor."""
+
 NUMBER = struct.Struct("<q")
 """What the keeper answers: the child's process, or its exit status, negative for a signal."""
 
 
-def fork_server(number: int) -> None:
-    """Loads what comes through a socket, then does what it is told until nobody can tell it anything any more."""
+def fork_server(number: int, timeout_s: float | None) -> None:
+    """Loads what comes through a socket, then does what it is told until nobody can tell it anything any more. A row
+    may take `timeout_s` seconds of the processor."""
     faulthandler.enable()
     # What was printed before a crash is seen.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -66,7 +71,7 @@ def fork_server(number: int) -> None:
     while True:
         command, sockets, *_ = socket.recv_fds(control, 1, 1)
         if command == START:
-            child = _forked(control, sockets[0], fn)
+            child = _forked(control, sockets[0], partial(_timed, fn, timeout_s) if timeout_s else fn)
             control.sendall(NUMBER.pack(child))
             continue
         if child:
@@ -112,6 +117,8 @@ def _run(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> NoRet
         nothing = os.open(os.devnull, os.O_RDWR)
         os.register_at_fork(after_in_child=lambda: os.dup2(nothing, number))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(OUT_OF_TIME, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [OUT_OF_TIME])
         _serve(link, fn)
         status = 0
     except SystemExit as end:
@@ -122,6 +129,15 @@ def _run(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> NoRet
         with suppress(OSError, ValueError):
             _flush()
         os._exit(status & 0xFF)
+
+
+def _timed(fn: Callable[[Any], Any], timeout_s: float, row: Any) -> Any:
+    """Runs a row. Does not return if that takes too long: the process is over."""
+    signal.setitimer(signal.ITIMER_PROF, timeout_s)
+    try:
+        return fn(row)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _serve(link: socket.socket, fn: Callable[[Any], Any]) -> None:

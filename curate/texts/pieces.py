@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.types import is_text
+
 Array = np.ndarray[Any, Any]
 
 _BREAKS = r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\x{85}\x{2028}\x{2029}]"
@@ -58,19 +60,37 @@ class Pieces:
         return found
 
 
-def readable(texts: pa.ChunkedArray) -> tuple[pa.Array, int]:
+NOT_UTF8 = "texts that are not UTF-8"
+"""What is counted of texts that stay as they are, because they cannot be read."""
+
+
+def readable(texts: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, int]:
     """Returns texts as one array of `large_string`, null where one is not UTF-8, and how many of these there are.
 
     >>> readable(pa.chunked_array([pa.array([b"a", b"\\xff"]).view(pa.string())]))[1]
     1
     """
-    plain = texts.cast(pa.large_string()).combine_chunks()
+    plain = texts.cast(pa.large_string())
+    if isinstance(plain, pa.ChunkedArray):
+        plain = plain.combine_chunks()
     try:
         plain.validate(full=True)
         return plain, 0
     except pa.ArrowInvalid:
         bad = [not _is_text(one) for one in plain.view(pa.large_binary()).to_pylist()]
         return pc.if_else(pa.array(bad), pa.scalar(None, pa.large_string()), plain), sum(bad)
+
+
+def shown(value: pa.Scalar) -> Any:
+    """Returns a value for people: the bytes of a text that is not UTF-8.
+
+    >>> shown(pa.array([b"\\xff"]).view(pa.string())[0])
+    b'\\xff'
+    """
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return value.as_buffer().to_pybytes() if is_text(value.type) else f"{value.type} with texts that are not UTF-8"
 
 
 def _is_text(data: bytes | None) -> bool:

@@ -55,6 +55,8 @@ class Block:
     """Why bytes before these could not be read."""
     within: bool = False
     """Whether what was lost is the rest of the member before, of which some bytes were read."""
+    whole: bool = False
+    """Whether these are all bytes of a member."""
 
 
 def codec_of(name: str) -> Codec | None:
@@ -105,7 +107,7 @@ class _Packed:
                     if data and begins and lost is not None and not data.startswith(_RECORD):
                         raise _Broken(lost)
                     if data:
-                        yield Block(data, place, begins, lost, within)
+                        yield Block(data, place, begins, lost, within, whole=begins and end is not None)
                         begins, lost, within = False, None, False
                     if end is not None:
                         place = end
@@ -163,10 +165,7 @@ class _Packed:
             yield b"", end
             return
         if (whole := self._whole(place)) is not None:
-            pieces, end = whole
-            for data in pieces:
-                yield data, None
-            yield b"", end
+            yield whole
             return
         inflate = zlib.decompressobj(wbits=31)
         at, sent = place, 0
@@ -186,7 +185,7 @@ class _Packed:
                 yield unpacked, None
         yield b"", at - len(inflate.unused_data)
 
-    def _whole(self, place: int) -> tuple[list[bytes], int] | None:
+    def _whole(self, place: int) -> tuple[bytes, int] | None:
         """Returns the unpacked bytes of a gzip member and the place behind it, if `isal` can unpack it, its length and
         checksum are right, and it is not large. What there is of others, zlib alone says."""
         header = self._at(place, 4, 4)
@@ -210,7 +209,7 @@ class _Packed:
                 if size > _WHOLE:
                     return None
                 pieces.append(unpacked)
-        return pieces, at - len(inflate.unused_data)
+        return b"".join(pieces), at - len(inflate.unused_data)
 
     def _until_broken(self, place: int, sent: int) -> Iterator[tuple[bytes, None]]:
         """Yields what there is of a broken gzip member behind the bytes that were sent: it is unpacked once more, a

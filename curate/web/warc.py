@@ -23,6 +23,8 @@ _BEGIN = b"WARC/"
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _NEXT = re.compile(rb"\n(?=WARC/[01]\.[0-9]{1,2}\r?\n[A-Za-z-]+:)")
 """Where another record begins; it is looked at with some bytes behind."""
+_LINES = b"\r\n\r\n"
+"""What comes behind a record."""
 _LOOK = 64
 _CHUNK = 256 * KIB
 _DIGITS = 18
@@ -85,6 +87,9 @@ class _Reader:
             if held is _END:
                 return
             self._held, self._place, fresh = None, held.place, self._packed
+            if held.whole and (record := _alone(held.data, self._most)) is not None:
+                yield held.place, record
+                continue
             self._data += held.data
 
     def _record(self, alone: bool) -> Record | Broken:
@@ -100,12 +105,11 @@ class _Reader:
             self._go_on()
             return Broken(reason, {})
         headers = _headers(bytes(self._data[:end]))
-        length = headers.get("content-length", "").strip()
-        if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS:
+        if (size := _length(headers)) is None:
             self._go_on()
+            length = headers.get("content-length", "").strip()
             return Broken(f"the record does not say its length: Content-Length is {length[:40]!r}", headers)
         self._drop(end)
-        size = int(length)
         if size > self._most:
             return self._large(headers, size, alone)
         if (found := self._fill(size)) < size:
@@ -222,6 +226,23 @@ class _Reader:
         del self._data[:size]
         if not self._packed:
             self._place += size
+
+
+def _alone(member: bytes, most: int) -> Record | None:
+    """Returns the record that a member is, to its last byte, as most are; None where there is more to say."""
+    if not member.startswith(_BEGIN) or (end := _HEADER_END.search(member, 0, MAX_HEADER)) is None:
+        return None
+    headers = _headers(member[: end.end()])
+    size = _length(headers)
+    if size is None or size > most or len(member) != end.end() + size + len(_LINES) or not member.endswith(_LINES):
+        return None
+    return Record(headers, member[end.end() : -len(_LINES)], size)
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    """Returns how long a record says that it is; None if it does not."""
+    length = headers.get("content-length", "").strip()
+    return int(length) if length.isascii() and length.isdecimal() and len(length) <= _DIGITS else None
 
 
 def _headers(data: bytes) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import statistics
@@ -31,6 +32,8 @@ WORDS = str.split(
     "the recipe and this book were better than I expected but the update is overpriced so ask in the weekly thread "
     "check the sidebar first then take the early train if you can and save a little every month it adds up honestly"
 )
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 Run = Callable[[Path], Any]
 """Does the work once and writes below a folder, if it writes; returns what `Check` is given."""
@@ -109,6 +112,54 @@ def tree_cpu_s() -> tuple[float, float]:
         found = [a + b for a, b in zip(found, ticks.get(pid, (0, 0)), strict=True)]
     per_s = os.sysconf("SC_CLK_TCK")
     return found[0] / per_s, found[1] / per_s
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a program printed, and the seconds of CPU that it and all that it has started took once it was ready."""
+
+    found: Any
+    user_s: float
+    system_s: float
+
+
+def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = None) -> Ended:
+    """Starts a program, has it go once it prints "ready", and returns the JSON that it prints then. What it says beside
+    that is in the file `said`. Raises ClickException if it fails."""
+    said.parent.mkdir(parents=True, exist_ok=True)
+    others = _children()
+    # What it has started and left is then our child, whose CPU counts.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    argv = [str(one) for one in command]
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **(env or {})},
+        ) as child,
+    ):
+        assert child.stdout is not None
+        ready = child.stdout.readline().strip() == "ready"
+        os.sync()  # nobody waits for what another one wrote
+        before = tree_cpu_s()
+        found, _ = child.communicate("go\n" if ready else None)
+    while left := _children() - others:
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+    if child.returncode:
+        raise click.ClickException(f"{' '.join(argv)} ended with {child.returncode}:\n{said.read_text()[-4000:]}")
+    after = tree_cpu_s()
+    return Ended(orjson.loads(found), after[0] - before[0], after[1] - before[1])
+
+
+def _children() -> set[int]:
+    threads = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for one in threads for pid in one.read_text().split()}
 
 
 def written_on(backend: str, run: Run) -> Run:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from typing import Any
 
 import click
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -32,7 +30,7 @@ import pyarrow.parquet as pq
 
 import curate
 
-from .common import Check, Report, Runs, environment, expect, once, warm_ray
+from .common import Check, Report, Runs, environment, expect, go, once, warm_ray
 from .exchange import runs_folder
 from .map import CODEC, complete, judge, show
 
@@ -182,19 +180,8 @@ class Rival:
 
     def run(self, kind: str, source: Path, output: Path) -> float:
         """Deduplicates in a process of its own; returns the seconds of its pipelines."""
-        command = [str(self.python), str(PROGRAM), kind, str(source), str(output), str(os.cpu_count())]
-        output.parent.mkdir(parents=True, exist_ok=True)
-        said = output.with_suffix(".err")
-        with (
-            said.open("w") as errors,
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
-        ):
-            assert child.stdout is not None
-            ready = child.stdout.readline().strip() == "ready"
-            found, _ = child.communicate("go\n" if ready else None)
-        if child.returncode:
-            raise click.ClickException(f"{' '.join(command)} ended with {child.returncode}:\n{said.read_text()}")
-        seconds: dict[str, float] = orjson.loads(found)
+        command = [self.python, PROGRAM, kind, source, output, os.cpu_count()]
+        seconds: dict[str, float] = go(command, output.with_suffix(".err")).found
         for name, one in seconds.items():
             self.stages.setdefault(name, []).append(one)
         return sum(seconds.values())

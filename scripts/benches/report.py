@@ -8,9 +8,7 @@ lengths of the one column of texts. Rates are of the bytes of the texts, by seco
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,12 +16,11 @@ from pathlib import Path
 
 import click
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .common import Report, environment, expect, once
+from .common import Report, environment, expect, go, once
 from .exchange import runs_folder
 
 DATA_JUICER = "1.6.1"
@@ -115,21 +112,7 @@ def described(python: Path, name: str, small: Path, source: Path, folder: Path) 
     """Describes a corpus in a process of its own; returns what it took."""
     folder.mkdir(parents=True)
     home = {"HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    command = [str(python), str(PROGRAM), name, str(small), str(source), str(folder)]
-    said = folder / "stderr"
-    with (
-        said.open("w") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **home}
-        ) as child,
-    ):
-        assert child.stdout is not None
-        ready = child.stdout.readline().strip() == "ready"
-        os.sync()  # nobody waits for what another one wrote
-        found, _ = child.communicate("go\n" if ready else None)
-    if child.returncode:
-        raise click.ClickException(f"{' '.join(command)} ended with {child.returncode}:\n{said.read_text()[-4000:]}")
-    taken: Mapping[str, float] = orjson.loads(found)
+    taken: Mapping[str, float] = go([python, PROGRAM, name, small, source, folder], folder / "stderr", home).found
     return taken
 
 

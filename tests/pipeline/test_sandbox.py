@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 import curate
 from curate.errors import BadRow, ConfigError, RetryLater
+from curate.pipeline import sandbox
 from curate.pipeline.remote_error import RemoteError
 from curate.pipeline.sandbox import Sandboxed
 from curate.units import MIB
@@ -28,8 +30,10 @@ from tests.support.examples import examples
 from tests.support.fakes import NEVER_S
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 1.0
-"""What rows may take where one hangs. Elsewhere the time is long enough for the slowest machine."""
+TIMEOUT_S = 0.25
+"""What rows may take of the processor where one hangs. Elsewhere the time is long enough for the slowest machine."""
+SLOW = "took longer than 0.25 s of the processor"
+WAITED = "took longer than 2.5 s, of which it computed for less than 0.25 s"
 
 
 class Odd(Exception):
@@ -70,6 +74,22 @@ def act(row: dict[str, Any]) -> Any:
         case "kill":
             os.kill(os.getpid(), row.get("signal", signal.SIGSEGV))
         case "hang":
+            while True:
+                pass
+        case "compute":
+            until = time.process_time() + row["cpu_s"]
+            while time.process_time() < until:
+                pass
+            return {"n": row["n"]}
+        case "be stopped":
+            Path(row["fifo"]).write_text(str(os.getpid()))
+            return {"n": row["n"]}
+        case "hang in C":
+            return re.match("(a*)*b", "a" * 40)
+        case "wait":
+            time.sleep(1000)
+        case "hang in a thread":
+            threading.Thread(target=act, args=({"do": "hang"},), daemon=True).start()
             time.sleep(1000)
         case "hang with children":
             children = [subprocess.Popen(["sleep", "1000"]).pid, os.fork()]
@@ -265,26 +285,50 @@ def test_a_keeper_that_is_killed_is_replaced() -> None:
 # Time and memory
 
 
-def test_a_row_that_hangs_costs_itself(hasty: Sandboxed) -> None:
-    rows = [{"n": 0}, {"do": "hang"}, {"n": 2}, {"do": "hang"}, {"n": 4}]
-    assert told(hasty.results(rows)) == [0, "took longer than 1 s", 2, "took longer than 1 s", 4]
+@pytest.mark.parametrize(
+    ("what", "reason"), [("hang", SLOW), ("hang in C", SLOW), ("hang in a thread", SLOW), ("wait", WAITED)]
+)
+def test_a_row_that_hangs_costs_itself(what: str, reason: str, hasty: Sandboxed) -> None:
+    rows = [{"n": 0}, {"do": what}, {"n": 2}, {"n": 3}, {"do": what}, {"n": 5}]
+    assert told(hasty.results(rows)) == [0, reason, 2, 3, reason, 5]
 
 
 def test_a_hang_takes_its_children_along(hasty: Sandboxed, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     rows = [{"n": 1, "do": "hang with children", "pids": str(pids)}, {"n": 2, "do": "leave a child"}, {"n": 3}]
-    assert told(hasty.results(rows)) == ["took longer than 1 s", BAD["exit"], 3]
+    assert told(hasty.results(rows)) == [WAITED, BAD["exit"], 3]
     assert all(gone(int(pid)) for pid in pids.read_text().split())
+
+
+def test_a_row_that_gets_no_processor_is_no_bad_row(
+    hasty: Sandboxed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is stopped for longer than the row may take of the processor, as on a machine with too much to do."""
+    monkeypatch.setattr(sandbox, "WAITS", 1000)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    stopped = threading.Thread(target=stop_for_a_while, args=(fifo, 2 * TIMEOUT_S))
+    stopped.start()
+    assert told(hasty.results([{"n": 0}, {"n": 1, "do": "be stopped", "fifo": str(fifo)}, {"n": 2}])) == [0, 1, 2]
+    stopped.join()
+
+
+def stop_for_a_while(fifo: Path, seconds: float) -> None:
+    """Stops the process that writes its number to a FIFO, and lets it go on."""
+    pid = int(fifo.read_text())
+    os.kill(pid, signal.SIGSTOP)
+    select.select([], [], [], seconds)
+    os.kill(pid, signal.SIGCONT)
 
 
 def test_time_counts_for_a_row_and_not_for_all(hasty: Sandboxed) -> None:
     """Many rows may take longer together; and who takes the results late takes no time from the rows behind."""
-    rows = [{"n": n, "do": "big", "size": 2 * MIB} for n in range(3)]
+    rows = [{"n": n, "do": "compute", "cpu_s": TIMEOUT_S / 2} for n in range(4)]
     taken = []
     for one in hasty.results(rows):
-        select.select([], [], [], TIMEOUT_S * 0.7)
+        select.select([], [], [], TIMEOUT_S)
         taken.append(one["n"])
-    assert taken == [0, 1, 2]
+    assert taken == [0, 1, 2, 3]
 
 
 def test_memory_that_is_not_there_is_raised(shared: Sandboxed) -> None:
@@ -510,13 +554,13 @@ def square(row: dict[str, Any]) -> dict[str, Any]:
         case 7:
             os.kill(os.getpid(), signal.SIGSEGV)
         case 13:
-            time.sleep(1000)
+            act({"do": "hang"})
         case 17:
             raise BadRow("seventeen")
     return {"id": row["id"], "square": row["id"] ** 2}
 
 
-REASONS = ["seventeen", "the parser's process died: SIGSEGV", "took longer than 1 s"]
+REASONS = ["seventeen", "the parser's process died: SIGSEGV", SLOW]
 
 
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])])

@@ -18,6 +18,7 @@ import pyarrow.types as pt
 
 from curate.arrow.schema import cast, plain, widens
 from curate.arrow.sizes import row_bytes
+from curate.arrow.types import is_text
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import ReadAs
@@ -27,6 +28,7 @@ from curate.formats.read.parquet_file import broken, open_parquet, with_dictiona
 from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.objects.stream import StoredStream
 from curate.storage.protocol import Object, Store
+from curate.texts.pieces import readable, shown
 
 _DECODE_ROWS = 16_384
 _DECODE_BYTES = 16 << 20
@@ -137,15 +139,29 @@ def read_parquet(
                 ]
                 misfits: dict[int, str] = {}
                 find_nulls(columns, schema, misfits)
+                _find_unreadable(columns, schema, misfits)
                 held = pa.Table.from_arrays(columns, schema=nullable)
                 for index, reason in sorted(misfits.items()):
-                    row = held.slice(index, 1).to_pylist()[0]
+                    row = {name: shown(held[name][index]) for name in schema.names}
                     on_bad_row(RejectedRow(seen + index + 1, reason, orjson.dumps(row, default=str)))
                 seen += len(held)
                 if misfits:
                     held = held.filter(pa.array([index not in misfits for index in range(len(held))]))
                 if held.num_rows:
                     yield held
+
+
+def _find_unreadable(columns: Sequence[pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
+    """Adds to `misfits` the rows with a text that is not UTF-8 in a column that has to have one."""
+    for field, column in zip(schema, columns, strict=True):
+        if field.nullable or not is_text(field.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            plain, _ = readable(column)
+            for index in pc.indices_nonzero(pc.and_(pc.is_null(plain), pc.is_valid(column))).to_pylist():
+                misfits.setdefault(index, f"column {field.name!r} is not UTF-8")
 
 
 def _batches(file: pq.ParquetFile, groups: range, columns: Sequence[str], *, apart: bool) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,9 @@ GROUP_BYTES = 64 << 20
 _SMALL_BYTES = 1 << 20
 _SAMPLED_ROWS = 4096
 """Rows that are looked at for whether a column repeats itself."""
+_SAMPLED_BYTES = 1 << 20
+"""Of long values fewer are looked at: Arrow keeps no dictionary that is larger (`dictionary_pagesize_limit`)."""
+_FEWEST_SAMPLED = 64
 _PAGE_CHECK_ROWS = 16
 """Rows between two looks at the size of page and dictionary. Arrow's 1,024 would make pages of whole groups, and take
 twice their memory to write and to read, where rows are a megabyte; for small rows this costs nothing."""
@@ -173,6 +176,8 @@ def repetitive(table: pa.Table) -> bool | list[str]:
 
 
 def _differs(column: pa.ChunkedArray) -> bool:
+    if column.nbytes > _SAMPLED_BYTES:
+        column = column.slice(0, max(_FEWEST_SAMPLED, len(column) * _SAMPLED_BYTES // column.nbytes))
     try:
         return bool(pc.count_distinct(column).as_py() > len(column) // 2)
     except pa.ArrowNotImplementedError:
