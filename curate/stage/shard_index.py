@@ -1,6 +1,7 @@
 """The file that names all outputs of a job, where the readers of a format want one: `index.json` of MDS.
 
-It is published when all outputs are there, and removed before any is made again: so it names what there is. It has the
+It is published when all outputs are there, and removed before any is made again: so it names what there is, but for
+outputs without rows. It has the
 job's fingerprint, by which it is known as curate's.
 """
 
@@ -71,7 +72,9 @@ def publish_index(ledger: Ledger, listing: OutputListing, position: Any, suffix:
     shards = []
     for (name, size), head in ahead(head_of, files, _READERS):
         about = about or head.about
-        shards.append({"basename": name, "bytes": size, "samples": head.samples})
+        if head.samples:
+            # Readers divide by the samples of a shard.
+            shards.append({"basename": name, "bytes": size, "samples": head.samples})
     data = encode_index(about or {}, shards, {_OWNER: fingerprint})
     uri = ledger.uri(layout.INDEX)
     published = ledger.store.publish(uri, data)

@@ -34,7 +34,8 @@ DATATROVE, DOLMA = "0.10.1", "1.2.1"
 PARTS = str.split("ba co di fu ge hi ja ko lu mo ne pi qua ro si tu ve wo xa ya zen th er ing ed ly")
 RIVALS = {
     "datatrove": (f"datatrove[io]=={DATATROVE}", "tokenizers==0.23.3", "orjson", "numpy==2.4.6"),
-    "dolma": (f"dolma=={DOLMA}",),
+    # dolma asks for an s3fs of 2023; without this boto3 pip tries hundreds of others.
+    "dolma": (f"dolma=={DOLMA}", "boto3==1.28.17"),
 }
 PROGRAM = Path(__file__).with_name("tokens_run.py")
 

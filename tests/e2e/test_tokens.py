@@ -202,8 +202,8 @@ class TestIndex:
         (shards.source / "4.jsonl").write_bytes(b'{"id": 1, "text": "dog"}\n')
         assert shards.run("mds", retry_failed=True, redo_stale=True).state == "complete"
         index = json.loads((shards.out / "index.json").read_bytes())
-        assert [one["raw_data"]["basename"] for one in index["shards"]] == [f"{k}.mds" for k in range(5)]
-        assert [one["samples"] for one in index["shards"]] == [40, 0, 25, 40, 1]
+        assert [one["raw_data"]["basename"] for one in index["shards"]] == [f"{k}.mds" for k in (0, 2, 3, 4)]
+        assert [one["samples"] for one in index["shards"]] == [40, 25, 40, 1]
         assert {name: shards.bytes()[name] for name in before if name.endswith(".mds")} == {
             name: data for name, data in before.items() if name.endswith(".mds")
         }
