@@ -35,6 +35,7 @@ from curate.tokens.step import (
     N_UNKNOWN,
     Packing,
     PackTokens,
+    sequence_schema,
 )
 from curate.tokens.vocabulary import Vocabulary, opened
 
@@ -66,6 +67,14 @@ class Tokenize(TextJob):
     width: Literal["auto", "uint16", "uint32"] = param("auto", help="integers of the output; auto: the first that fits")
     max_unknown: float = param(0.05, help="largest share of unknown tokens of a shard, 0 to 1")
     keep_text: bool = param(False, help="also write the text to the output")
+
+    @property
+    def output_schema(self) -> pa.Schema | None:
+        """That of outputs without columns of the input: no text is encoded to learn it."""
+        if self.pack is None and self.format not in FLAT:
+            return None
+        tokens = pa.list_(self._type(self._vocabulary()))
+        return pa.schema([(TOKENS, tokens)]) if self.format in FLAT else sequence_schema(tokens)
 
     def check(self) -> None:
         """Raises ConfigError for a tokenizer that does not fit, and parameters that contradict each other."""
