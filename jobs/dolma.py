@@ -28,7 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from curate.chain.recipe import Part, Recipe
+from curate.chain.recipe import Part
+from curate.chain.text_recipe import WARC, TextRecipe
 from curate.cli.chain import recipe_main
 from curate.errors import ConfigError
 from curate.job.asset import Asset
@@ -38,42 +39,28 @@ LISTS = ("block_domains", "block_urls")
 REPLACEMENTS = {"email": " |||EMAIL_ADDRESS||| ", "phone": " |||PHONE_NUMBER||| ", "ip": " |||IP_ADDRESS||| "}
 
 
-class Dolma(Recipe):
+class Dolma(TextRecipe):
     """Make Dolma's shards of web archives, or of rows of text.
 
     Rows have the id, the text and the columns to keep, in random order; those of archives have url and date, too.
     """
 
-    begins = ("warc", "rows")
-    text_column: str = param("text", help="rows: column with the text")
-    id_column: str = param("id", help="rows: column that identifies rows")
     url_column: str = param("", help="rows: column of the URL, for lists, and to keep each once; default: none")
-    keep_columns: list[str] = param([], help="columns to pass through, such as title; of archives url and date are")
-    block_domains: Asset | None = param(None, help="domains or hosts whose pages are dropped: a text file, one a line")
-    block_urls: Asset | None = param(None, help="URLs whose pages are dropped")
     eval_sets: list[Asset] = param([], help="evaluation sets whose texts are dropped: JSON lines or Parquet")
     eval_columns: list[str] = param(["text"], help="columns of the evaluation sets that have their texts")
-    shards: int = param(help="number of output files; their row counts differ by one at most")
-    seed: int = param(0, help="seed of the random order; another seed gives another order")
 
     def parts(self, begin: str) -> Iterable[Part]:
         """Yields the steps. Raises ConfigError for columns that the rows of pages cannot have, and lists without a
         URL."""
-        kept, url = list(self.keep_columns), self.url_column
-        if begin == "warc":
-            for name, own in (("text_column", "text"), ("id_column", "id"), ("url_column", "url")):
-                if getattr(self, name) not in (own, *[""] * (name == "url_column")):
-                    option = f"--{name.replace('_', '-')} {getattr(self, name)}"
-                    raise ConfigError(f"{option} is for --from rows; the rows of pages have {own!r}: leave it out")
-            kept, url = ["url", "date", *kept], "url"
-            yield Part("pages", "extract", {"extractor": "resiliparse"})
-        lists = {name: one.uri for name in LISTS if (one := getattr(self, name)) is not None}
+        yield from self.pages(begin, "resiliparse")
+        url = "url" if begin == WARC else self.url_column
+        lists = self.lists(*LISTS)
         if lists and not url:
             raise ConfigError("lists of domains and URLs need --url-column, the column of rows that has the URL")
         why = "" if lists else "no list of domains or URLs is given (--block-domains, --block-urls)"
         yield Part("urls", "urls", {"url_column": url, **lists}, left_out=why)
-        columns = {"text_column": self.text_column, "id_column": self.id_column}
-        passed = {**columns, "keep_columns": list(dict.fromkeys([*kept, *[url] * bool(url)]))}
+        columns = self.columns
+        passed = {**columns, "keep_columns": list(dict.fromkeys([*self.kept(begin), *[url] * bool(url)]))}
         yield Part("languages", "langid", {**passed, "keep": ["en"], "min_score": 0.5})
         once = {"normalise": False, "id_column": self.id_column}
         why = "" if url else "rows have no URL without --url-column"
@@ -85,7 +72,7 @@ class Dolma(Recipe):
         sets = {"sets": [one.uri for one in self.eval_sets], "set_columns": self.eval_columns}
         why = "" if self.eval_sets else "no evaluation set is given (--eval-sets)"
         yield Part("decontaminate", "decontaminate", {**columns, **sets}, left_out=why)
-        yield Part("shards", "shuffle", {"shards": self.shards, "seed": self.seed})
+        yield self.in_random_order()
 
 
 if __name__ == "__main__":

@@ -25,30 +25,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from curate.chain.recipe import Part, Recipe
+from curate.chain.recipe import Part
+from curate.chain.text_recipe import TextRecipe
 from curate.cli.chain import recipe_main
-from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 
 LISTS = ("block_domains", "block_urls", "block_words", "soft_words", "block_parts")
-COLUMNS = {"text_column": "text", "id_column": "id", "url_column": "url"}
-"""What the rows of pages have."""
 
 
-class FineWeb(Recipe):
+class FineWeb(TextRecipe):
     """Make FineWeb's shards of web archives, or of rows of text.
 
     Rows have the id, the text and the columns to keep, in random order; those of archives have url and date, too.
     """
 
-    begins = ("warc", "rows")
-    text_column: str = param("text", help="rows: column with the text")
-    id_column: str = param("id", help="rows: column that identifies rows")
-    url_column: str = param("url", help="rows: column with the URL, for lists")
-    keep_columns: list[str] = param([], help="columns to pass through, such as title; of archives url and date are")
-    block_domains: Asset | None = param(None, help="domains or hosts whose pages are dropped: a text file, one a line")
-    block_urls: Asset | None = param(None, help="URLs whose pages are dropped")
     block_words: Asset | None = param(None, help="words of which a URL may have none")
     soft_words: Asset | None = param(None, help="words of which a URL may have one")
     block_parts: Asset | None = param(None, help="parts of which the letters and digits of a URL may have none")
@@ -58,32 +49,22 @@ class FineWeb(Recipe):
     drop_by: Literal["component", "verified"] = param(
         "component", help="near copies to drop: connected to a row that is kept (as published), or like one (verified)"
     )
-    shards: int = param(help="number of output files; their row counts differ by one at most")
-    seed: int = param(0, help="seed of the random order; another seed gives another order")
 
     def parts(self, begin: str) -> Iterable[Part]:
         """Yields the steps. Raises ConfigError for columns that the rows of pages cannot have."""
-        kept = list(self.keep_columns)
-        if begin == "warc":
-            for name, own in COLUMNS.items():
-                if getattr(self, name) != own:
-                    option = f"--{name.replace('_', '-')} {getattr(self, name)}"
-                    raise ConfigError(f"{option} is for --from rows; the rows of pages have {own!r}: leave it out")
-            kept = list(dict.fromkeys(["url", "date", *kept]))
-            yield Part("pages", "extract", {"extractor": "trafilatura"})
-        lists = {name: one.uri for name in LISTS if (one := getattr(self, name)) is not None}
+        yield from self.pages(begin, "trafilatura")
+        lists = self.lists(*LISTS)
         given = ", ".join(f"--{name.replace('_', '-')}" for name in LISTS)
         why = "" if lists else f"no list of domains, URLs or words is given ({given})"
         yield Part("urls", "urls", {"url_column": self.url_column, **lists}, left_out=why)
-        columns = {"text_column": self.text_column, "id_column": self.id_column}
-        passed = {**columns, "keep_columns": kept}
+        passed = {**self.columns, "keep_columns": self.kept(begin)}
         yield Part("languages", "langid", {**passed, "keep": ["en"], "min_score": 0.65})
         rules = ["gopher-repetition", "gopher", "c4", "fineweb"]
         yield Part("quality", "quality", {**passed, "rules": rules, "words": self.words, "ended_lines": False})
         alike = {"threshold": 0.75, "ngram": 5, "bands": 14, "rows": 8, "drop_by": self.drop_by}
-        yield Part("unique", "dedup_minhash", {**columns, **alike})
+        yield Part("unique", "dedup_minhash", {**self.columns, **alike})
         yield Part("personal", "pii", {**passed, "kinds": ["email", "ip"]})
-        yield Part("shards", "shuffle", {"shards": self.shards, "seed": self.seed})
+        yield self.in_random_order()
 
 
 if __name__ == "__main__":

@@ -186,13 +186,15 @@ class Quality(TextJob):
         batch = _Batch(table[self.text_column].combine_chunks(), self._split)
         rows = np.arange(len(table))
         reasons = np.full(len(table), None, dtype=object)
+        has_reason = np.zeros(len(table), dtype=bool)
         measured: dict[str, Array] = {}
         removed: dict[str, Array] = {}
         for name in self.rules:
             judged = self._judged(name, batch)
             failed = first_failed(judged.rules, judged.measured, len(rows))
-            new = (failed >= 0) & (reasons[rows] == None)  # noqa: E711
+            new = (failed >= 0) & ~has_reason[rows]
             reasons[rows[new]] = [judged.rules[number].reason for number in failed[new]]
+            has_reason[rows[new]] = True
             # What is annotated stays, and is measured by all sets.
             kept = (failed < 0) | self.annotate
             measured |= judged.measured

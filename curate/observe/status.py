@@ -233,19 +233,10 @@ def job_status(
         state = runs[chosen].state
     at_work = newest if state == RUNNING else None
     failed = 0 if complete or newest is None else min(newest.shards["failed"], total - done)
-    metrics: Mapping[str, Any] = {}
     incomplete = newest.incomplete_input if newest is not None else ()
     if summary is not None and complete:
-        rows, counters, metrics = summary["rows"], summary["counters"], summary.get("metrics", {})
         incomplete = tuple(summary.get("incomplete_input", ()))
-        if (earlier := UpstreamBooks.of(summary)) is not None:
-            whole = Books.parse(rows, counters, metrics).after(earlier.books)
-            rows, counters = whole.rows(), whole.sorted_counters()
-            metrics = whole.sorted_metrics().get("metrics", {})
-    elif newest is not None:
-        rows, counters, metrics = newest.rows, newest.counters, newest.metrics
-    else:
-        rows, counters = Books().rows(), {}
+    rows, counters, metrics = _told_books(summary if complete else None, newest)
     return JobStatus(
         counts.job,
         counts.output,
@@ -275,6 +266,18 @@ def job_status(
         incomplete_input=incomplete,
         retrying=list(at_work.retrying) if at_work else [],
     )
+
+
+def _told_books(summary: Mapping[str, Any] | None, newest: Heartbeat | None) -> tuple[Mapping[str, Any], ...]:
+    """Returns rows, counters and metrics: of the whole job with its earlier stages if it is complete, else of a run."""
+    if summary is None:
+        return (newest.rows, newest.counters, newest.metrics) if newest is not None else (Books().rows(), {}, {})
+    rows, counters, metrics = summary["rows"], summary["counters"], summary.get("metrics", {})
+    earlier = UpstreamBooks.of(summary)
+    if earlier is None:
+        return rows, counters, metrics
+    whole = Books.parse(rows, counters, metrics).after(earlier.books)
+    return whole.rows(), whole.sorted_counters(), whole.sorted_metrics().get("metrics", {})
 
 
 def _of_parts(beats: Sequence[Heartbeat]) -> Heartbeat:

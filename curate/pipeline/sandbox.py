@@ -165,9 +165,7 @@ class Sandboxed:
             return _ended(status)
         if in_time:
             return f"took longer than {self._timeout_s:g} s of the processor"
-        return (
-            f"took longer than {WAITS * self._timeout_s:g} s, of which it computed for less than {self._timeout_s:g} s"
-        )
+        return f"took longer than {WAITS * self._timeout_s:g} s, with less than {self._timeout_s:g} s of the processor"
 
     def _drop_child(self) -> int | None:
         """Ends the child; returns its exit status, negative for a signal, None if nobody knows it."""

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 0.25
 """What rows may take of the processor where one hangs. Elsewhere the time is long enough for the slowest machine."""
 SLOW = "took longer than 0.25 s of the processor"
-WAITED = "took longer than 2.5 s, of which it computed for less than 0.25 s"
+WAITED = "took longer than 2.5 s, with less than 0.25 s of the processor"
 
 
 class Odd(Exception):
