@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         read_tfrecords,
         read_webdataset,
     )
+    from curate.dataset.read.huggingface import read_huggingface
+    from curate.dataset.read.libraries import from_duckdb, from_huggingface, from_polars
     from curate.dataset.read.memory import from_arrow, from_items, from_numpy, from_pandas, range
     from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
     from curate.job.asset import Asset
@@ -72,6 +74,10 @@ _HOME = {
     "from_arrow": "curate.dataset.read.memory",
     "from_pandas": "curate.dataset.read.memory",
     "from_numpy": "curate.dataset.read.memory",
+    "from_polars": "curate.dataset.read.libraries",
+    "from_duckdb": "curate.dataset.read.libraries",
+    "from_huggingface": "curate.dataset.read.libraries",
+    "read_huggingface": "curate.dataset.read.huggingface",
     "range": "curate.dataset.read.memory",
     "col": "curate.arrow.expressions",
     "lit": "curate.arrow.expressions",
@@ -110,15 +116,19 @@ __all__ = [
     "TextJob",
     "col",
     "from_arrow",
+    "from_duckdb",
+    "from_huggingface",
     "from_items",
     "from_numpy",
     "from_pandas",
+    "from_polars",
     "lit",
     "param",
     "range",
     "read_binary_files",
     "read_csv",
     "read_datasource",
+    "read_huggingface",
     "read_images",
     "read_json",
     "read_numpy",

@@ -48,14 +48,14 @@ for path in sorted(pathlib.Path("jobs").glob("*.py")):
         for one in values
         if isinstance(one, type) and issubclass(one, (Job, Recipe)) and one.__module__ == path.stem
     )
-    inherited = job.__mro__[1]._params
+    inherited = {} if issubclass(job, Recipe) else job.__mro__[1]._params
     own = [one for name, one in job._params.items() if one != inherited.get(name)]
     found[path.stem] = {one.option: "required" if one.required else one.default for one in own}
 from curate import TextJob
 found["TextJob"] = {one.option: one.default for one in TextJob._params.values()}
 json.dump(found, sys.stdout)
 """
-"""Prints the parameters of each job with their defaults, but for those that its base has, too."""
+"""Prints the parameters of each job with their defaults, but for those that its base has, too; of recipes all."""
 
 
 def blocks(language: str, page: str = MAIN) -> list[str]:
@@ -103,7 +103,7 @@ def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.Mon
     """The job of the main page, saved as a module, passes its own tests; and all other snippets of all pages run."""
     job, *checks = blocks("python")
     others = [block for page in PAGES if page != MAIN for block in blocks("python", page)]
-    assert (len(checks), len(others)) == (3, 4)
+    assert (len(checks), len(others)) == (3, 5)
     (home / "shouting.py").write_text(job)
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))
@@ -273,7 +273,7 @@ def test_the_commands_of_figures_exist() -> None:
             commands.setdefault(command, set()).update(re.findall(r"--[a-z]+", found[2]))
         if found := re.match(r"\| `--only (\w+)`", line):
             commands[command].update(("--only", found[1]))
-    assert len(commands) == 11
+    assert len(commands) == 12
     for command, words in commands.items():
         told = run(ROOT, sys.executable, *f"scripts/{command} --help".split())
         assert [word for word in words if not re.search(rf"(?<![\w-]){word}\b", told)] == [], command

@@ -103,6 +103,17 @@ def check_seed(seed: int) -> None:
         raise ConfigError(f"seed is {seed!r}, expected a whole number from 0 to 2**64 - 1")
 
 
+def salted(purpose: str, seed: int) -> int:
+    """Returns a seed for hashes of one purpose: what is chosen for another, by the same seed and values, says nothing
+    of what is chosen for this one. Raises ConfigError for what is no seed.
+
+    >>> salted("split", 0) == salted("split", 0) != salted("mix", 0)
+    True
+    """
+    check_seed(seed)
+    return xxhash.xxh3_64_intdigest(f"curate {purpose} {seed}".encode())
+
+
 def hash_words(words: Words, seed: int | Words = 0) -> Words:
     """Returns XXH3-64 of each word's eight bytes, the lowest first, with one seed or a seed for each.
 

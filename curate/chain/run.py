@@ -16,8 +16,9 @@ from curate.driver.identity import accepted_code, refuse_other_job
 from curate.driver.options import RunArguments, RunOptions, parse_quiet, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import dry_run, run
-from curate.job.job import Job, job_origin
+from curate.job.job import Job
 from curate.job.locate import named_job
+from curate.job.origin import job_origin
 from curate.job.settings import SIZES, TUNABLE
 from curate.keywords import option
 from curate.ledger.summary import RunState, Summary

@@ -8,6 +8,7 @@ from curate.chain.recipe import Part, Recipe
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
+from curate.keywords import option
 
 WARC, ROWS = "warc", "rows"
 COLUMNS = {"text_column": "text", "id_column": "id", "url_column": "url"}
@@ -47,8 +48,10 @@ class TextRecipe(Recipe):
             return []
         for name, own in COLUMNS.items():
             if getattr(self, name) not in (own, self._params[name].default):
-                option = f"--{name.replace('_', '-')} {getattr(self, name)}"
-                raise ConfigError(f"{option} is for --from rows; the rows of pages have {own!r}: leave it out")
+                given = option(name, getattr(self, name))
+                raise ConfigError(
+                    f"{given} is for a recipe that begins with {ROWS}; the rows of pages have {own!r}: leave it out"
+                )
         return [Part("pages", "extract", {"extractor": extractor})]
 
     def kept(self, begin: str) -> list[str]:

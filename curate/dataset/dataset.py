@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from curate.dataset.consuming import Consuming
 from curate.dataset.exchanges import Exchanges
 from curate.dataset.functions import Functions
+from curate.dataset.handover import HandingOver
 from curate.dataset.rowwise import Rowwise
 from curate.dataset.totals import AllRows
 from curate.dataset.writing import Writing
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Dataset(Writing, Consuming, AllRows, Exchanges, Rowwise, Functions):
+class Dataset(Writing, Consuming, HandingOver, AllRows, Exchanges, Rowwise, Functions):
     """Rows from a source, with operators applied; every method returns a new dataset.
 
     >>> import pyarrow.compute as pc

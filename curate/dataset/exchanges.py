@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from curate.arrow.batches import joined
 from curate.arrow.hashing import check_seed
@@ -18,6 +18,9 @@ from curate.plan import distinct as distincts
 from curate.plan import join as joining
 from curate.plan.nodes import schema_of
 from curate.plan.rewrites import shuffle_plan
+
+if TYPE_CHECKING:
+    from curate.mixture.mixture import Mixture
 
 
 class Exchanges(Base):
@@ -279,6 +282,59 @@ class Exchanges(Base):
             *(drop, kept, kept_values, first, values or (), source_column or first),
         )
         return self._then(dedup.near(self._plan, how))
+
+    def mix_sources(
+        self,
+        weights: Mapping[str, float] | Mixture,
+        budget: int | None = None,
+        *,
+        id_column: str,
+        source_column: str = "source",
+        unit: str = "documents",
+        count_column: str | None = None,
+        text_column: str = "text",
+        strata_column: str | None = None,
+        epoch_column: str | None = None,
+        max_epochs: int = 4,
+        seed: int = 0,
+        allow_shortfall: bool = False,
+    ) -> Self:
+        """Draws rows of several sources by weight, up to a budget; `source_column` says which source a row is of.
+
+        A source gives its share of the budget: whole epochs of all its rows first, then those with the lowest hashes of
+        `id_column` once more, up to its share: in documents to the row, in characters or tokens below it by less than
+        the next row has. `count_column` has the size of a row (`unit="tokens"`); characters are those of `text_column`
+        without one. With `strata_column` each of its values keeps its share in the source. Rows stay in order, each
+        followed by its copies; `epoch_column` is added, with 0, 1, 2, ... for these.
+
+        With more rows in the input and the same budget, a row of before is there as often as it was, or less (strata
+        aside). A source that has too little for its share, in `max_epochs`, is refused, with both numbers; with
+        `allow_shortfall` all of its epochs are written. Rows of sources without a weight are dropped, rows without an
+        id or a size set aside. A write has an extra output `sources`, a row for each, and counts what is wanted,
+        available and written of each. The rows are read twice, and the steps before run twice.
+
+        Raises ConfigError for unknown columns, and for weights and numbers that are not above 0.
+
+        >>> rows = [{"id": n, "source": "web" if n % 4 else "books"} for n in range(40)]
+        >>> mixed = curate.from_items(rows).mix_sources({"web": 1, "books": 1}, 30, id_column="id")
+        >>> mixed.groupby("source").count().take_all()
+        [{'source': 'books', 'count': 15}, {'source': 'web', 'count': 15}]
+        """
+        from curate.mixture.mixture import Mixture, Source
+        from curate.mixture.rows import Mixing
+        from curate.plan import mixture as plans
+
+        if isinstance(weights, Mixture):
+            mixture = weights
+        elif isinstance(weights, Mapping) and budget is not None:
+            sources = tuple(Source(str(name), weight, max_epochs) for name, weight in weights.items())
+            mixture = Mixture(sources, budget, unit, seed)
+        else:
+            raise ConfigError(
+                f'mix takes weights of sources and a budget, as mix({{"web": 0.7}}, 1000), found {weights!r}'
+            )
+        columns = source_column, id_column, count_column, text_column, strata_column, epoch_column
+        return self._then(plans.mixed(self._plan, Mixing(mixture, *columns, allow_shortfall)))
 
     def distinct(
         self, keys: str | Sequence[str] | None = None, *, keep: str = "first", order_by: str | None = None

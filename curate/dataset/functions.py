@@ -13,8 +13,10 @@ from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
 from curate.keywords import shows_keywords
+from curate.objects.places import POSITION
 from curate.operators import columns, rows
 from curate.operators.udf import UdfOptions, format_of, udf_of
+from curate.plan.attributes import placed
 
 
 class Functions(Base):
@@ -187,6 +189,7 @@ class Functions(Base):
         expr: Any = None,
         *,
         reason: str = "filter",
+        keep_positions: bool = False,
         **options: Unpack[UdfOptions],
     ) -> Self:
         """Keeps the rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the
@@ -195,6 +198,9 @@ class Functions(Base):
         Rows where an expression is null are dropped. A write counts dropped rows under `reason`. First expressions over
         columns of Parquet files, or of their folders, are pushed into the read: row groups that cannot match are not
         read, and their rows are counted. Arguments of a function, and where it runs, are as for `map_batches`.
+
+        With `keep_positions`, rows that are read from files have where they lie there as their last column,
+        `curate_position`, by which `with_attributes` finds them in what is written; then all row groups are read.
 
         Raises ConfigError for an expression that is not boolean or names an unknown column, and as `map_batches` does.
 
@@ -208,6 +214,8 @@ class Functions(Base):
             raise ConfigError(
                 "filter takes a function of the row, or an expression such as curate.col('n') > 0; pass one of them"
             )
+        if keep_positions:
+            self = self._with(placed(self._plan, POSITION, "filter(keep_positions=True)"))
         if expr is None and is_expression(fn):
             expr = fn
         if expr is not None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from curate.arrow.expressions import as_expression
+from curate.attributes.found import find
 from curate.dataset.base import Base, column_names
 from curate.dataset.batches import check_rows, fraction_of
 from curate.errors import ConfigError
 from curate.operators import columns as ops
+from curate.operators.parts import split_off
 from curate.operators.sample import RandomSample, TrainTestSide
+from curate.plan.attributes import with_attributes
 from curate.plan.nodes import Limit, Union, Zip
 from curate.plan.rewrites import unified
 
@@ -73,6 +77,54 @@ class Rowwise(Base):
                 )
             names = dict(zip(found, names, strict=True))
         return self._apply(ops.Rename(dict(names)))
+
+    def split_off(
+        self, parts: Mapping[str, float], *, column: str, cluster_column: str | None = None, seed: int = 0
+    ) -> Self:
+        """Sends parts of the rows to extra outputs: `{"test": 0.01}` a hundredth to `test`. All others go on.
+
+        The hash of `column` decides, so a row is in the same part in any corpus, order and file. With `cluster_column`
+        its hash decides where it is not null: near copies that have a cluster in common are in one part. Rows in which
+        `column` is null are set aside. `seed` makes other parts. A write counts the rows of a part as dropped, "in
+        test", and has them as the extra output `test`.
+
+        Raises ConfigError for unknown columns, a share that is not between 0 and 1, or shares beyond 1 in all.
+
+        >>> curate.range(1000).split_off({"test": 0.1}, column="id").count()
+        909
+        """
+        return self._apply(split_off(parts, column, cluster_column, seed))
+
+    def with_attributes(self, path: str | os.PathLike[str], columns: str | Sequence[str] | None = None) -> Self:
+        """Adds what an attributes job (`attributes = True`, or `--attributes`) has written at `path` for these rows.
+
+        Rows are joined by their places in the files that they are read from, without an exchange, so that one pass that
+        scores them serves many thresholds. `columns` are the attributes to add; None: all of them. An attribute is null
+        in a row that the job has set aside.
+
+        Rows may be filtered before, and carry their place on the way. Those of what was written before are found by
+        their column `curate_position`, which `filter(..., keep_positions=True)` and `keep_positions` of a job keep.
+        The files are cut into the same shards as for the attributes.
+
+        Raises ConfigError for attributes that are not complete, of other files, or of another version of them; for rows
+        made by a function, joined, grouped or in memory, whose places are not known; and for a column that is there
+        already.
+
+        >>> import pyarrow.compute as pc, pathlib, tempfile
+        >>> class Length(curate.TextJob):
+        ...     version = "1"
+        ...     attributes = True
+        ...     def process(self, batch):
+        ...         return self.passed_through(batch).append_column("length", pc.utf8_length(batch["text"]))
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"id": 1, "text": "four"}\\n{"id": 2, "text": "three"}\\n')
+        >>> _ = Length().run(input=folder / "in.jsonl", output=folder / "length", backend="inline")
+        >>> scored = curate.read_json(folder / "in.jsonl").with_attributes(folder / "length")
+        >>> [scored.filter(curate.col("length") > least).count() for least in (3, 4, 5)]
+        [2, 1, 0]
+        """
+        found = find(path, None if columns is None else column_names("with_attributes", columns))
+        return self._with(with_attributes(self._plan, found))
 
     def limit(self, limit: int) -> Self:
         """Keeps the first `limit` rows. When consumed, work beyond them is stopped, and later steps run in this

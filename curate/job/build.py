@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, cast
 
 import pyarrow as pa
 
+from curate.attributes.join import WithAttributes
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
+from curate.job.settings import Settings
 from curate.keywords import option
 from curate.ledger.side_outputs import MAIN, check_side
+from curate.objects.places import POSITION, placed_schema
 from curate.objects.record import OutputFormat
 from curate.operators.columns import FilterExpression
 from curate.operators.protocol import Operator
@@ -71,13 +74,17 @@ class Made:
     """Names of the extra outputs."""
     stages: Callable[[Stage], Stage] = lambda last: last
     """Returns the stage that makes its outputs as it is after those that come before it."""
+    attributes: tuple[Any, ...] = ()
+    """What is known of the attributes that it reads, which decide its outputs."""
 
 
 def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
     """Returns what `build` makes of `ds`, the job's inputs. Raises ConfigError for what no job can be made of."""
     built = _built(job, ds, build)
     shared = Pipeline(steps_of(built.plan))
-    return Made(built.operator(shared), built.resources(shared), built.sides, built.stages)
+    steps = [*(one.operator for one in walk(built.plan) if isinstance(one, Apply)), *chain(*built.tails.values())]
+    attributes = tuple(one.identity() for one in steps if isinstance(one, WithAttributes))
+    return Made(built.operator(shared), built.resources(shared), built.sides, built.stages, attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,33 +325,6 @@ CHECKPOINT = {"format": "parquet", "codec": "zstd"}
 """How rows are kept in a checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a job says of what it builds, and of the tasks that run it."""
-
-    job: str
-    """Its name."""
-    owner: str
-    """The name of its class."""
-    sides: tuple[str, ...]
-    """Names of the extra outputs that it declares, in order."""
-    compute: ActorPool | None
-    num_cpus: float
-    num_gpus: float
-    memory: int | None
-    resources: Mapping[str, float]
-
-    @property
-    def held(self) -> Resources:
-        """What a task, or an actor, holds."""
-        return Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
-
-    @property
-    def wants_pool(self) -> bool:
-        """Whether `process` runs in actors: where it asks for a pool, a GPU, or custom resources."""
-        return bool(self.compute or self.num_gpus or self.resources)
-
-
 def no_sides(owner: str, sides: Sequence[str]) -> ConfigError:
     """Returns the error for extra outputs that nothing makes."""
     return ConfigError(
@@ -421,11 +401,12 @@ def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) 
     return tuple(steps)
 
 
-def inputs_of(columns: Mapping[str, Any] | None) -> Dataset:
+def inputs_of(columns: Mapping[str, Any] | None, places: tuple[str, ...] = ()) -> Dataset:
     """Returns the dataset that `build` is given; its schema is known where the job declares the type of all columns."""
     types = None if columns is None else list(columns.items())
     known = types is not None and all(type is not None for _, type in types)
-    return Dataset(Scan(NotListed(pa.schema(types) if known else None)))
+    schema = placed_schema(pa.schema(types), places) if known else None
+    return Dataset(Scan(NotListed(schema, positions=POSITION in places)))
 
 
 def compute_of(job: Settings) -> Compute | None:

@@ -14,8 +14,10 @@ from curate.driver.schemas import with_input_schemas
 from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
+from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
+from curate.sources.inputs import FileRows
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.protocol import Projection, RowSource
 from curate.sources.upstream import holes_in, refuse_holes
@@ -38,7 +40,8 @@ class JobFiles(FileShards):
     def found(self) -> pa.Schema:
         """The schema of the rows, whichever format they come from."""
         first = next(iter(self.rows.schemas.values()), pa.schema([]))
-        return pa.schema([one.with_nullable(True) for one in first])
+        places = self.rows.places if isinstance(self.rows, FileRows) else ()
+        return placed_schema(pa.schema([one.with_nullable(True) for one in first]), places)
 
     def encoding(self, uri: str) -> Encoding:
         """Returns how a file is read: its suffix says so."""
@@ -66,6 +69,8 @@ class NotListed:
     found: pa.Schema | None
     name: str = "input"
     num_cpus: float | None = None
+    positions: bool = False
+    """Whether the rows will have the column of their positions."""
 
     def bare(self) -> NotListed:
         return self
@@ -107,9 +112,11 @@ def list_for(stage: Stage, asked: RunRequest) -> JobFiles:
         refuse_holes(holes, stores.of)
     _refuse_namesakes(inputs.table)
     rows = with_input_schemas(stage, None, inputs, inputs.table["uri"].to_pylist(), stores).rows
-    found = JobFiles(rows, listing=inputs.table, shard_bytes=stage.tasks.shard_bytes, holes=tuple(holes))
+    places = rows.places if isinstance(rows, FileRows) else ()
+    size, told = stage.tasks.shard_bytes, tuple(holes)
+    found = JobFiles(rows, listing=inputs.table, shard_bytes=size, holes=told, pinned=bool(places))
     for format, schema in rows.schemas.items():
-        plain = pa.schema([one.with_nullable(True) for one in schema])
+        plain = placed_schema(pa.schema([one.with_nullable(True) for one in schema]), places)
         if sorted(map(str, plain)) != sorted(map(str, found.found)):
             raise ConfigError(
                 "an exchange reads inputs of several formats whose columns differ: "

@@ -14,16 +14,17 @@ from curate.driver.options import DEFAULTS, RunArguments, parse_run_options
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.write.writer import default_codec, suffix
 from curate.job.asset import Asset
-from curate.job.build import Made, Settings, compute_of, inputs_of, made_of
+from curate.job.build import Made, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
-from curate.job.operator import Process, check_count, check_name, row_json, rows_as_table
-from curate.job.origin import origin_of
+from curate.job.operator import Places, Process, check_count, check_name, row_json, rows_as_table
+from curate.job.origin import job_origin
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
-from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns, with_settings
+from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns, settings_of, with_settings
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.objects.bad_line import RejectedRow
+from curate.objects.places import PLACE, POSITION
 from curate.objects.record import OutputFormat
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
@@ -95,6 +96,12 @@ class Job:
     """Format of the outputs: parquet, jsonl or csv. Part of the identity."""
     codec: str | None = None
     """Compression of the outputs; None: zstd. Part of the identity."""
+    attributes: bool = False
+    """Whether it writes attributes: of each row only its id, the columns that `process` adds, and its place in the
+    input, for `Dataset.with_attributes`. `process` then returns a row for each row, in order. Part of the identity."""
+    keep_positions: bool = False
+    """Whether rows have their place in the input as the last column of a batch, `curate_position`, which `process` has
+    to pass on. Part of the identity."""
     compute: ClassVar[ActorPool | None] = None
     """The pool of actors that `process` runs in; None: in the tasks that read, or, with `num_gpus` or `resources`, in a
     pool as large as the cluster allows, since Ray starts a new process for every task that holds a GPU."""
@@ -178,6 +185,10 @@ class Job:
     def check(self) -> None:
         """Raises ConfigError for parameters that contradict each other. Called before anything is read or written."""
 
+    def identity(self) -> Mapping[str, Any]:
+        """Returns what else decides the bytes of outputs, as JSON values by name: what a file says. After `check`."""
+        return {}
+
     def process(self, batch: Any) -> Any:
         """Returns the result for a batch (a pyarrow.Table): a table, an iterable of tables, or None for no rows.
 
@@ -229,7 +240,8 @@ class Job:
         [10, 4]
         """
         settings = settings_of(self)
-        return ds._apply(Process(self, self._hidden, compute_of(settings), settings.sides))
+        places = Places.ATTRIBUTES if self.attributes else Places.KEPT if self.keep_positions else Places.NONE
+        return ds._apply(Process(self, self._hidden, compute_of(settings), settings.sides, places))
 
     # What process may call
 
@@ -335,6 +347,8 @@ class Job:
             )
         if self._reads_files or cls.build is Job.build:
             refuse_missing_hook(cls, "process_file" if self._reads_files else "process")
+        elif self.attributes:
+            raise ConfigError(f"{cls.__name__}: attributes are what `process` adds to rows, and it has a `build`")
         settings = checked_settings(self)
         parameters = self._resolved()
         self.check()
@@ -354,8 +368,12 @@ class Job:
             "shard_bytes": self.shard_bytes,
             "format": output_format.value,
             "codec": codec,
+            **self.identity(),
         }
+        identity |= {name: True for name in ("attributes", "keep_positions") if getattr(self, name)}
         made = self._made(columns)
+        if made.attributes:
+            identity["with_attributes"] = list(made.attributes)
         declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
         sides = {name: declared.get(name) for name in made.sides}
         if sides:
@@ -387,11 +405,16 @@ class Job:
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
-        return made_of(settings_of(self), inputs_of(columns), self.build)
+        return made_of(settings_of(self), inputs_of(columns, self._places), self.build)
 
     def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:
         """Returns what is read of the inputs."""
-        return FileRows(columns, required)
+        return FileRows(columns, required, places=self._places)
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        """The names of the columns that say where a row lies."""
+        return (PLACE,) if self.attributes else (POSITION,) if self.keep_positions else ()
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""
@@ -414,30 +437,6 @@ class Job:
             setattr(self, one.name, value)
         self._hidden = Secrets(secrets)
         return recorded
-
-
-def settings_of(job: Job) -> Settings:
-    """Returns what a job says of what it builds, as it is now."""
-    return Settings(
-        job=job.name,
-        owner=type(job).__name__,
-        sides=tuple(sorted(job.sides)),
-        compute=job.compute,
-        num_cpus=job.num_cpus,
-        num_gpus=job.num_gpus,
-        memory=job.memory,
-        resources=job.resources,
-    )
-
-
-def job_origin(job: Job) -> dict[str, Any]:
-    """Returns where a job comes from: its class, and what it takes to make it again."""
-    given = vars(job)
-    parameters = {
-        name: job._secret_variables[name] if one.secret else getattr(job, name) for name, one in job._params.items()
-    }
-    origin = origin_of(type(job), parameters, {name: given[name] for name in TUNABLE if name in given})
-    return origin if job._chain is None else {**origin, "chain": dict(job._chain)}
 
 
 def _schema_text(schema: Any) -> str | None:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from curate.errors import (
 )
 from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
+from curate.objects.places import PLACE, PLACE_TYPE, POSITION
 from curate.operators.convert import rows_to_table
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.meters import Meter, reading
@@ -117,6 +119,17 @@ class FileHooks(Hooks, Protocol):
 H = TypeVar("H", bound=Hooks)
 
 
+class Places(Enum):
+    """What becomes of the places of rows where a job is given these."""
+
+    NONE = auto()
+    """It is given none."""
+    KEPT = auto()
+    """They are a column of the batch, and have to be one of the result."""
+    ATTRIBUTES = auto()
+    """The result is attributes of the rows of the batch, and has their places beside."""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A job's `process` as a step of a pipeline."""
@@ -126,6 +139,7 @@ class Process:
     compute: Compute | None = None
     sides: tuple[str, ...] = ()
     """Extra outputs of which it may give tables."""
+    places: Places = Places.NONE
     batch_rows: int | None = None
     num_cpus: float | None = None
     one_schema = False
@@ -154,7 +168,47 @@ class Process:
         del place
         self.job._tally = tally
         with self.secrets.hidden():
-            yield from tables_of(self.job.process(batch), self.name, self.sides)
+            given = batch.drop_columns([PLACE]) if self.places is Places.ATTRIBUTES else batch
+            tables = tables_of(self.job.process(given), self.name, self.sides)
+            yield from tables if self.places is Places.NONE else self._placed(tables, batch)
+
+    def _placed(self, tables: Iterator[Any], batch: pa.Table) -> Iterator[Any]:
+        """Yields tables with the places of their rows."""
+        rows = 0
+        for table in tables:
+            if isinstance(table, SideTable):
+                yield table
+            elif self.places is Places.KEPT:
+                if POSITION not in table.column_names:
+                    raise ConfigError(
+                        f"{self.name} returned no column {POSITION!r}, which keep_positions=True asks for; pass it on, "
+                        "as `passed_through` does"
+                    )
+                yield table
+            else:
+                yield self._attributes(table, batch, rows)
+                rows += table.num_rows
+        if self.places is Places.ATTRIBUTES and rows != batch.num_rows:
+            raise self._other_rows(f"{rows:,}", batch)
+
+    def _attributes(self, table: pa.Table, batch: pa.Table, start: int) -> pa.Table:
+        """Returns the id and the own columns of a table, of rows of the batch from `start` on, with their places."""
+        if start + table.num_rows > batch.num_rows:
+            raise self._other_rows(f"at least {start + table.num_rows:,}", batch)
+        id = getattr(self.job, "id_column", None)
+        own = [name for name in table.column_names if name not in batch.column_names]
+        if not own:
+            raise ConfigError(
+                f"{self.name} returned no column that its batch does not have: an attributes job adds columns"
+            )
+        kept = table.select([*(one for one in (id,) if one in table.column_names), *own])
+        return kept.append_column(pa.field(POSITION, PLACE_TYPE), batch[PLACE].slice(start, table.num_rows))
+
+    def _other_rows(self, found: str, batch: pa.Table) -> ConfigError:
+        return ConfigError(
+            f"{self.name} returned {found} rows for {batch.num_rows:,}: an attributes job returns a row for each row, "
+            "in order; give rows null instead of dropping them, and raise BadRow for one to be set aside"
+        )
 
     def hide(self, text: str) -> str:
         """Returns text without the values of the job's secrets."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from curate.job.asset import Asset
 from curate.job.params import recorded_scalar, recorded_value
+from curate.job.settings import TUNABLE
 from curate.jobs import is_job
 
 
@@ -55,3 +56,13 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Asset):
         return value.uri
     return recorded_value(value, _as_json)
+
+
+def job_origin(job: Any) -> dict[str, Any]:
+    """Returns where a job comes from: its class, and what it takes to make it again."""
+    given = vars(job)
+    parameters = {
+        name: job._secret_variables[name] if one.secret else getattr(job, name) for name, one in job._params.items()
+    }
+    origin = origin_of(type(job), parameters, {name: given[name] for name in TUNABLE if name in given})
+    return origin if job._chain is None else {**origin, "chain": dict(job._chain)}

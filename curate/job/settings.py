@@ -15,6 +15,7 @@ from curate.ledger.side_outputs import check_side
 from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
+from curate.runtime.protocol import Resources
 
 C = TypeVar("C", bound=type)
 
@@ -175,6 +176,8 @@ SETTINGS: dict[str, Setting] = {
     "codec": Setting(
         "compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl, csv", (str, _NONE)
     ),
+    "attributes": Setting("write only the id, the columns that `process` adds, and the place of each row", (bool,)),
+    "keep_positions": Setting("give `process` the place of each row in its input, to be written too", (bool,)),
     "compute": Setting(
         "actor pool that runs `process`; None: the reading tasks run it, or a pool if it needs a GPU",
         (ActorPool, _NONE),
@@ -211,6 +214,8 @@ SIZES = ("shard_bytes", "memory", "memory_budget")
 OF_ROWS = {
     "columns": "a FileJob reads files, which have no columns",
     "sides": "a FileJob writes one output per file",
+    "attributes": "a FileJob reads files, and no rows that attributes could be of",
+    "keep_positions": "a FileJob reads files, and no rows that have places in them",
 }
 """Settings that mean nothing to a FileJob, and why."""
 
@@ -241,3 +246,44 @@ def check_setting(owner: str, name: str, value: Any) -> None:
         raise ConfigError(f"{owner}.{name} is {value!r}: {problem}")
     if name == "columns":
         parse_columns(owner, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a job says of what it builds, and of the tasks that run it."""
+
+    job: str
+    """Its name."""
+    owner: str
+    """The name of its class."""
+    sides: tuple[str, ...]
+    """Names of the extra outputs that it declares, in order."""
+    compute: ActorPool | None
+    num_cpus: float
+    num_gpus: float
+    memory: int | None
+    resources: Mapping[str, float]
+
+    @property
+    def held(self) -> Resources:
+        """What a task, or an actor, holds."""
+        return Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
+
+    @property
+    def wants_pool(self) -> bool:
+        """Whether `process` runs in actors: where it asks for a pool, a GPU, or custom resources."""
+        return bool(self.compute or self.num_gpus or self.resources)
+
+
+def settings_of(job: Any) -> Settings:
+    """Returns what a `Job` says of what it builds, as it is now."""
+    return Settings(
+        job=job.name,
+        owner=type(job).__name__,
+        sides=tuple(sorted(job.sides)),
+        compute=job.compute,
+        num_cpus=job.num_cpus,
+        num_gpus=job.num_gpus,
+        memory=job.memory,
+        resources=job.resources,
+    )

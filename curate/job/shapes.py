@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from curate.job.build import Made
-from curate.job.job import Job, settings_of
+from curate.job.job import Job
 from curate.job.operator import ProcessFile
 from curate.job.params import param
-from curate.job.settings import with_settings
+from curate.job.settings import settings_of, with_settings
+from curate.objects.places import POSITION
 from curate.sources.inputs import InputFile, InputFiles
 from curate.sources.protocol import RowSource
 
@@ -81,5 +82,8 @@ class TextJob(Job):
         return {**dict.fromkeys([self.id_column, self.text_column, *self.keep_columns]), self.text_column: text}
 
     def passed_through(self, batch: Any, *, text: bool = False) -> Any:
-        """Returns the batch's id, the text if `text`, and the kept columns: the first columns of an output."""
-        return batch.select(list(dict.fromkeys([self.id_column, *[self.text_column] * text, *self.keep_columns])))
+        """Returns the batch's id, the text if `text`, the kept columns, and the position if rows have one."""
+        place = [POSITION] * (POSITION in batch.column_names)
+        return batch.select(
+            list(dict.fromkeys([self.id_column, *[self.text_column] * text, *self.keep_columns, *place]))
+        )

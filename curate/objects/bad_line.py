@@ -7,6 +7,9 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +93,12 @@ class RowNumbers:
         """Returns the number (1-based) of the row `index` (0-based), once all before it that were not read are told."""
         others = self._others
         return index + 1 + bisect_right(range(len(others)), index, key=lambda before: others[before] - before - 1)
+
+    def between(self, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Returns the numbers of these rows, as `number` does of one.
+
+        >>> RowNumbers([2, 3]).between(0, 3).tolist()
+        [1, 4, 5]
+        """
+        others, rows = np.array(self._others, np.int64), np.arange(start, stop, dtype=np.int64)
+        return rows + 1 + np.searchsorted(others - np.arange(len(others)) - 1, rows, side="right")

@@ -61,6 +61,12 @@ def need_pandas(what: str) -> None:
         raise ConfigError(f"{what} needs pandas, which is not installed: pip install 'curate[pandas]'")
 
 
+def need_datasets(what: str) -> None:
+    """Raises ConfigError if the package `datasets` of Hugging Face is not installed."""
+    if importlib.util.find_spec("datasets") is None:
+        raise ConfigError(f"{what} needs datasets, which is not installed: pip install 'curate[huggingface]'")
+
+
 def is_data_frame(value: Any) -> bool:
     """Returns whether a value is a data frame of pandas, which nobody has to have imported."""
     pandas = sys.modules.get("pandas")

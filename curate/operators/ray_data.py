@@ -26,7 +26,6 @@ FUNCTIONS: Mapping[str, str] = {
     "from_pandas_refs": _TABLES,
     "from_daft": _ARROW,
     "from_dask": _EXPORT,
-    "from_huggingface": "write from_arrow(dataset.data.table), or read_parquet of its files",
     "from_mars": _EXPORT,
     "from_modin": _EXPORT,
     "from_spark": _EXPORT,
@@ -58,7 +57,7 @@ FUNCTIONS: Mapping[str, str] = {
 _LOAD = "write files with write_parquet(path) and load those; each is complete or absent, and named after its input"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"
 _PER_ROW = "write each file in a map_batches function and name it after its row, because a shard may run more than once"
-_HANDED = "pass to_arrow(), or the files of write_parquet(path)"
+_HANDED = "pass the dataset itself where Arrow is read (__arrow_c_stream__), or the files of write_parquet(path)"
 _NO_REFS = "use to_arrow() or iter_batches(); no block stays in Ray's object store"
 _NO_LINEAGE = "pickle the dataset; it is a plan and runs where you load it"
 _NO_NAME = "a write is identified by its output path; leave it out"
@@ -81,7 +80,8 @@ METHODS: Mapping[str, str] = {
     "get_internal_block_refs": _NO_REFS,
     "iter_internal_ref_bundles": _NO_REFS,
     # rows
-    "mix": "write union(other) and random_shuffle(seed=...), with random_sample(fraction) on the larger dataset",
+    "mix": "write union(other), mix_sources({'a': 0.7, 'b': 0.3}, budget, id_column='id') by a column of sources, and "
+    "random_shuffle(seed=...)",
     "randomize_block_order": "write random_shuffle(seed=...), or for training "
     "iter_batches(local_shuffle_buffer_size=...)",
     "summary": "write aggregate([('n', 'mean'), ('n', 'min'), (None, 'count')])",
@@ -105,7 +105,8 @@ METHODS: Mapping[str, str] = {
     "write_delta": _LOAD,
     "write_iceberg": _LOAD,
     "write_kafka": _LOAD,
-    "write_lance": _LOAD,
+    "write_lance": "write files with write_parquet(path) and load those: Lance publishes whole datasets, and its files "
+    "have random names, so that no shard of it could be found done",
     "write_mongo": _LOAD,
     "write_snowflake": _LOAD,
     "write_sql": _LOAD,

@@ -96,7 +96,7 @@ def applied(
                 yield found
                 continue
             position, reason = found
-            text = operator.hide(row_text(_row(rows, position)))
+            text = operator.hide(row_text(row_at(rows, position)))
             tally.single_out(RejectedRow(0, operator.hide(reason), text, GivenRows(places, step).chosen(position)))
             bad.append(position)
         if not bad:
@@ -249,7 +249,8 @@ def _too_late(error: BadRow, held_bytes: int) -> Exception:
     )
 
 
-def _row(rows: pa.Table, position: int) -> dict[str, Any]:
+def row_at(rows: pa.Table, position: int) -> dict[str, Any]:
+    """Returns a row as Python values; those that Python does not have as Arrow prints them."""
     row = rows.slice(position, 1)
     return {name: _value(column) for name, column in zip(row.column_names, row.columns, strict=True)}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.shuffle import Bucketed
@@ -211,9 +212,14 @@ def are_alike(one: FusedScan, other: FusedScan) -> bool:
         return True
     if one.source.found is None or other.source.found is None:
         return False
-    kinds = [source.how.identity() if isinstance(source, Files) else None for source in (one.source, other.source)]
+    kinds = [_read_as(source) if isinstance(source, Files) else None for source in (one.source, other.source)]
     asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
     return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
+
+
+def _read_as(source: Files) -> Any:
+    """Returns what decides how files are read, and cut where that is told apart."""
+    return [source.how.identity(), source.places, source.shard_bytes if source.places else None]
 
 
 def _have_names(scans: Sequence[FusedScan]) -> bool:

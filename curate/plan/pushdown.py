@@ -23,9 +23,10 @@ def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
     if not isinstance(source, Files) or source.format is not Format.PARQUET or not len(source.schema):
         return FusedScan(source, Projection(), operators)
     inside = source.inside.names
-    columns, left = _pruned(source.schema, operators, inside)
-    filters = tuple(_filters(source.schema, operators, set(source.schema.names)))
-    chosen = len(columns) < len(source.schema) or _selects(source.schema, operators)
+    columns, left = _pruned(source.found, operators, inside)
+    # Where rows say where they lie, all are counted.
+    filters = () if source.places else tuple(_filters(source.schema, operators, set(source.schema.names)))
+    chosen = len(columns) < len(source.found) or _selects(source.found, operators)
     return FusedScan(source, Projection(columns if chosen else None, filters), left)
 
 

@@ -162,8 +162,10 @@ def _stage(
 ) -> Stage:
     """Returns a stage, which is known by what is `asked` for and `written`."""
     read = _read(lowered, owner, end)
+    spec = owner.spec(asked, read.operators, read.num_cpus, {**read.identity, **written})
     return replace(
-        owner.spec(asked, read.operators, read.num_cpus, {**read.identity, **written}),
+        spec,
+        tasks=replace(spec.tasks, shard_bytes=read.shard_bytes or spec.tasks.shard_bytes),
         operator=Pipeline(read.operators),
         rows=read.rows,
         inputs=tuple(read.paths),
@@ -183,6 +185,8 @@ class _Read:
     num_cpus: float | None = None
     before: tuple[Upstream, ...] = ()
     exchange: ExchangeRead | None = None
+    shard_bytes: int | None = None
+    """Stored bytes of a shard, where rows say where they lie; None: as many as ever."""
 
 
 def _read(lowered: StagePlan, owner: Owner, end: End) -> _Read:
@@ -240,10 +244,18 @@ def _read_sources(read: _Read, scans: Sequence[FusedScan], end: End, *, named: b
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
         view = scans[0].view
         how = first.reading(view)
+        names = first.columns_in(view)
         read.rows = FileRows(
-            None if view.columns is None else dict.fromkeys(view.columns), how=how, filters=view.filters
+            None if names is None else dict.fromkeys(names),
+            how=how,
+            filters=view.filters,
+            places=first.places_in(view),
         )
         read.identity["read"] = how.identity()
+        if first.places:
+            # By them rows are known: how files are cut decides what is written.
+            read.identity |= {"places": list(first.places), "shard_bytes": first.shard_bytes}
+            read.shard_bytes = first.shard_bytes
         return
     else:
         read.rows = SourceRows(sources, [one.view for one in scans])

@@ -26,6 +26,7 @@ from curate.formats.read.json_array import stored_as_array
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.objects.bad_line import RowNumbers
+from curate.objects.places import placed_schema, with_places
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.filtered import read_filtered, row_groups
@@ -114,6 +115,9 @@ class Files(FileShards):
     num_cpus: float | None = None
     allow_incomplete_input: bool = False
     """Whether to read the output of a job that is not all there."""
+    places: tuple[str, ...] = ()
+    """Names of columns that say where a row lies, the last ones. Then no row group is left out, whose rows nobody would
+    count, and files are cut into the same pieces whatever reads them."""
 
     @property
     def name(self) -> str:
@@ -126,7 +130,12 @@ class Files(FileShards):
 
     @property
     def found(self) -> pa.Schema:
-        return self.schema
+        return placed_schema(self.schema, self.places)
+
+    def placed(self, name: str, shard_bytes: int | None = None) -> Files:
+        """Returns it with the places of rows as a column of this name, cut into pieces of `shard_bytes`."""
+        names = tuple(dict.fromkeys([*self.places, name]))
+        return replace(self, places=names, pinned=True, shard_bytes=shard_bytes or self.shard_bytes)
 
     @property
     def inside(self) -> pa.Schema:
@@ -138,18 +147,32 @@ class Files(FileShards):
         return detect(uri, self.how)
 
     def identity(self) -> Any:
-        return ["files", self.how.identity()]
+        return ["files", self.how.identity(), *self.places]
 
     def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         # Of row groups that are left out, nobody counts the rows.
-        tally.numbers = RowNumbers(unit=self.encoding(data.uri).unit) if not view.filters else None
-        return counted(self._read(data, view, batch_rows, tally), tally)
+        tally.numbers = numbers = RowNumbers(unit=self.encoding(data.uri).unit) if not view.filters else None
+        tables = self._read(data, view, batch_rows, tally)
+        if numbers is not None and (names := self.places_in(view)):
+            tables = with_places(tables, data, numbers, names)
+        return counted(tables, tally)
+
+    def places_in(self, view: Projection) -> tuple[str, ...]:
+        """Returns the names of the columns of places that a view has."""
+        return tuple(one for one in self.places if view.columns is None or one in view.columns)
+
+    def columns_in(self, view: Projection) -> tuple[str, ...] | None:
+        """Returns the columns of files that a view has; None: all."""
+        if view.columns is None:
+            return None
+        return tuple(one for one in view.columns if one not in self.places or one in self.schema.names)
 
     def _read(self, shard: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         store = open_store(shard.uri)
         object = Object(shard.uri, shard.object_bytes, shard.generation)
         encoding = detect(shard.uri, self.reading(view))
-        schema = self.schema if view.columns is None else pa.schema([self.schema.field(one) for one in view.columns])
+        names = self.columns_in(view)
+        schema = self.schema if names is None else pa.schema([self.schema.field(one) for one in names])
         if view.filters:
             return read_filtered(store, shard, encoding, view.filters, schema, batch_rows, tally)
         place = (shard.kind, shard.start, shard.stop)

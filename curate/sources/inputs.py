@@ -18,6 +18,7 @@ from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, read, sample_schema
 from curate.log import get_logger
 from curate.objects.bad_line import RowNumbers
+from curate.objects.places import placed_schema, with_places
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.filtered import Filters, read_filtered
 from curate.sources.listing import Inputs, list_inputs
@@ -85,6 +86,8 @@ class FileRows(InputFiles):
     are not read."""
     held: Mapping[str, pa.Schema] = field(default_factory=dict)
     """The schemas of what is to be read, by format, once they are known."""
+    places: tuple[str, ...] = ()
+    """Names of columns that say where a row lies, the last ones; then `filters` do not hold."""
 
     @property
     def schemas(self) -> Mapping[str, pa.Schema]:
@@ -92,10 +95,10 @@ class FileRows(InputFiles):
 
     @property
     def row_schemas(self) -> Sequence[pa.Schema]:
-        return list(map(all_nullable, self.held.values()))
+        return [placed_schema(all_nullable(one), self.places) for one in self.held.values()]
 
     def blank(self) -> pa.Table | None:
-        return empty(next(iter(self.held.values())))
+        return empty(placed_schema(next(iter(self.held.values())), self.places))
 
     def holding(self, schemas: Mapping[str, pa.Schema]) -> FileRows:
         return replace(self, held=schemas)
@@ -136,13 +139,14 @@ class FileRows(InputFiles):
         del given
         encoding, store = self.encoding(shard.uri), store_of(shard.uri)
         schema = self.held[encoding.format.value]
-        if self.filters and encoding.format is Format.PARQUET:
+        if self.filters and not self.places and encoding.format is Format.PARQUET:
             tables = read_filtered(store, shard, encoding, self.filters, schema, batch_rows, tally)
         else:
             object = Object(shard.uri, shard.object_bytes, shard.generation)
             place = (shard.kind, shard.start, shard.stop)
             tables = read(store, object, encoding, *place, schema, batch_rows, tally.bad_row, tally.blank_line)
-            tally.numbers = RowNumbers(unit=encoding.unit)
+            tally.numbers = numbers = RowNumbers(unit=encoding.unit)
+            tables = with_places(tables, shard, numbers, self.places) if self.places else tables
         yield shard.id, rank, counted(tables, tally)
 
 

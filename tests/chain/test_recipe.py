@@ -123,7 +123,10 @@ class Mine(Recipe):
         (["--set", "quality.=3"], "'quality.=3' names no option"),
         (["--from", "rovs"], "'rovs' is not one of 'warc', 'rows'"),
         (["--set", "urls.max_soft_words=2"], "step 'urls' is left out: no list of domains or URLs is given"),
-        (["--text-column", "body"], "--text-column body is for --from rows; the rows of pages have 'text'"),
+        (
+            ["--text-column", "body"],
+            "--text-column body is for a recipe that begins with rows; the rows of pages have 'text'",
+        ),
         (["--from", "rows", "--block-urls", "in/0.parquet"], "lists of domains and URLs need --url-column"),
         (["--block-urls", "nowhere.txt"], "does not exist"),
         (["--url-colum", "u"], "No such option"),

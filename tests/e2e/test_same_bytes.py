@@ -28,6 +28,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         *("--sets", "tests/e2e/jobs/evaluation.jsonl", "--set-columns", "question,answer"),
         *("--n", "6", "--max-documents", "2"),
     ),
+    "mix": ("jobs/mix.py", "--mixture", "tests/e2e/jobs/mixture.toml", "--source-column", "file"),
 }
 HOW = ("four parts", "local", "ray", "inline")
 PLACES = ("local", "gcs", "s3")
@@ -42,6 +43,8 @@ def cases() -> Iterator[Any]:
                 square = (row + column) % len(PLACES) == number and how != "inline"
                 # Ray does nothing else for these than for a deduplication.
                 square = square and not (how == "ray" and job in ("paragraphs", "decontaminate"))
+                # One pair: it has nothing of its own but a step, and an exchange that is made in one go.
+                square = square and not (how != "local" and job == "mix")
                 marks = [] if square else [pytest.mark.nightly]
                 yield pytest.param(how, job, place, marks=[*marks, *([pytest.mark.ray_lane] if how == "ray" else [])])
 

@@ -14,8 +14,9 @@ import orjson
 import pytest
 
 from curate.job.asset import Asset
-from curate.job.job import Job, job_origin
+from curate.job.job import Job
 from curate.job.locate import locate, recorded_run
+from curate.job.origin import job_origin
 from curate.job.params import param
 from curate.ledger import layout
 from curate.runtime import shipping

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError
 from curate.job.asset import Asset
-from curate.job.job import Job, job_origin
+from curate.job.job import Job
 from curate.job.locate import locate
+from curate.job.origin import job_origin
 from curate.job.params import param
 from tests.job.inline import refusing
 
@@ -126,7 +127,7 @@ class TestGiven:
     )
     def test_an_unknown_one_is_refused_with_what_there_is(self, given: str, meant: str) -> None:
         with pytest.raises(
-            ConfigError, match=rf"no parameter '{given}'; did you mean '{meant}'\?; it has: batch_size, "
+            ConfigError, match=rf"no parameter '{given}'; did you mean '{meant}'\?; it has: attributes, "
         ):
             Everything(**{given: 1})
 

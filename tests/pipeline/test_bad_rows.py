@@ -348,7 +348,7 @@ class TestRowText:
                 "nested": [{"x": [1, None]}],
             }
         )
-        row = orjson.loads(row_text(bad_rows._row(batch, 0)))
+        row = orjson.loads(row_text(bad_rows.row_at(batch, 0)))
         assert (row["id"], row["raw"], row["nested"]) == ("a", "/w==", {"x": [1, None]})
         assert row["at"] == "1970-01-01 00:00:00.000000001"
         assert str(10**15) in row["far"]

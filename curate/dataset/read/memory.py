@@ -47,7 +47,7 @@ def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
     >>> curate.from_arrow(pa.table({"n": [1]})).take_all()
     [{'n': 1}]
     """
-    return _of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
+    return of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
 
 
 @answers
@@ -72,7 +72,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
         made = tuple(table_of("from_pandas", frame) for frame in frames)
     except SchemaMismatch as error:
         raise ConfigError(str(error)) from error
-    return _of_tables("from_pandas", made)
+    return of_tables("from_pandas", made)
 
 
 @answers
@@ -94,7 +94,7 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
         made = tuple(from_columns("from_numpy", {"data": array}) for array in arrays)
     except (SchemaMismatch, pa.ArrowException) as error:
         raise ConfigError(f"from_numpy: {error}") from error
-    return _of_tables("from_numpy", made)
+    return of_tables("from_numpy", made)
 
 
 @answers
@@ -108,7 +108,7 @@ def range(n: int) -> Dataset:
     return Dataset(Scan(Range(n)))
 
 
-def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
+def of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
     for table in given:
         if not isinstance(table, pa.Table):
             raise ConfigError(f"{method} takes pyarrow.Tables, found {type(table).__name__}")
