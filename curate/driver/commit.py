@@ -21,6 +21,7 @@ from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.log import get_logger
+from curate.stage.shard_index import remove_index
 from curate.storage.protocol import Object, Outcome
 from curate.storage.uris import is_local
 
@@ -72,6 +73,8 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
+    if todo.dropped is not None or not prepared.matched.done.all():
+        remove_index(ledger, prepared.listing, prepared.record.suffix)
     _drop(prepared)
     if todo.part is not None:
         grown = bool(prepared.listing.plan_parts)

@@ -22,6 +22,7 @@ from curate.log import get_logger
 from curate.objects.record import read_record
 from curate.prefetch import Threads
 from curate.stage.outputs import books_of
+from curate.stage.shard_index import INDEXED, publish_index
 from curate.storage.protocol import Object, Outcome
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
@@ -127,6 +128,19 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     if swept:
         get_logger(job=job.name, run=prepared.run_id).info("removed quarantine that no output names", files=swept)
     return swept
+
+
+def publish_shard_index(prepared: Prepared) -> None:
+    """Publishes the file that names all outputs, where the format wants one, of a job of which all are there."""
+    ledger, suffix = prepared.ledger, prepared.record.suffix
+    if suffix != INDEXED:
+        return
+    if prepared.history.summarised:
+        return
+    listing = ledger.list()
+    now = match_outputs(prepared.plan, listing, suffix)
+    if now.done.all():
+        publish_index(ledger, listing, now.position, suffix, prepared.record.fingerprint)
 
 
 def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from curate.pipeline.classify import ForeignOutputError
 from curate.prefetch import Threads
 from curate.stage.job_record import JobRecord
 from curate.stage.outputs import books_of
+from curate.stage.shard_index import lacks_index
 from curate.storage.protocol import Object
 from curate.tasks.books import Books, UpstreamBooks
 
@@ -92,7 +93,7 @@ def look_back(there: JobOutputs, matched: OutputMatch) -> History:
 def _summarised(there: JobOutputs, matched: OutputMatch) -> History | None:
     """Returns what the summary says, if it still tells of exactly what is there: the same plan, all of it done."""
     shards = len(there.plan)
-    if there.listing.summary is None or matched.count != shards:
+    if there.listing.summary is None or matched.count != shards or lacks_index(there.listing, there.job.suffix):
         return None
     try:
         summary = there.ledger.read_json(layout.SUMMARY)

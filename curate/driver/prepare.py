@@ -35,6 +35,7 @@ from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
+from curate.stage.shard_index import own_index
 from curate.stage.stage import Stage
 from curate.storage.regions import crossings, machine_region, region_of
 from curate.storage.uris import is_local
@@ -146,6 +147,7 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
     matched.done[list(prepared.history.foreign)] = False
     todo.foreign = list(prepared.history.foreign.values())
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
+    own_index(ledger, listing, prepared.record.suffix)
     finished = matched.count == len(plan)
     todo.accepted = accepted_code(prepared.record, options, ledger, listing, prepared.job, finished=finished)
     if len(prepared.todo):

@@ -29,6 +29,7 @@ from curate.ledger.side_outputs import SIDES, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
 from curate.stage.job_record import JobRecord
+from curate.stage.shard_index import own_index
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
 
@@ -128,6 +129,9 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     matched = there.matched()
     mine = ours(there, matched)
     rows = [*matched.position[mine].tolist(), *our_sides(there, mine)]
+    if own_index(ledger, listing, job.suffix) is not None:
+        # First: it names what goes.
+        rows.insert(0, pc.index(listing.names, layout.INDEX).as_py())
     keep = np.ones(len(listing.names), dtype=bool)
     keep[rows] = False
     mask = pa.array(keep)

@@ -13,7 +13,14 @@ from dataclasses import replace
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.commit import LostRaceError, commit, renew
-from curate.driver.finish import final_check, late_outputs, publish_summary, standing, sweep_quarantine
+from curate.driver.finish import (
+    final_check,
+    late_outputs,
+    publish_shard_index,
+    publish_summary,
+    standing,
+    sweep_quarantine,
+)
 from curate.driver.helping import Helping, held_back
 from curate.driver.options import RunOptions
 from curate.driver.prepare import prepare
@@ -26,7 +33,7 @@ from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ObjectNotFound, StorageError
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
-from curate.ledger.side_outputs import side_name
+from curate.ledger.side_outputs import companion, companion_name, side_name
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
 from curate.observe import registry
@@ -328,7 +335,9 @@ class _Run:
         """Returns the generations of the outputs that those of some shards take the places of, by URI."""
         prepared = self.prepared
         names = [shard.id + prepared.record.suffix for _, shard in shards]
-        names += [side_name(side, name) for side in sides for name in names]
+        suffix = prepared.record.suffix
+        beside = [companion_name(name, suffix, other) for other in companion(suffix) for name in names]
+        names += [side_name(side, name) for side in sides for name in names] + beside
         uris = map(prepared.ledger.uri, names)
         return {uri: prepared.over[uri] for uri in uris if uri in prepared.over}
 
@@ -380,5 +389,6 @@ class _Run:
                     rows_in=one.rows_in,
                     rows_out=one.rows_out,
                 )
+        publish_shard_index(self.prepared)
         publish_summary(self.prepared, value)
         return True

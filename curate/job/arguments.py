@@ -14,7 +14,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import Param
 from curate.job.settings import SETTINGS, SIZES
-from curate.objects.record import OFFERED
+from curate.objects.record import OF_TOKENS, OFFERED
 from curate.units import format_bytes, parse_bytes
 
 _SIZES_SHOWN = "; 64MiB, 2g"
@@ -135,7 +135,7 @@ def setting_option(name: str, default: Any) -> click.Option:
         return click.Option([f"--{option}/--no-{option}", name], default=None, help=SETTINGS[name].about)
     kind: Any = SizeParam() if name in SIZES else float if float in kinds else kinds[0]
     if name == "format":
-        kind = click.Choice([format.value for format in OFFERED])
+        kind = click.Choice([format.value for format in (*OFFERED, *OF_TOKENS)])
     shown = format_bytes(default).replace(" ", "") if name in SIZES and default else default
     shown = _UNSET_SHOWN.get(name) if shown is None else shown
     return click.Option(

@@ -388,6 +388,8 @@ def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) 
             what = f"{node.step.name}, which needs an exchange,"
         elif node.operator.compute is not None:
             what = f"{node.operator.name}, which runs in actors,"
+        elif hasattr(node.operator, "of_shard"):
+            what = f"{node.operator.name}, which takes whole shards,"
         if what:
             raise ConfigError(
                 f"{owner}: {what} is used by the output {name!r} only; apply it before the outputs part, and "

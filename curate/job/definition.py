@@ -11,7 +11,7 @@ from typing import Any
 
 from curate.code.digest import code_digest
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.formats.write.writer import default_codec, suffix
 from curate.job.params import Param, collect
 from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting
 from curate.objects.record import OutputFormat
@@ -136,7 +136,7 @@ def _check_codec(cls: type) -> None:
     format, codec = inspect.getattr_static(cls, "format"), inspect.getattr_static(cls, "codec")
     if not _computed(format) and not _computed(codec):
         try:
-            suffix(OutputFormat(format), codec or DEFAULT_CODEC)
+            suffix(OutputFormat(format), codec or default_codec(OutputFormat(format)))
         except ConfigError as error:
             raise ConfigError(f"{cls.__name__}.codec: {error}") from error
 

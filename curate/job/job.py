@@ -12,7 +12,7 @@ from curate import log
 from curate.dataset.dataset import Dataset
 from curate.driver.options import DEFAULTS, RunArguments, parse_run_options
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.formats.write.writer import default_codec, suffix
 from curate.job.asset import Asset
 from curate.job.build import Made, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
@@ -353,7 +353,7 @@ class Job:
         parameters = self._resolved()
         self.check()
         digest = job_digest(cls, is_identity=self.version is None)
-        output_format, codec = OutputFormat(self.format), self.codec or DEFAULT_CODEC
+        output_format, codec = OutputFormat(self.format), self.codec or default_codec(OutputFormat(self.format))
         suffix(output_format, codec)
         columns, required = parse_columns(cls.__name__, settings["columns"])
         schema = settings["output_schema"]

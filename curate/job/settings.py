@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
 from curate.ledger.side_outputs import check_side
-from curate.objects.record import OFFERED
+from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
 from curate.runtime.protocol import Resources
@@ -105,7 +105,7 @@ def _custom(value: Mapping[str, float]) -> str:
 
 
 def _format(value: str) -> str:
-    known = [format.value for format in OFFERED]
+    known = [format.value for format in (*OFFERED, *OF_TOKENS)]
     return "" if value in known else f"expected {' or '.join(known)}{did_you_mean(value, known)}"
 
 

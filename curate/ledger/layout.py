@@ -34,6 +34,10 @@ from curate.storage.local import TEMPORARY
 LEDGER = "_curate"
 JOB = f"{LEDGER}/job.json"
 SUMMARY = f"{LEDGER}/summary.json"
+INDEX = "index.json"
+"""What outputs that name each other in one file have beside them, once all of them are there."""
+COMPANIONS = {".idx": ".bin"}
+"""Suffixes of outputs of two files, with that of the other one. It lies beside its output, and is published first."""
 PLAN = f"{LEDGER}/plan/"
 RUNS = f"{LEDGER}/runs/"
 SCHEMAS = f"{LEDGER}/schema/"

@@ -136,5 +136,10 @@ def match_outputs(plan: ShardPlan, listing: OutputListing, suffix: str) -> Outpu
     position = pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()
     used = np.zeros(len(listing.names), dtype=bool)
     used[position[position >= 0]] = True
+    for other in {layout.COMPANIONS.get(suffix)} - {None}:
+        beside = pc.binary_join_element_wise(plan.ids, other, "")
+        used |= pc.is_in(listing.names, value_set=beside).to_numpy(zero_copy_only=False)
+    if suffix == ".mds":
+        used |= pc.equal(listing.names, layout.INDEX).to_numpy(zero_copy_only=False)
     foreign = [name for name in listing.names.filter(pa.array(~used)).to_pylist() if not layout.is_hidden(name)]
     return OutputMatch(position >= 0, position, foreign)

@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError
+from curate.ledger import layout
 from curate.ledger.listing import OutputListing
 from curate.ledger.manifest import ShardPlan
 
@@ -84,6 +85,26 @@ def side_name(side: str, output: str) -> str:
     return f"{SIDES}{side}/{output}"
 
 
+def companion(suffix: str) -> tuple[str, ...]:
+    """Returns the suffix of the other file of outputs with this suffix, if they have one. It is published before them,
+    as extra outputs are.
+
+    >>> companion(".idx"), companion(".parquet")
+    (('.bin',), ())
+    """
+    found = layout.COMPANIONS.get(suffix)
+    return () if found is None else (found,)
+
+
+def companion_name(output: str, suffix: str, other: str) -> str:
+    """Returns what the other file of an output is called.
+
+    >>> companion_name("2023/a.idx", ".idx", ".bin")
+    '2023/a.bin'
+    """
+    return output.removesuffix(suffix) + other
+
+
 def sides_of_job(job: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the names of the extra outputs of a job, from its `job.json`."""
     # Not all of them are part of its identity: those of a deduplication follow from its operators.
@@ -101,11 +122,15 @@ def sides_of_shards(listing: OutputListing, plan: ShardPlan, suffix: str, ranks:
 
 
 def sides_of_ids(listing: OutputListing, ids: Any, suffix: str) -> Any:
-    """Returns the rows of a listing that are extra outputs of shards of these ids."""
+    """Returns the rows of a listing that are extra outputs of shards of these ids, or other files of their outputs."""
     rows = side_rows(listing)
     mains = pc.replace_substring_regex(listing.names.take(pa.array(rows)), f"^{SIDES}{_NAME}/", "")
     wanted = pc.binary_join_element_wise(ids, suffix, "")
-    return rows[pc.is_in(mains, value_set=wanted).to_numpy(zero_copy_only=False)]
+    found = [rows[pc.is_in(mains, value_set=wanted).to_numpy(zero_copy_only=False)]]
+    for other in companion(suffix):
+        beside = pc.binary_join_element_wise(ids, other, "")
+        found.append(np.flatnonzero(pc.is_in(listing.names, value_set=beside).to_numpy(zero_copy_only=False)))
+    return np.concatenate(found)
 
 
 def match_side(side: str, plan: ShardPlan, listing: OutputListing, suffix: str) -> Any:

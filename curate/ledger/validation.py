@@ -137,6 +137,7 @@ _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _suffix = re.compile(r"(\.[A-Za-z0-9]+)+")
 
 
+_FORMATS = ["parquet", "jsonl", "csv", "webdataset", "tfrecords", "numpy", "memmap", "megatron", "mds", "sink", "run"]
 JOB: Mapping[str, Check] = {
     "job": text,
     "fingerprint": text,
@@ -146,7 +147,7 @@ JOB: Mapping[str, Check] = {
     "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
-    "format": lambda value: value in ("parquet", "jsonl", "csv", "webdataset", "tfrecords", "numpy", "sink", "run"),
+    "format": lambda value: value in _FORMATS,
     "codec": text,
     "seed": count,
     "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,

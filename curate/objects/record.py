@@ -3,7 +3,7 @@
     Parquet    key-value metadata "curate"
     .gz        trailing empty gzip members; the record is in their extra field (RFC 1952), subfield "CU"
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
-    .tar .npy  the same frame: readers of these formats ignore what lies behind their end
+    .tar .npy  the same frame: readers of these formats ignore what lies behind their end; .bin, .idx and .mds, too
     .run       in front of the last bytes, which say where the parts of the file's end are
 
 These trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
@@ -43,6 +43,12 @@ class OutputFormat(StrEnum):
     TFRECORDS = "tfrecords"
     NUMPY = "numpy"
     """Arrays of one column."""
+    MEMMAP = "memmap"
+    """All tokens of a shard as one array of numpy."""
+    MEGATRON = "megatron"
+    """A `.bin` of tokens with its `.idx`, of documents or sequences."""
+    MDS = "mds"
+    """Shards of mosaicml-streaming."""
     SINK = "sink"
     """What a class of the user's makes of rows: offered by a method of its own."""
     RUN = "run"
@@ -51,7 +57,9 @@ class OutputFormat(StrEnum):
 
 OFFERED = (OutputFormat.PARQUET, OutputFormat.JSONL, OutputFormat.CSV)
 """Formats that outputs can be asked for in."""
-IGNORE_REST = (OutputFormat.WEBDATASET, OutputFormat.NUMPY, OutputFormat.SINK)
+OF_TOKENS = (OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.MDS)
+"""Formats that outputs of tokens can be asked for in, beside these."""
+IGNORE_REST = (OutputFormat.WEBDATASET, OutputFormat.NUMPY, *OF_TOKENS, OutputFormat.SINK)
 """Formats whose readers ignore what lies behind the end: outputs that are not compressed have their record there."""
 PARQUET_KEY = "curate"
 RECORD_CRC32 = "record_crc32"

@@ -22,7 +22,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
-from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
+from curate.ledger.side_outputs import companion, match_side, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
@@ -79,6 +79,14 @@ class FoundJob:
     def side_name(self, name: str, rank: int) -> str:
         """Returns what the extra output of a shard is called, relative to the output prefix."""
         return side_name(name, self.plan.shard_id(rank) + self.job["suffix"])
+
+    def companions(self, rank: int) -> Iterator[tuple[str, str, Object | None]]:
+        """Yields what the other files of an output are to say they are, their names, and those that are there."""
+        suffix = self.job["suffix"]
+        for other in companion(suffix):
+            name = self.plan.shard_id(rank) + other
+            row = pc.index(self.listing.names, name).as_py()
+            yield other[1:], name, self._object(row) if row >= 0 else None
 
     def foreign_sides(self) -> Iterator[str]:
         """Yields what lies where extra outputs do and is none of a shard of the plan."""

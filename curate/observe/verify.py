@@ -30,6 +30,8 @@ from curate.tasks.books import Books, UpstreamBooks
 
 PAGES = 32
 """Pages of a run file that are read at a time, of 256 KiB each."""
+UNCOUNTED = (OutputFormat.SINK, OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.MDS)
+"""Formats of which the bytes are checked alone."""
 READERS = 8
 """Outputs that are read at once, each with some 20 MiB in memory."""
 MOST_FINDINGS = 100
@@ -248,14 +250,17 @@ class _Checker:
         if reason := self._quarantine(file, books.quarantined):
             findings.append(off("quarantine", reason))
         for side in self._sides:
-            findings += self._side(side, rank, name, carried.record)
+            beside = self._found.side_name(side, rank), self._found.side(side, rank)
+            findings += self._side(side, beside, name, carried.record)
+        for side, called, other in self._found.companions(rank):
+            findings += self._side(side, (called, other), name, carried.record)
         return _OutputFindings(findings, books, file)
 
     def _rows(
         self, off: Callable[..., Finding], object: Object, carried: Carried, schema: pa.Schema | None, expected: Any
     ) -> list[Finding]:
         try:
-            if self._format is OutputFormat.SINK:
+            if self._format in UNCOUNTED:
                 # How many rows they are, only readers of the format tell.
                 check_bytes(self._store, object, carried)
                 return []
@@ -271,9 +276,12 @@ class _Checker:
             return []
         return [off("rows", f"it has {rows:,} rows, its record says {_number(expected)}")]
 
-    def _side(self, side: str, rank: int, main: str, record: Mapping[str, Any]) -> list[Finding]:
-        """Returns what is off with an extra output of a shard whose main output carries this record."""
-        name, object = self._found.side_name(side, rank), self._found.side(side, rank)
+    def _side(
+        self, side: str, beside: tuple[str, Object | None], main: str, record: Mapping[str, Any]
+    ) -> list[Finding]:
+        """Returns what is off with an extra output of a shard whose main output carries this record, or its other
+        file."""
+        name, object = beside
         if object is None:
             reason = f"{main} is there, which is published after it; remove that, and run the job again"
             return [Finding("missing", name, reason)]
@@ -288,7 +296,7 @@ class _Checker:
         differing = sorted(key for key in {*carried.record, *expected} if carried.record.get(key) != expected.get(key))
         if differing:
             return [off("record", f"its record is not that of {main}: they differ in {', '.join(differing)}")]
-        return self._rows(off, object, carried, self._sides[side], record["counters"].get(counter(side)))
+        return self._rows(off, object, carried, self._sides.get(side), record["counters"].get(counter(side)))
 
     def _quarantine(self, name: str | None, rows: int) -> str:
         """Returns what is off with the rows that an output says were set aside; empty if nothing is."""

@@ -28,7 +28,7 @@ from curate.pipeline.meters import Meter, peak_memory, record_input, record_outp
 from curate.pipeline.remote_error import CapturedError, RemoteError
 from curate.pipeline.retry_later import Busy, RetryBatch, wait_in_place
 from curate.pipeline.shard_books import DetachedBooks, RowsBooked, ShardBooks
-from curate.pipeline.step import BatchPosition, SideTable, Step
+from curate.pipeline.step import BatchPosition, ShardRows, SideTable, Step
 from curate.requests.reached import REACHED, ReachedPlaces
 from curate.runtime.process_guard import ProcessGuard, SavedProcess, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec
@@ -125,6 +125,8 @@ class Pipeline:
         for step, meter, seen in zip(self._opened, meters, begun or self.begin(), strict=True):
             if self._is_pooled(step):
                 tables = _in_pool(step, tables, tally, how, meter, next(pools), seen)
+            elif (of_shard := getattr(step, "of_shard", None)) is not None:
+                tables = _over_shard(step, of_shard(tally), tables, meter, seen)
             else:
                 tables = _in_task(step, tables, tally, how, meter, seen)
             if not getattr(step, "keeps_rows", False):
@@ -203,6 +205,37 @@ def _in_task(
                 continue
             yield _given(step, table, seen, meter)
         seen.rows += batch.num_rows
+
+
+def _over_shard(
+    step: Step, rows: ShardRows, tables: Iterator[pa.Table], meter: Meter, seen: StepState
+) -> Iterator[pa.Table]:
+    """Yields what a step makes of tables that has to know when there are no more, in this process."""
+
+    def given() -> Iterator[Iterator[pa.Table]]:
+        for batch in _batches(step, tables):
+            if isinstance(batch, SideTable | Busy) or not batch.num_rows:
+                yield iter([batch])
+                continue
+            record_input(meter, batch)
+            yield _metered(rows.take(batch), meter)
+            seen.rows += batch.num_rows
+        yield _metered(rows.end(), meter)
+
+    for made in given():
+        for table in made:
+            yield table if isinstance(table, SideTable | Busy) else _given(step, table, seen, meter)
+
+
+def _metered(tables: Iterator[pa.Table], meter: Meter) -> Iterator[pa.Table]:
+    while True:
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        table = next(tables, None)
+        meter.wall_s += time.perf_counter() - wall_s
+        meter.cpu_s += time.thread_time() - cpu_s
+        if table is None:
+            return
+        yield table
 
 
 def _in_pool(

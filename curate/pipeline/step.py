@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -147,6 +147,19 @@ class Step(Protocol):
 
     def hide(self, text: str) -> str:
         """Returns text without what must not be written down."""
+        ...
+
+
+class ShardRows(Protocol):
+    """What a step makes of the rows of one shard, where it has to know when they end: `step.of_shard(tally)` returns
+    one, in place of calls of `apply`. Such a step runs in the task, before outputs part."""
+
+    def take(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Yields what is made of the next rows, once no earlier step can take them back."""
+        ...
+
+    def end(self) -> Iterator[pa.Table]:
+        """Yields what is left."""
         ...
 
 

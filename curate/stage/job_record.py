@@ -11,8 +11,9 @@ import orjson
 
 from curate.formats.write.writer import OutputWriter, make_writer, suffix
 from curate.objects.compress import Sink
-from curate.objects.record import OutputFormat
+from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.stage.datasink import SinkOutput
+from curate.tokens.outputs import make_token_writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,13 @@ class JobRecord:
         """Returns the suffix of output names."""
         return self.sink_suffix + suffix(self.format, self.codec)
 
-    def make_writer(self, file: Sink, schema: Any) -> OutputWriter:
-        """Returns a writer of an output into `file`. Raises ConfigError for types that the format has no place for."""
+    def make_writer(self, file: Sink, schema: Any, *beside: Sink) -> OutputWriter:
+        """Returns a writer of an output into `file`, and into another one beside it where it has two.
+
+        Raises ConfigError for types that the format has no place for.
+        """
         if self.sink is not None:
             return SinkOutput(file, schema, self.sink, self.codec)
+        if self.format in OF_TOKENS:
+            return make_token_writer(file, schema, self.format, self.codec, *beside)
         return make_writer(file, schema, self.format, self.codec)

@@ -15,9 +15,10 @@ Outputs of an input that changed are replaced only where that was asked for, whe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,8 +26,8 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
 from curate.exchange.run_file import RunWriter
-from curate.formats.write.writer import OutputWriter
-from curate.ledger.side_outputs import MAIN, RECORD_SIDE, counter
+from curate.formats.write.writer import OutputWriter, TwoFiles
+from curate.ledger.side_outputs import MAIN, RECORD_SIDE, companion, companion_name, counter
 from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.step import SideTable
@@ -96,6 +97,14 @@ class HashingSink:
 
 
 @dataclass(slots=True)
+class _Companion:
+    """The other file of an output, on its way."""
+
+    uri: str
+    sink: Writer
+
+
+@dataclass(slots=True)
 class _OpenOutput:
     """One object on its way."""
 
@@ -104,6 +113,7 @@ class _OpenOutput:
     sink: Writer
     summed: HashingSink
     writer: OutputWriter
+    beside: Sequence[_Companion] = ()
 
     def publish(self, record: Mapping[str, Any], over: str) -> Published:
         self.writer.close(record)
@@ -118,12 +128,13 @@ class Outputs:
         store: Store,
         uris: Mapping[str, str],
         schemas: Mapping[str, Any],
-        make_writer: Callable[[HashingSink, Any], OutputWriter],
+        make_writer: Callable[..., OutputWriter],
         *,
+        suffix: str = "",
         durable: bool = True,
     ) -> None:
         """`uris` and `schemas` are by name of the output: MAIN, and the extra ones; `make_writer` is given a sink and a
-        schema; `durable` is as for stores."""
+        schema, and the sink of the other file where outputs with this suffix have two; `durable` is as for stores."""
         self.bytes_out = 0
         """Stored bytes of what was published."""
         self._store = store
@@ -132,7 +143,10 @@ class Outputs:
         for name, uri in uris.items():
             sink = self._open.enter_context(store.writer(uri, durable=durable))
             summed = HashingSink(sink)
-            self._all[name] = _OpenOutput(uri, schemas[name], sink, summed, make_writer(summed, schemas[name]))
+            others = [companion_name(uri, suffix, other) for other in companion(suffix)]
+            beside = [_Companion(one, self._open.enter_context(store.writer(one, durable=durable))) for one in others]
+            writer = make_writer(summed, schemas[name], *(one.sink for one in beside))
+            self._all[name] = _OpenOutput(uri, schemas[name], sink, summed, writer, beside)
 
     def __enter__(self) -> Self:
         return self
@@ -194,17 +208,25 @@ class Outputs:
         is not published.
         """
         taken = []
-        for name, one in self._all.items():
-            if name == MAIN:
-                continue
-            if one.uri in replaced:
+
+        def before(uri: str, publish: Callable[[str], Published]) -> None:
+            if uri in replaced:
                 # If it is another one by now, publishing finds that out.
                 with contextlib.suppress(GenerationMismatch):
-                    self._store.delete(one.uri, replaced[one.uri])
-            published = one.publish({**record, RECORD_SIDE: name}, over.get(one.uri, ""))
+                    self._store.delete(uri, replaced[uri])
+            published = publish(over.get(uri, ""))
             self.bytes_out += published.object.size
             if published.outcome is Outcome.DIFFERENT:
                 taken.append(published.object)
+
+        for name, one in self._all.items():
+            own = record if name == MAIN else {**record, RECORD_SIDE: name}
+            for beside in one.beside:
+                assert isinstance(one.writer, TwoFiles)
+                one.writer.close_other({**own, RECORD_SIDE: beside.uri.rpartition(".")[2]})
+                before(beside.uri, beside.sink.publish)
+            if name != MAIN:
+                before(one.uri, partial(one.publish, own))
         if taken:
             return NameConflict(tuple(taken))
         main = self._all[MAIN]

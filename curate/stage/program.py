@@ -211,7 +211,8 @@ class StageProgram:
         uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
         schemas = {MAIN: piece.schema, **piece.sides}
         # What an exchange reads is checked then, and made again where it is not what it was.
-        with Outputs(there.store, uris, schemas, self._writer, durable=self.stage.runs is None) as outputs:
+        suffix, durable = self.stage.record.suffix, self.stage.runs is None
+        with Outputs(there.store, uris, schemas, self._writer, suffix=suffix, durable=durable) as outputs:
             said_s = self.clock.monotonic()
             for table in tables:
                 if isinstance(table, ShardWaits):
@@ -250,13 +251,13 @@ class StageProgram:
             checksum=outputs.checksum,
         )
 
-    def _writer(self, sink: Any, schema: Any) -> OutputWriter:
+    def _writer(self, sink: Any, schema: Any, *beside: Any) -> OutputWriter:
         if self.stage.runs is not None:
             runs, sizes = self.stage.runs, {}
             if runs.chunk_bytes > CHUNK_BYTES:
                 sizes = {"chunk_bytes": runs.chunk_bytes, "page_bytes": max(PAGE_BYTES, runs.chunk_bytes // PAGES)}
             return RunWriter(sink, schema, runs.order, runs.fold, keys_begin_pages=runs.keys_begin_pages, **sizes)
-        return self.stage.record.make_writer(sink, schema)
+        return self.stage.record.make_writer(sink, schema, *beside)
 
     def _tables(
         self,

@@ -100,7 +100,7 @@ class TestListing:
         printed = curate("jobs")
         lines = printed.out.splitlines()
         assert (printed.code, [line.split()[0] for line in lines]) == (0, packaged_names())
-        assert len(lines) == len(list((ROOT / "jobs").glob("*.py"))) == 20
+        assert len(lines) == len(list((ROOT / "jobs").glob("*.py"))) == 21
         assert [line for line in lines if len(line) > TERMINAL - 4] == []
 
     def test_what_is_listed_is_what_is_run(self) -> None:

@@ -19,9 +19,11 @@ from jobs.paragraphs import Paragraphs
 from jobs.pii import Pii
 from jobs.quality import Quality
 from jobs.shuffle import Shuffle
+from jobs.tokens import Tokenize
 from jobs.toxicity import Toxicity
 from jobs.urls import Urls
 from tests.job.inline import quarantined
+from tests.support.tiny_tokenizers import byte_level
 
 GOOD = b"https://example.com/the-quick-brown-fox jumps over the lazy dog"
 BAD = [b"\xff\xfe", GOOD + b"\xc3", b"\xed\xa0\x80 half a surrogate", b"\xc0\x80", b"\xf5\x80\x80\x80"]
@@ -50,9 +52,11 @@ def ran(job: Job, source: Path, output: Path) -> tuple[Any, set[str]]:
     return summary.books, {one for file in output.glob("*.parquet") for one in pq.read_table(file)["id"].to_pylist()}
 
 
-@pytest.mark.parametrize("job", [LangId, Pii, Quality, Toxicity, Urls], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("job", [LangId, Pii, Quality, Tokenize, Toxicity, Urls], ids=lambda one: one.__name__)
 def test_rows_whose_text_is_judged_are_set_aside(job: type[Job], source: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"annotate": True} if job is Quality else {}
+    if job is Tokenize:
+        options = {"tokenizer": str(byte_level(tmp_path / "tokenizer.json"))}
     if job is Urls:
         options = {"url_column": "text", "block_domains": str(source / "domains.txt")}
     books, left = ran(job(**options), source, tmp_path / "out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -26,6 +26,9 @@ _SUFFIXES = {
     # Uncompressed ones have no place for a record: each byte to the end is read. Their readers know gzip alone.
     OutputFormat.TFRECORDS: {"gzip": ".tfrecords.gz"},
     OutputFormat.NUMPY: {"none": ".npy"},
+    OutputFormat.MEMMAP: {"none": ".npy"},
+    OutputFormat.MEGATRON: {"none": ".idx"},
+    OutputFormat.MDS: {"none": ".mds"},
     OutputFormat.SINK: {"zstd": ".zst", "gzip": ".gz", "none": ""},
     OutputFormat.RUN: {"none": ".run"},
 }
@@ -45,6 +48,15 @@ class OutputWriter(Protocol):
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending and the record; the sink stays open."""
+        ...
+
+
+@runtime_checkable
+class TwoFiles(Protocol):
+    """What a writer of an output of two files has, too."""
+
+    def close_other(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending of the other file, and the record, before `close` does so for the output."""
         ...
 
 
@@ -93,5 +105,5 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
             return TFRecordOutput(sink, schema, codec)
         case OutputFormat.NUMPY:
             return NumpyOutput(sink, schema, codec)
-        case OutputFormat.RUN | OutputFormat.SINK:
+        case _:
             raise ConfigError(f"{format} is not written by itself; expected one of {', '.join(OFFERED)}")

@@ -1,0 +1,1 @@
+"""Texts as tokens of a vocabulary, and documents of tokens as sequences of one length."""

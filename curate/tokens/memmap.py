@@ -1,0 +1,53 @@
+"""All tokens of a shard as one array of numpy (`.npy`): document after document, as Dolma and nanoGPT read them."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.schema import conform
+from curate.objects.compress import Sink
+from curate.objects.envelope import Envelope
+from curate.tokens.lists import token_lists, token_type
+
+_IN_MEMORY_BYTES = 4 << 20
+_COPIED_BYTES = 1 << 20
+
+
+class MemmapOutput:
+    """Writes the lists of tables as one array; `close` adds the header before it and the record behind it."""
+
+    def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
+        """Raises ConfigError for anything but one column of lists of integers."""
+        self.rows = 0
+        self._schema = schema
+        self._envelope = Envelope(sink, codec)
+        self._tokens = 0
+        self._values = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with the output
+        self._dtype = token_type(schema, "memmap") if len(schema) else np.dtype(np.uint16)
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for null."""
+        table = conform(table, self._schema)
+        self.rows += table.num_rows
+        for values, _ in token_lists(table) if table.num_columns else ():
+            self._tokens += len(values)
+            self._values.write(np.ascontiguousarray(values).data)
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes header, tokens and record."""
+        header = io.BytesIO()
+        described = np.lib.format.dtype_to_descr(self._dtype)
+        about = {"descr": described, "fortran_order": False, "shape": (self._tokens,)}
+        np.lib.format.write_array_header_1_0(header, about)
+        self._envelope.write(header.getvalue())
+        with self._values as values:
+            values.seek(0)
+            while data := values.read(_COPIED_BYTES):
+                self._envelope.write(data)
+        self._envelope.close(record)

@@ -1,0 +1,210 @@
+"""Texts as tokens, beside a plain loop of `encode_batch`, datatrove and dolma, with the same tokenizer.json.
+
+All read the same lines of JSON (gzip), add a token behind each document and write all tokens as they are; each in one
+process, on one core, without the threads of `tokenizers`. Compared is the CPU of all processes, user and system; the
+start of Python and imports do not count. One tokenizer is small and trained on the
+demo's comments, the other one has 50,000 entries and is trained on the texts at hand.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import orjson
+
+from curate.jobs.tokens import Tokenize
+
+from .common import Check, Report, Runs, environment, expect, once, tree_cpu_s
+from .exchange import runs_folder
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+RATIO = 0.9
+END = "<|endoftext|>"
+SMALL, LARGE = "small", "50,000 entries"
+_BATCH = 1024
+DATATROVE, DOLMA = "0.10.1", "1.2.1"
+PARTS = str.split("ba co di fu ge hi ja ko lu mo ne pi qua ro si tu ve wo xa ya zen th er ing ed ly")
+RIVALS = {
+    "datatrove": (f"datatrove[io]=={DATATROVE}", "tokenizers==0.23.3", "orjson", "numpy==2.4.6"),
+    # dolma asks for an s3fs of 2023; without this boto3 pip tries hundreds of others.
+    "dolma": (f"dolma=={DOLMA}", "boto3==1.28.17"),
+}
+PROGRAM = Path(__file__).with_name("tokens_run.py")
+
+
+def texts(seed: int, documents: int, words: int) -> Iterator[str]:
+    """Yields texts of 50 to 450 words of a made-up language, which occur as often as those of a language."""
+    random = np.random.default_rng(seed)
+    parts = np.array(PARTS)
+    known = ["".join(random.choice(parts, random.integers(1, 5))) for _ in range(words)]
+    for size in random.integers(50, 450, documents).tolist():
+        chosen = np.minimum(random.zipf(1.2, size) - 1, words - 1)
+        text = " ".join(known[k] for k in chosen.tolist())
+        yield text.replace(" x", ". X").capitalize() + "."
+
+
+def bodies(comments: Path) -> Iterator[str]:
+    """Yields the texts of the demo's comments."""
+    for path in sorted(comments.rglob("*.jsonl.gz")):
+        for line in gzip.decompress(path.read_bytes()).splitlines():
+            try:
+                text = orjson.loads(line)["body"]
+            except ValueError:
+                continue
+            if isinstance(text, str):
+                yield text
+
+
+def train(path: Path, source: Iterator[str], entries: int) -> None:
+    """Writes byte-level BPE of that many entries, or of as many as the texts have."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=entries, special_tokens=[END], initial_alphabet=alphabet, show_progress=False, min_frequency=1
+    )
+    tokenizer.train_from_iterator(source, trainer)
+    tokenizer.save(str(path))
+
+
+def plain_loop(source: Path, tokenizer: Path) -> Callable[[Path], float]:
+    """Returns what encodes batch by batch in this process."""
+
+    def run(output: Path) -> float:
+        from tokenizers import Tokenizer
+
+        output.parent.mkdir(parents=True, exist_ok=True)
+        before = sum(tree_cpu_s())
+        vocabulary = Tokenizer.from_file(str(tokenizer))
+        end = vocabulary.token_to_id(END)
+        with output.open("wb") as out:
+            for path in sorted(source.iterdir()):
+                with gzip.open(path) as lines:
+                    batch = []
+                    for line in lines:
+                        batch.append(orjson.loads(line)["text"])
+                        if len(batch) == _BATCH:
+                            _encode(vocabulary, batch, end, out)
+                            batch = []
+                    _encode(vocabulary, batch, end, out)
+        return sum(tree_cpu_s()) - before
+
+    return run
+
+
+def _encode(vocabulary: Any, batch: list[str], end: int | None, out: Any) -> None:
+    for one in vocabulary.encode_batch(batch, add_special_tokens=False):
+        out.write(np.array([*one.ids, end], np.uint16).tobytes())
+
+
+def curate_job(source: Path, tokenizer: Path) -> Callable[[Path], float]:
+    """Returns what runs the job in this process."""
+
+    def run(output: Path) -> float:
+        before = sum(tree_cpu_s())
+        job = Tokenize(tokenizer=str(tokenizer), end_token=END, format="memmap")
+        job.run(input=str(source), output=str(output), backend="inline")
+        return sum(tree_cpu_s()) - before
+
+    return run
+
+
+def rival(name: str, python: Path, source: Path, tokenizer: Path) -> Callable[[Path], float]:
+    """Returns what runs a rival, in a process of its own."""
+
+    def run(output: Path) -> float:
+        command = [str(python), str(PROGRAM), name, str(source), str(output), str(tokenizer), END]
+        said = output.with_suffix(".err")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            said.open("w") as errors,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+        ):
+            assert child.stdout is not None
+            ready = child.stdout.readline().strip() == "ready"
+            found, _ = child.communicate("go\n" if ready else None)
+        if child.returncode:
+            raise click.ClickException(
+                f"{' '.join(command)} ended with {child.returncode}:\n{said.read_text()[-2000:]}"
+            )
+        return float(orjson.loads(found.splitlines()[-1]))
+
+    return run
+
+
+def count_tokens(output: Path) -> int:
+    """Returns the tokens that a run has written: numbers of 16 bits, in one file or several."""
+    if output.is_file():
+        return output.stat().st_size // 2
+    if arrays := sorted(output.glob("part*.npy")):
+        if arrays[0].read_bytes()[:6] == b"\x93NUMPY":
+            return sum(len(np.load(path, mmap_mode="r")) for path in arrays)
+        return sum(path.stat().st_size // 2 for path in arrays)
+    return sum(path.stat().st_size // 2 for path in output.rglob("*") if path.suffix in (".ds", ".npy"))
+
+
+def checking(tokens: int) -> Check:
+    """Returns what checks that a run has written as many tokens as the plain loop."""
+
+    def check(output: Path, _: Any) -> None:
+        expect("the number of tokens", count_tokens(output), tokens)
+
+    return check
+
+
+def measure_tokens(
+    report: Report, scratch: Path, comments: Path, rivals: tuple[str, ...], documents: int, rounds: int
+) -> None:
+    """Encodes the same documents with each, one after the other, with both tokenizers."""
+    folder = once(scratch / f"tokens-{documents}", lambda: _write(scratch / f"tokens-{documents}", comments, documents))
+    source = folder / "in"
+    with runs_folder(scratch) as output:
+        # What a process imports when it first runs a job does not count.
+        curate_job(folder / "few", folder / "small.json")(output / "few")
+    pythons = {
+        name: environment(scratch / f"tokens-{name}", name, requirements)
+        for name, requirements in RIVALS.items()
+        if name in rivals
+    }
+    for title, tokenizer in ((SMALL, folder / "small.json"), (LARGE, folder / "large.json")):
+        contenders = {"plain loop": plain_loop(source, tokenizer), "curate": curate_job(source, tokenizer)}
+        contenders |= {name: rival(name, python, source, tokenizer) for name, python in pythons.items()}
+        results = [Runs(name) for name in contenders]
+        tokens = 0
+        with runs_folder(scratch) as output:
+            for number in range(rounds):
+                for one, run in zip(results, contenders.values(), strict=True):
+                    place = output / f"{number}-{one.name.replace(' ', '-')}"
+                    os.sync()  # nobody waits for what another one wrote
+                    one.cpu_s.append(run(place))
+                    tokens = tokens or count_tokens(place)
+                    checking(tokens)(place, None)
+        click.echo(f"\n{documents:,} documents, {tokens:,} tokens of the tokenizer {title}, {rounds} rounds")
+        rates = {one.name: tokens / float(np.median(one.cpu_s)) for one in results}
+        for one in results:
+            single = ", ".join(f"{tokens / taken / 1e6:.2f}" for taken in one.cpu_s)
+            click.echo(f"  {one.name}: {rates[one.name] / 1e6:.2f} million tokens a second of CPU ({single})")
+        ratio = rates["curate"] / rates["plain loop"]
+        report.target(f"{title}: curate, to the plain loop", f"{ratio:.2f} x", f">= {RATIO} x", ratio >= RATIO)
+
+
+def _write(folder: Path, comments: Path, documents: int) -> None:
+    (folder / "in").mkdir()
+    rows = [{"id": str(k), "text": text} for k, text in enumerate(texts(0, documents, 120_000))]
+    data = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+    (folder / "in" / "part-00000.jsonl.gz").write_bytes(gzip.compress(data, 6, mtime=0))
+    (folder / "few").mkdir()
+    (folder / "few" / "part-00000.jsonl").write_bytes(b"\n".join(data.splitlines()[:10]))
+    train(folder / "small.json", bodies(comments), 4_000)
+    train(folder / "large.json", (row["text"] for row in rows), 50_000)

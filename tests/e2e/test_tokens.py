@@ -1,0 +1,229 @@
+"""Outputs of tokens, killed and run again: formats of two files, and of one file that names all others."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from curate.errors import ConfigError
+from curate.job.job import Job
+from curate.ledger.summary import Summary
+from curate.observe.verify import verify
+from curate.testing.local import run_local
+from jobs.tokens import Tokenize
+from tests.job.inline import run_job
+from tests.support.harness import Place, Zygote, job_summary, outputs, totals
+from tests.support.sweeps import Sweep
+from tests.support.tiny_tokenizers import END, WORDS, byte_level
+
+TOKENS = "jobs/tokens.py"
+
+
+def corpus(seed: int = 1) -> dict[str, bytes]:
+    """Three files of texts, one of them empty."""
+    rng = random.Random(seed)
+    files = {}
+    for number, size in enumerate((40, 0, 25)):
+        rows = [{"id": k, "text": " ".join(rng.choices(WORDS, k=rng.randrange(4)))} for k in range(size)]
+        files[f"{number}.jsonl"] = b"".join(orjson.dumps(row) + b"\n" for row in rows)
+    return files
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--format", "megatron"), marks=pytest.mark.slow),
+        pytest.param(("--format", "mds", "--pack", "16"), marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param(("--format", "memmap"), marks=pytest.mark.nightly),
+        pytest.param(("--pack", "16", "--pack-by", "best-fit", "--long", "cut"), marks=pytest.mark.nightly),
+    ],
+)
+def test_killed_at_every_operation_and_run_again(
+    local: Place, sweep: Sweep, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """The same bytes and books, on workers too; a file that is published last never lies there without the other one;
+    and nothing names all outputs before they are there."""
+    source = local.write("in", corpus())
+    tokenizer = str(byte_level(tmp_path / "tokenizer.json"))
+    common = (TOKENS, "--json", "--input", source, "--tokenizer", tokenizer, "--end-token", END, *options)
+    with Zygote(tmp_path / "zygote") as zygote:
+        inline = (*common, "--backend", "inline", "--output")
+        whole = zygote.run(*inline, f"{local.root}/whole")
+        assert whole.code == 0, whole.err
+        expected = local.objects("whole")
+        operations = zygote.operations(*inline, f"{local.root}/count")
+        for number in sweep(operations, 4):
+            name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
+            killed = zygote.run(*inline, f"{local.root}/{name}", kill_operation=number, kill_when="before")
+            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+            left = outputs(local.objects(name))
+            assert set(left.items()) <= set(outputs(expected).items()), where
+            assert {one.replace(".idx", ".bin") for one in left if one.endswith(".idx")} <= set(left), where
+            if "index.json" in left:
+                assert left == outputs(expected), where
+            again = zygote.run(*inline, f"{local.root}/{name}")
+            assert again.code == 0, f"{where}: {again.err}"
+            found = local.objects(name)
+            assert outputs(found) == outputs(expected), where
+            assert totals(again.json) == totals(whole.json), where
+            assert job_summary(found) == job_summary(expected), where
+            assert not verify(f"{local.root}/{name}").findings, where
+            calls = zygote.run(*inline, f"{local.root}/{name}").json["storage_calls"]
+            assert (calls["put"], calls["delete"]) == (0, 0), f"{where}: {calls}"
+
+
+@pytest.mark.slow
+def test_the_same_bytes_on_workers(local: Place, tmp_path: Path) -> None:
+    source = local.write("in", corpus())
+    tokenizer = str(byte_level(tmp_path / "tokenizer.json"))
+    common = (TOKENS, "--input", source, "--tokenizer", tokenizer, "--end-token", END, "--format", "megatron")
+    with Zygote(tmp_path / "zygote") as zygote:
+        for backend in ("inline", "local"):
+            ended = zygote.run(*common, "--backend", backend, "--output", f"{local.root}/{backend}")
+            assert ended.code == 0, ended.err
+            # The library says so where it was used before a fork: then its threads are gone.
+            assert "TOKENIZERS_PARALLELISM" not in ended.err
+    assert outputs(local.objects("inline")) == outputs(local.objects("local"))
+
+
+class Shards:
+    """A job over some files, whose output stays."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self.source = folder / "in"
+        self.source.mkdir()
+        for name, data in corpus().items():
+            (self.source / name).write_bytes(data)
+        self.tokenizer = str(byte_level(folder / "tokenizer.json"))
+
+    def job(self, format: str, **parameters: Any) -> Job:
+        return Tokenize(tokenizer=self.tokenizer, end_token=END, format=format, **parameters)
+
+    def run(self, format: str, *, parameters: Any = None, **options: Any) -> Summary:
+        return run_job(self.job(format, **(parameters or {})), self.source, self.out, **options)
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.out.iterdir() if path.is_file())
+
+    def bytes(self) -> dict[str, bytes]:
+        return {name: (self.out / name).read_bytes() for name in self.names()}
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Shards:
+    return Shards(tmp_path)
+
+
+BOTH = ["0.bin", "0.idx", "1.bin", "1.idx", "2.bin", "2.idx"]
+
+
+class TestTwoFiles:
+    def test_the_second_alone_means_done(self, shards: Shards) -> None:
+        shards.run("megatron")
+        expected = shards.bytes()
+        assert shards.names() == BOTH
+        (shards.out / "0.idx").unlink()
+        assert shards.run("megatron").attempts == 1
+        assert shards.bytes() == expected
+
+    def test_a_first_one_without_a_second_is_replaced(self, shards: Shards) -> None:
+        """If curate wrote it, for another input; else the shard fails and says whose it is."""
+        shards.run("megatron")
+        expected = shards.bytes()
+        (shards.out / "0.idx").unlink()
+        (shards.out / "0.bin").write_bytes(expected["2.bin"])
+        assert shards.run("megatron").state == "complete"
+        assert shards.bytes() == expected
+        (shards.out / "0.idx").unlink()
+        (shards.out / "0.bin").write_bytes(b"mine")
+        failed = shards.run("megatron")
+        assert failed.state == "failed"
+        assert "was not written by curate" in failed.failures[0].error
+        assert (shards.out / "0.bin").read_bytes() == b"mine"
+
+    def test_both_are_removed_and_made_anew(self, shards: Shards) -> None:
+        shards.run("megatron")
+        old = shards.bytes()
+        (shards.out / "notes.txt").write_bytes(b"mine")
+        shards.run("megatron", parameters={"begin_token": END}, overwrite=True, yes=True)
+        assert shards.names() == [*BOTH, "notes.txt"]
+        assert shards.bytes()["0.bin"] != old["0.bin"]
+        shards.run("parquet", overwrite=True, yes=True)
+        assert shards.names() == ["0.parquet", "1.parquet", "2.parquet", "notes.txt"]
+
+    def test_both_go_with_their_input(self, shards: Shards) -> None:
+        shards.run("megatron")
+        (shards.source / "0.jsonl").unlink()
+        shards.run("megatron", drop_removed=True, yes=True)
+        assert shards.names() == BOTH[2:]
+
+    def test_both_are_replaced_where_their_input_changed(self, shards: Shards) -> None:
+        shards.run("megatron")
+        (shards.source / "0.jsonl").write_bytes(corpus(seed=2)["0.jsonl"])
+        assert shards.run("megatron", redo_stale=True).state == "complete"
+        tokens, index = np.memmap(shards.out / "0.bin", mode="r"), (shards.out / "0.idx").read_bytes()
+        lengths = np.frombuffer(index, np.int32, 40, 34)
+        found = np.frombuffer(tokens, np.uint16, int(lengths.sum())).tolist()
+        fresh = run_local(shards.job("parquet"), files={"0.jsonl": corpus(seed=2)["0.jsonl"]})
+        assert found == [token for row in fresh.rows for token in row["tokens"]]
+        assert not verify(str(shards.out)).findings
+
+    @pytest.mark.parametrize(("damage", "kind"), [("gone", "missing"), ("changed", "damaged"), ("cut", "record")])
+    def test_verify_looks_at_both(self, shards: Shards, damage: str, kind: str) -> None:
+        shards.run("megatron")
+        path = shards.out / "0.bin"
+        data = path.read_bytes()
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(b"\xff" * 8 + data[8:] if damage == "changed" else data[:100])
+        found = verify(str(shards.out)).findings
+        assert [(one.kind, one.object) for one in found] == [(kind, "0.bin")]
+
+
+class TestIndex:
+    def test_it_names_what_there_is(self, shards: Shards) -> None:
+        """It goes when an output is made again, and comes back when all are there."""
+        shards.run("mds")
+        assert shards.names() == ["0.mds", "1.mds", "2.mds", "index.json"]
+        before = shards.bytes()
+        (shards.source / "3.jsonl").write_bytes(corpus()["0.jsonl"])
+        (shards.source / "4.jsonl").write_bytes(b'{"id": 1, "text": null}\n' * 100)
+        assert shards.run("mds").state == "failed"
+        assert shards.names() == ["0.mds", "1.mds", "2.mds", "3.mds"]
+        (shards.source / "4.jsonl").write_bytes(b'{"id": 1, "text": "dog"}\n')
+        assert shards.run("mds", retry_failed=True, redo_stale=True).state == "complete"
+        index = json.loads((shards.out / "index.json").read_bytes())
+        assert [one["raw_data"]["basename"] for one in index["shards"]] == [f"{k}.mds" for k in (0, 2, 3, 4)]
+        assert [one["samples"] for one in index["shards"]] == [40, 25, 40, 1]
+        assert {name: shards.bytes()[name] for name in before if name.endswith(".mds")} == {
+            name: data for name, data in before.items() if name.endswith(".mds")
+        }
+
+    def test_one_that_is_gone_comes_back(self, shards: Shards) -> None:
+        shards.run("mds")
+        expected = shards.bytes()
+        (shards.out / "index.json").unlink()
+        assert shards.run("mds").attempts == 0
+        assert shards.bytes() == expected
+
+    def test_one_of_somebody_else_stays(self, shards: Shards) -> None:
+        shards.out.mkdir()
+        (shards.out / "index.json").write_bytes(b"{}")
+        with pytest.raises(ConfigError, match="not written by curate, but it has the name of the index"):
+            shards.run("mds")
+        assert shards.names() == ["index.json"]
+        assert shards.run("megatron").state == "complete"
+
+    def test_it_is_removed_with_its_outputs(self, shards: Shards) -> None:
+        shards.run("mds")
+        shards.run("parquet", overwrite=True, yes=True)
+        assert shards.names() == ["0.parquet", "1.parquet", "2.parquet"]

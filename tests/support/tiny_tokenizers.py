@@ -1,0 +1,59 @@
+"""Small tokenizers, as files: trained on some words, in a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+END, PAD = "<|endoftext|>", "<pad>"
+WORDS = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen jugs", "naïve café"] * 20
+
+
+def byte_level(path: Path, *, entries: int = 400) -> Path:
+    """Writes byte-level BPE, which loses nothing, and pads and truncates as its file asks for."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=entries,
+        special_tokens=[END, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(WORDS, trainer)
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=6, pad_id=1, pad_token=PAD)
+    tokenizer.save(str(path))
+    return path
+
+
+def word_piece(path: Path) -> Path:
+    """Writes WordPiece with [UNK], and a template with [CLS] and [SEP]."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = ["[UNK]", "[CLS]", "[SEP]"]
+    tokenizer.train_from_iterator(
+        WORDS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.save(str(path))
+    return path
+
+
+def lossy(path: Path) -> Path:
+    """Writes BPE of characters, which drops those that it does not know."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=100, special_tokens=[END], show_progress=False))
+    tokenizer.save(str(path))
+    return path
+
+
+def wide(path: Path, largest: int) -> Path:
+    """Writes words of which one has the id `largest`."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "z": largest}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+    return path
