@@ -105,7 +105,7 @@ class Tokenize(TextJob):
         return made.select_columns([TOKENS]) if self.format in FLAT else made
 
     def setup(self) -> None:
-        # One of its own: the library's tokenizers get slower as others are used beside them, up to half in three runs.
+        # One of its own: in a long-lived process a tokenizer that was used for other texts was seen to be slower.
         opened.cache_clear()
         vocabulary = self._vocabulary()
         if vocabulary.shortens:

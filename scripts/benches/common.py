@@ -124,8 +124,8 @@ class Ended:
 
 
 def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = None) -> Ended:
-    """Starts a program, has it go once it prints "ready", and returns the JSON that it prints then. What it says beside
-    that is in the file `said`. Raises ClickException if it fails."""
+    """Starts a program, has it go once it prints "ready", and returns the JSON in the last line that it prints. What it
+    says beside that is in the file `said`. Raises ClickException if it fails."""
     said.parent.mkdir(parents=True, exist_ok=True)
     others = _children()
     # What it has started and left is then our child, whose CPU counts.
@@ -154,7 +154,7 @@ def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = No
     if child.returncode:
         raise click.ClickException(f"{' '.join(argv)} ended with {child.returncode}:\n{said.read_text()[-4000:]}")
     after = tree_cpu_s()
-    return Ended(orjson.loads(found), after[0] - before[0], after[1] - before[1])
+    return Ended(orjson.loads(found.splitlines()[-1]), after[0] - before[0], after[1] - before[1])
 
 
 def _children() -> set[int]:

@@ -1,16 +1,16 @@
 """Texts as tokens, beside a plain loop of `encode_batch`, datatrove and dolma, with the same tokenizer.json.
 
-All read the same lines of JSON (gzip), add a token behind each document and write all tokens as they are; each in one
-process, on one core, without the threads of `tokenizers`. Compared is the CPU of all processes, user and system; the
-start of Python and imports do not count. One tokenizer is small and trained on the
-demo's comments, the other one has 50,000 entries and is trained on the texts at hand.
+All read the same lines of JSON (gzip), add a token behind each document and write all tokens as they are; each in a
+process of its own, on one core, without the threads of `tokenizers`. Compared is the CPU of that process and what it
+starts, user and system; the start of Python and imports do not count. One tokenizer is small and trained on the demo's
+comments, the other one has 50,000 entries and is trained on the texts at hand.
 """
 
 from __future__ import annotations
 
 import gzip
 import os
-import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,12 @@ import click
 import numpy as np
 import orjson
 
-from curate.jobs.tokens import Tokenize
-
-from .common import Check, Report, Runs, environment, expect, once, tree_cpu_s
+from .common import Check, Ended, Report, Runs, environment, expect, go, once
 from .exchange import runs_folder
-
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 RATIO = 0.9
 END = "<|endoftext|>"
 SMALL, LARGE = "small", "50,000 entries"
-_BATCH = 1024
 DATATROVE, DOLMA = "0.10.1", "1.2.1"
 PARTS = str.split("ba co di fu ge hi ja ko lu mo ne pi qua ro si tu ve wo xa ya zen th er ing ed ly")
 RIVALS = {
@@ -78,67 +73,11 @@ def train(path: Path, source: Iterator[str], entries: int) -> None:
     tokenizer.save(str(path))
 
 
-def plain_loop(source: Path, tokenizer: Path) -> Callable[[Path], float]:
-    """Returns what encodes batch by batch in this process."""
+def contender(name: str, python: Path, source: Path, tokenizer: Path) -> Callable[[Path], Ended]:
+    """Returns what encodes the documents in a process of its own."""
 
-    def run(output: Path) -> float:
-        from tokenizers import Tokenizer
-
-        output.parent.mkdir(parents=True, exist_ok=True)
-        before = sum(tree_cpu_s())
-        vocabulary = Tokenizer.from_file(str(tokenizer))
-        end = vocabulary.token_to_id(END)
-        with output.open("wb") as out:
-            for path in sorted(source.iterdir()):
-                with gzip.open(path) as lines:
-                    batch = []
-                    for line in lines:
-                        batch.append(orjson.loads(line)["text"])
-                        if len(batch) == _BATCH:
-                            _encode(vocabulary, batch, end, out)
-                            batch = []
-                    _encode(vocabulary, batch, end, out)
-        return sum(tree_cpu_s()) - before
-
-    return run
-
-
-def _encode(vocabulary: Any, batch: list[str], end: int | None, out: Any) -> None:
-    for one in vocabulary.encode_batch(batch, add_special_tokens=False):
-        out.write(np.array([*one.ids, end], np.uint16).tobytes())
-
-
-def curate_job(source: Path, tokenizer: Path) -> Callable[[Path], float]:
-    """Returns what runs the job in this process."""
-
-    def run(output: Path) -> float:
-        before = sum(tree_cpu_s())
-        job = Tokenize(tokenizer=str(tokenizer), end_token=END, format="memmap")
-        job.run(input=str(source), output=str(output), backend="inline")
-        return sum(tree_cpu_s()) - before
-
-    return run
-
-
-def rival(name: str, python: Path, source: Path, tokenizer: Path) -> Callable[[Path], float]:
-    """Returns what runs a rival, in a process of its own."""
-
-    def run(output: Path) -> float:
-        command = [str(python), str(PROGRAM), name, str(source), str(output), str(tokenizer), END]
-        said = output.with_suffix(".err")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            said.open("w") as errors,
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
-        ):
-            assert child.stdout is not None
-            ready = child.stdout.readline().strip() == "ready"
-            found, _ = child.communicate("go\n" if ready else None)
-        if child.returncode:
-            raise click.ClickException(
-                f"{' '.join(command)} ended with {child.returncode}:\n{said.read_text()[-2000:]}"
-            )
-        return float(orjson.loads(found.splitlines()[-1]))
+    def run(output: Path) -> Ended:
+        return go([python, PROGRAM, name, source, output, tokenizer, END], output.with_suffix(".err"))
 
     return run
 
@@ -169,17 +108,14 @@ def measure_tokens(
     """Encodes the same documents with each, one after the other, with both tokenizers."""
     folder = once(scratch / f"tokens-{documents}", lambda: _write(scratch / f"tokens-{documents}", comments, documents))
     source = folder / "in"
-    with runs_folder(scratch) as output:
-        # What a process imports when it first runs a job does not count.
-        curate_job(folder / "few", folder / "small.json")(output / "few")
-    pythons = {
+    pythons = dict.fromkeys(("plain loop", "curate"), Path(sys.executable))
+    pythons |= {
         name: environment(scratch / f"tokens-{name}", name, requirements)
         for name, requirements in RIVALS.items()
         if name in rivals
     }
     for title, tokenizer in ((SMALL, folder / "small.json"), (LARGE, folder / "large.json")):
-        contenders = {"plain loop": plain_loop(source, tokenizer), "curate": curate_job(source, tokenizer)}
-        contenders |= {name: rival(name, python, source, tokenizer) for name, python in pythons.items()}
+        contenders = {name: contender(name, python, source, tokenizer) for name, python in pythons.items()}
         results = [Runs(name) for name in contenders]
         tokens = 0
         with runs_folder(scratch) as output:
@@ -187,7 +123,8 @@ def measure_tokens(
                 for one, run in zip(results, contenders.values(), strict=True):
                     place = output / f"{number}-{one.name.replace(' ', '-')}"
                     os.sync()  # nobody waits for what another one wrote
-                    one.cpu_s.append(run(place))
+                    ended = run(place)
+                    one.cpu_s.append(ended.user_s + ended.system_s)
                     tokens = tokens or count_tokens(place)
                     checking(tokens)(place, None)
         click.echo(f"\n{documents:,} documents, {tokens:,} tokens of the tokenizer {title}, {rounds} rounds")
