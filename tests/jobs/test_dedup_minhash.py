@@ -105,36 +105,62 @@ def test_what_makes_no_sense_is_refused() -> None:
         run_local(DedupMinhash(threshold=1.5), ROWS)
 
 
-@pytest.mark.parametrize("files", [1, 7])
+PLACES = [
+    (1, "inline"),
+    (7, "inline"),
+    pytest.param(7, "local", marks=pytest.mark.slow),
+    pytest.param(7, "ray", marks=[pytest.mark.slow, pytest.mark.ray_lane]),
+]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"exempt_column": "source", "exempt_values": ["s0"]}, {"priority_column": "source", "priority": ["s2", "s1"]}],
+    ids=["all alike", "exempt", "priority"],
+)
+@pytest.mark.parametrize(("files", "backend"), PLACES)
 @pytest.mark.parametrize("drop", DROPS)
-def test_the_same_as_by_brute_force(drop: str, files: int, tmp_path: Path) -> None:
-    """In one shard and in many: every text against every one, by the sets of its words by five."""
-    table = pa.concat_tables(corpus(140, 1, seed=3, words=30, edits=2).shards)
+def test_the_same_as_by_brute_force(
+    drop: str, files: int, given: dict[str, Any], backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """In one shard and in many, on each backend: every text against every one, by the sets of its words by five. Rows
+    come in order of exemption, priority and place, and each is kept unless it is like one that is kept."""
+    if backend == "ray":
+        request.getfixturevalue("on_ray")
+    count = 140
+    table = pa.concat_tables(corpus(count, 1, seed=3, words=30, edits=2).shards)
+    sources = [f"s{row * 7 % 4}" for row in range(count)]
+    table = table.append_column("source", [sources])
     for number in range(files):
         (tmp_path / "in").mkdir(exist_ok=True)
-        each = -(-140 // files)
+        each = -(-count // files)
         pq.write_table(table.slice(number * each, each), tmp_path / "in" / f"{number}.parquet")
     grams = []
     for text in table["text"].to_pylist():
         words = text.split()
         grams.append({tuple(words[at : at + 5]) for at in range(len(words) - 4)})
+    exempt = {row for row in range(count) if sources[row] in given.get("exempt_values", ())}
+    first = [*given.get("priority", ())]
+    place = {one: at for at, one in enumerate(first)}
     kept: list[int] = []
     dropped = {}
-    for row, own in enumerate(grams):
+    for row in sorted(range(count), key=lambda row: (row not in exempt, place.get(sources[row], len(first)), row)):
+        own = grams[row]
         like = {one: len(own & grams[one]) / len(own | grams[one]) for one in kept}
         like = {one: alike for one, alike in like.items() if alike >= 0.6}
-        if like:
-            dropped[row] = (max(like, key=lambda one: (like[one], -one)), max(like.values()))
+        if like and row not in exempt:
+            # Of several that are as similar, the first in this order.
+            dropped[row] = (max(like, key=lambda one: like[one]), max(like.values()))
         else:
             kept.append(row)
-    assert len(dropped) > 30
-    job = DedupMinhash(threshold=0.6, bands=60, rows=3, drop_by=drop)
-    summary = job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend="inline")
-    assert summary.books.rows_out == 140 - summary.books.dropped["duplicate"]
-    found = pq.read_table(tmp_path / "out")["id"].to_pylist()
+    assert len(dropped) > 15
+    job = DedupMinhash(threshold=0.6, bands=60, rows=3, drop_by=drop, **given)
+    summary = job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend=backend)
+    assert summary.books.rows_out == count - summary.books.dropped["duplicate"]
+    found = pq.read_table(sorted((tmp_path / "out").glob("*.parquet")))["id"].to_pylist()
     told = pq.read_table(tmp_path / "out" / "_side" / "duplicates").to_pylist()
     if drop == VERIFIED:
-        assert found == kept
+        assert found == sorted(kept)
         assert {one["id"]: (one["kept_id"], one["similarity"]) for one in told} == dropped
     else:
         assert set(found) <= set(kept)
