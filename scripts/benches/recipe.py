@@ -27,7 +27,13 @@ from .map import CODEC, judge, show
 from .pages import PageWriter, packed, response
 
 DATATROVE = "0.10.1"
-REQUIREMENTS = (f"datatrove[io,processing]=={DATATROVE}", "regex==2026.11.15", "spacy==3.8.18", "xxhash==3.8.2")
+REQUIREMENTS = (
+    f"datatrove[io,processing]=={DATATROVE}",
+    "lxml-html-clean==0.4.6",
+    "regex==2026.11.15",
+    "spacy==3.8.18",
+    "xxhash==3.8.2",
+)
 """What it imports for these steps; the last ones it does not ask for itself."""
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {"curate": "recipe_run.py", "datatrove": "datatrove_recipe.py"}
