@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,26 @@ def near(rule: Rule, values: Any, least: float = 0) -> int:
     bound = rule.least if rule.least is not None else rule.most
     assert bound is not None
     return int((np.abs(np.asarray(values, float) - bound) <= max(NEAR * bound, least)).sum())
+
+
+class Aim:
+    """Says whether a text is near the threshold of the rule that it was made for, on the side that was meant."""
+
+    def __init__(self, job: Quality, rules: Iterable[Rule], kinds: Mapping[str, str], least: Callable[[Rule], float]):
+        """`kinds`: the reason of a rule by the kind of texts that are made for it; `least`: as `near` has it."""
+        job.setup()
+        self._job = job
+        self._least = least
+        by_reason = {rule.reason: rule for rule in rules}
+        self._rules = {kind: by_reason[reason] for kind, reason in kinds.items()}
+
+    def __call__(self, kind: str, text: str, dropped: bool) -> bool:
+        rule = self._rules.get(kind)
+        if rule is None:
+            return True
+        (table,) = _processed(self._job, as_table([text]))
+        values = table[rule.measure].to_numpy(zero_copy_only=False).astype(float)
+        return near(rule, values, self._least(rule)) == 1 and bool(rule.fails({rule.measure: values})[0]) == dropped
 
 
 def agreement(reason: str, texts: list[str], ours: list[Any], theirs: list[Any], near: int) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from loguru import logger  # type: ignore[import-not-found, unused-ignore]
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from comparisons import datatrove_urls
-from comparisons.common import MAX_WORDS, TIMED, agreement, left, measured, near, reasons, same_text, seconds
+from comparisons.common import MAX_WORDS, TIMED, Aim, agreement, left, measured, near, reasons, same_text, seconds
 from comparisons.datatrove_dedup import decontamination, sentences  # type: ignore[import-not-found, unused-ignore]
-from comparisons.texts import Writer, made
+from comparisons.texts import REASONS, Writer, made
 from curate.jobs.quality import Quality
 from curate.texts.pii import EMAIL, IP, find, replaced
+from curate.texts.rules import Rule
 
 LEFT = "c4: the text that is left"
 GOPHER: dict[str, Any] = dict.fromkeys(
@@ -133,12 +134,31 @@ def decided(texts: list[str]) -> dict[str, list[Any]]:
     return found
 
 
+def all_rules() -> Quality:
+    return Quality(
+        rules=["gopher-repetition", "gopher", "fineweb", "c4"], words="spacy", annotate=True, max_words=MAX_WORDS
+    )
+
+
+def rules_of(job: Quality) -> list[Rule]:
+    return [*job.repetition(), *job.gopher(), *job.fineweb(), *job.c4()]
+
+
+def least(rule: Rule) -> float:
+    """Returns the least by which two values of a measure differ, where 5 % of the threshold may be less."""
+    return 1 if rule.reason.startswith("c4") or "stop" in rule.reason else 0
+
+
+def aim() -> Aim:
+    """Returns what says whether a text is near the threshold of the rule that it was made for."""
+    job = all_rules()
+    return Aim(job, rules_of(job), REASONS, least)
+
+
 def compared(texts: list[str]) -> list[dict[str, Any]]:
     """Returns for each rule how often both say the same, and how many texts are near its threshold."""
     theirs = decided(texts)
-    job = Quality(
-        rules=["gopher-repetition", "gopher", "fineweb", "c4"], words="spacy", annotate=True, max_words=MAX_WORDS
-    )
+    job = all_rules()
     ours = measured(job, texts)
     # Of C4 the first rule that is failed decides, in both.
     first = reasons(Quality(rules=["c4"], words="spacy", annotate=True), texts)
@@ -147,7 +167,7 @@ def compared(texts: list[str]) -> list[dict[str, Any]]:
         {"gopher_hash_signs": ours["gopher_hash_signs"].to_numpy()}
     )
     found = []
-    for rule in (*job.repetition(), *job.gopher(), *job.fineweb(), *job.c4()):
+    for rule in rules_of(job):
         if rule.reason not in theirs:
             continue
         value = ours[rule.measure].to_numpy(zero_copy_only=False).astype(float)
@@ -156,7 +176,7 @@ def compared(texts: list[str]) -> list[dict[str, Any]]:
             fails = rule.fails({rule.measure: value})
             # Hash signs and ellipses have one parameter there, and hash signs are looked at first.
             drops = (fails & ~hashes if rule.measure == "gopher_ellipses" else fails).tolist()
-        close = near(rule, value, least=1 if rule.reason in c4 or "stop" in rule.reason else 0)
+        close = near(rule, value, least(rule))
         found.append(agreement(rule.reason, texts, drops, theirs[rule.reason], close))
     mine = left(Quality(rules=["c4"], words="spacy"), texts)
     return [*found, same_text(LEFT, texts, mine, theirs[LEFT])]
@@ -214,7 +234,7 @@ def prose(seed: int) -> list[str]:
 def main() -> None:
     logger.remove()
     count, seed = int(sys.argv[1]), int(sys.argv[2])
-    texts = list(made(count, seed))
+    texts = list(made(count, seed, fits=aim()))
     title = f"{count:,} made-up texts"
     company = decontamination(count, seed, agreement) + sentences(count, seed, agreement)
     rules = {title: compared(texts) + addresses(count, seed) + company}

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from comparisons.common import MAX_WORDS, TIMED, agreement, left, measured, near, same_text, seconds
-from comparisons.dolma_texts import BELOW_IN_DOLMA, DOLMA, PHRASES, languages
+from comparisons.common import MAX_WORDS, TIMED, Aim, agreement, left, measured, near, same_text, seconds
+from comparisons.dolma_texts import BELOW_IN_DOLMA, DOLMA, PHRASES, REASONS_IN_DOLMA, languages
 from comparisons.texts import made
 from curate.jobs.langid import model_path
 from curate.jobs.quality import Quality
@@ -134,7 +134,9 @@ def spoken_alike(texts: list[str], english: list[float]) -> tuple[dict[str, Any]
 
 def main() -> None:
     python, count, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    texts = list(made(count, seed, DOLMA, BELOW_IN_DOLMA))
+    whole = job(annotate=True, ended_lines=False)
+    aim = Aim(whole, whole.dolma(), REASONS_IN_DOLMA, lambda rule: STEPS.get(rule.measure, 0))
+    texts = list(made(count, seed, DOLMA, BELOW_IN_DOLMA, aim))
     spoken = languages(count, seed)
     found = theirs(python, texts, spoken)
     title = f"{count:,} made-up texts"

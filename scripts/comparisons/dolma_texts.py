@@ -173,6 +173,24 @@ DOLMA: dict[str, Make] = {
     "lines": _lines,
 }
 BELOW_IN_DOLMA = frozenset({"min_words", "median_below", "letters", "stop_words"})
+REASONS_IN_DOLMA = {
+    "min_words": "dolma: too few words",
+    "max_words": "dolma: too many words",
+    "letters": "dolma: too few words with a letter",
+    "median_below": "dolma: words too short",
+    "median_above": "dolma: words too long",
+    "ellipses": "dolma: too many symbols",
+    "stop_words": "dolma: too few stop words",
+    "bullets": "dolma: too many bullet points",
+    "unfinished": "dolma: too many lines end with an ellipsis",
+    "recurring_lines": "dolma: too many recurring lines",
+    "recurring_line_chars": "dolma: too much text in recurring lines",
+    **{f"top_{n}": f"dolma: the most frequent {n} words" for n in (2, 3, 4)},
+    **{f"recurring_{n}": f"dolma: recurring {n} words" for n in range(5, 11)},
+    "personal": "dolma: too much personal data",
+    "again": "dolma: the same again and again",
+}
+"""The rule that a kind is made for, by its reason; the others have no threshold."""
 
 
 SPOKEN = (

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from comparisons import clusters  # noqa: E402
-from comparisons.dolma_texts import BELOW_IN_DOLMA, DOLMA, languages  # noqa: E402
-from comparisons.texts import BELOW, MAKES, Writer, made  # noqa: E402
+from comparisons.dolma_texts import BELOW_IN_DOLMA, DOLMA, REASONS_IN_DOLMA, languages  # noqa: E402
+from comparisons.texts import BELOW, MAKES, REASONS, Writer, made  # noqa: E402
 
 
 def test_texts_follow_from_the_seed() -> None:
@@ -25,29 +25,7 @@ def test_texts_follow_from_the_seed() -> None:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    {
-        "min_words": "gopher: too few words",
-        "max_words": "gopher: too many words",
-        "min_mean": "gopher: words too short",
-        "max_mean": "gopher: words too long",
-        "hashes": "gopher: too many hash signs",
-        "ellipses": "gopher: too many ellipses",
-        "bullets": "gopher: too many bullet points",
-        "unfinished": "gopher: too many lines end with an ellipsis",
-        "letters": "gopher: too few words with a letter",
-        "stop_words": "gopher: too few stop words",
-        "paragraphs": "repetition: too many paragraphs",
-        "paragraph_chars": "repetition: too much text in paragraphs",
-        "lines": "repetition: too many lines",
-        "line_chars": "repetition: too much text in lines",
-        "top_2": "repetition: the most frequent 2 words",
-        "repeated_5": "repetition: 5 words",
-        "repeated_10": "repetition: 10 words",
-        "short": "fineweb: too many short lines",
-        "ended": "fineweb: too few lines end in punctuation",
-        "duplicates": "fineweb: repeated lines",
-        "breaks": "fineweb: too many line feeds",
-    }.items(),
+    [(name, reason) for name, reason in REASONS.items() if name not in ("top_3", "top_4", "sentences")],
 )
 def test_each_kind_is_on_both_sides_of_its_threshold(name: str, reason: str) -> None:
     """Far on one side most are dropped for that rule, and far on the other most are kept by it."""
@@ -68,22 +46,11 @@ def test_each_kind_is_on_both_sides_of_its_threshold(name: str, reason: str) -> 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    {
-        "min_words": "dolma: too few words",
-        "median_below": "dolma: words too short",
-        "median_above": "dolma: words too long",
-        "ellipses": "dolma: too many symbols",
-        "stop_words": "dolma: too few stop words",
-        "bullets": "dolma: too many bullet points",
-        "unfinished": "dolma: too many lines end with an ellipsis",
-        "recurring_lines": "dolma: too many recurring lines",
-        "recurring_line_chars": "dolma: too much text in recurring lines",
-        "top_3": "dolma: the most frequent 3 words",
-        "recurring_5": "dolma: recurring 5 words",
-        "recurring_10": "dolma: recurring 10 words",
-        "personal": "dolma: too much personal data",
-        "again": "dolma: the same again and again",
-    }.items(),
+    [
+        one
+        for one in REASONS_IN_DOLMA.items()
+        if one[0] not in ("max_words", "letters", "top_2", "top_4", *(f"recurring_{n}" for n in range(6, 10)))
+    ],
 )
 def test_each_kind_for_dolma_is_on_both_sides_of_its_threshold(name: str, reason: str) -> None:
     """Not far from it, most on one side are dropped for that rule, and most on the other are kept by it."""
