@@ -186,7 +186,11 @@ class Job:
         """Raises ConfigError for parameters that contradict each other. Called before anything is read or written."""
 
     def identity(self) -> Mapping[str, Any]:
-        """Returns what else decides the bytes of outputs, as JSON values by name: what a file says. After `check`."""
+        """Returns what else decides the bytes of outputs, as JSON values by name: what a file says. After `check`.
+
+        >>> curate.Job().identity()
+        {}
+        """
         return {}
 
     def process(self, batch: Any) -> Any:

@@ -171,6 +171,17 @@ class TokenShards:
 
         What workers have read ahead does not count. Stopping early ends them. Raises ConfigError for a loader whose
         batches cannot be counted: of another dataset, with a `batch_size` or `persistent_workers`, or out of order.
+
+        >>> import numpy, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> numpy.save(f"{folder}/00000.npy", numpy.arange(64, dtype="uint16"))
+        >>> class Loader:  # as a DataLoader without workers is
+        ...     dataset, batch_size, num_workers = TokenShards(folder, sequence_length=4, batch_size=8), None, 0
+        ...     def __iter__(self):
+        ...         return iter(self.dataset)
+        >>> loader = Loader()
+        >>> [loader.dataset.position for batch in loader.dataset.follow(loader)]
+        [8, 0]
         """
         for wrong, problem in (
             (getattr(loader, "dataset", None) is not self, "dataset: pass a DataLoader over these TokenShards"),
@@ -240,6 +251,14 @@ class TokenShards:
         of at most 200 bytes, the same for all ranks after the same step.
 
         Raises ConfigError where batches are made by workers of a DataLoader and are not counted by `follow`.
+
+        >>> import numpy, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> numpy.save(f"{folder}/00000.npy", numpy.arange(64, dtype="uint16"))
+        >>> shards = TokenShards(folder, sequence_length=4, batch_size=8)
+        >>> batch, state = next(iter(shards)), shards.state_dict()
+        >>> state["epoch"], state["position"]
+        (0, 8)
         """
         away = self._sent or (self._elsewhere is not None and self._elsewhere[0])
         if _worker()[1] or (away and not self._counting):
@@ -253,6 +272,15 @@ class TokenShards:
         """Goes to where a state was read: the next batch is the next global batch's, whatever the number of ranks was.
 
         Raises ConfigError for a state of another corpus, seed, sequence length, batch size or `shuffle_bytes`.
+
+        >>> import numpy, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> numpy.save(f"{folder}/00000.npy", numpy.arange(64, dtype="uint16"))
+        >>> shards, again = (TokenShards(folder, sequence_length=4, batch_size=8) for _ in range(2))
+        >>> batch = next(iter(shards))
+        >>> again.load_state_dict(shards.state_dict())
+        >>> numpy.array_equal(list(shards), list(again))
+        True
         """
         self._epoch, self._position = self._reading.resumed(state, self._batches)
         self._latest = object()

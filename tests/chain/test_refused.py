@@ -68,7 +68,7 @@ BAD = {
     "no such class": (CHAIN.replace("py:Kept", "py:Keptt"), "has no job 'Keptt'; did you mean 'Kept'?"),
     "unknown parameter": (
         CHAIN.replace("least =", "leasst ="),
-        "step 'kept': steps_of_test.py:Kept has no parameter 'leasst'; did you mean 'least'?; it has: batch_size, ",
+        "step 'kept': steps_of_test.py:Kept has no parameter 'leasst'; did you mean 'least'?; it has: attributes, ",
     ),
     "mistyped parameter": (CHAIN.replace("least = 4", 'least = "4"'), "step 'kept': Kept.least is '4'"),
     "for one run": (
