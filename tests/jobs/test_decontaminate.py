@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from curate.errors import ConfigError
 from curate.testing.local import run_local
 from jobs.decontaminate import Decontaminate
-from tests.job.inline import outputs, run_job, write_jsonl
+from tests.job.inline import outputs, write_jsonl
+from tests.jobs.places import PLACES, there
 from tests.jobs.test_paragraphs import written
 
 QUESTION = "If a train leaves at 9:30 and goes 120 km, when is it there?"
@@ -160,7 +161,10 @@ def test_a_text_of_100_mb(sets: list[str], action: str) -> None:
     assert ran.table["text"].to_pylist() == ([f"{half}\n{half}"] if action == "cut" else [])
 
 
-def test_brute_force_at_one_shard_and_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("files", "backend"), PLACES)
+def test_brute_force_at_one_shard_and_many(
+    files: int, backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """What is dropped and told is what a loop over texts and examples finds, and the same for any files."""
     draw = random.Random(8)
     words = [f"w{n}" for n in range(6)]
@@ -186,13 +190,13 @@ def test_brute_force_at_one_shard_and_many(tmp_path: Path) -> None:
     gone = {id for id, _, _ in told}
     assert 20 < len(gone) < 200
     assert sum(count[gram] > 2 for gram in known) > 20
-    for files in (1, 7):
-        folder = written([{"id": id, "text": text} for id, text in enumerate(texts)], tmp_path / f"in{files}", files)
-        out = tmp_path / f"out{files}"
-        summary = run_job(Decontaminate(sets=[str(path)], n=4, max_documents=2, normalise="exact"), folder, out)
-        found = outputs(out)
-        rows = [row for name, table in found.items() if not name.startswith("_side") for row in table.to_pylist()]
-        side = [row for name, table in found.items() if name.startswith("_side") for row in table.to_pylist()]
-        assert rows == [{"id": id, "text": text} for id, text in enumerate(texts) if id not in gone]
-        assert [(row["id"], row["ngram"], row["example"]) for row in side] == told
-        assert summary.books.dropped == {"contaminated": len(gone)}
+    folder = written([{"id": id, "text": text} for id, text in enumerate(texts)], tmp_path / "in", files)
+    out = tmp_path / "out"
+    made = Decontaminate(sets=[str(path)], n=4, max_documents=2, normalise="exact")
+    summary = made.run(input=str(folder), output=str(out), backend=there(backend, request))
+    found = outputs(out)
+    rows = [row for name, table in found.items() if not name.startswith("_side") for row in table.to_pylist()]
+    side = [row for name, table in found.items() if name.startswith("_side") for row in table.to_pylist()]
+    assert rows == [{"id": id, "text": text} for id, text in enumerate(texts) if id not in gone]
+    assert [(row["id"], row["ngram"], row["example"]) for row in side] == told
+    assert summary.books.dropped == {"contaminated": len(gone)}

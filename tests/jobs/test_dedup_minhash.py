@@ -16,6 +16,7 @@ from curate.testing.local import run_local
 from jobs import dedup_minhash
 from jobs.dedup_minhash import DedupMinhash
 from tests.dedup.corpus import corpus
+from tests.jobs.places import PLACES, there
 from tests.jobs.test_dedup_exact import deduplicated
 
 WORDS = " ".join(f"w{n}" for n in range(40))
@@ -105,14 +106,6 @@ def test_what_makes_no_sense_is_refused() -> None:
         run_local(DedupMinhash(threshold=1.5), ROWS)
 
 
-PLACES = [
-    (1, "inline"),
-    (7, "inline"),
-    pytest.param(7, "local", marks=pytest.mark.slow),
-    pytest.param(7, "ray", marks=[pytest.mark.slow, pytest.mark.ray_lane]),
-]
-
-
 @pytest.mark.parametrize(
     "given",
     [{}, {"exempt_column": "source", "exempt_values": ["s0"]}, {"priority_column": "source", "priority": ["s2", "s1"]}],
@@ -125,8 +118,6 @@ def test_the_same_as_by_brute_force(
 ) -> None:
     """In one shard and in many, on each backend: every text against every one, by the sets of its words by five. Rows
     come in order of exemption, priority and place, and each is kept unless it is like one that is kept."""
-    if backend == "ray":
-        request.getfixturevalue("on_ray")
     count = 140
     table = pa.concat_tables(corpus(count, 1, seed=3, words=30, edits=2).shards)
     sources = [f"s{row * 7 % 4}" for row in range(count)]
@@ -155,7 +146,7 @@ def test_the_same_as_by_brute_force(
             kept.append(row)
     assert len(dropped) > 15
     job = DedupMinhash(threshold=0.6, bands=60, rows=3, drop_by=drop, **given)
-    summary = job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend=backend)
+    summary = job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend=there(backend, request))
     assert summary.books.rows_out == count - summary.books.dropped["duplicate"]
     found = pq.read_table(sorted((tmp_path / "out").glob("*.parquet")))["id"].to_pylist()
     told = pq.read_table(tmp_path / "out" / "_side" / "duplicates").to_pylist()

@@ -16,6 +16,7 @@ from curate.testing.local import run_local
 from jobs.paragraphs import Paragraphs
 from tests.dedup.test_spans import plain
 from tests.job.inline import everything, output_rows, outputs, run_job
+from tests.jobs.places import PLACES, there
 
 PAGE = "Home | News\nA story of {0} that is long enough.\n\nIt went on for {0} days.\nShare this\n"
 ROWS = [{"id": str(n), "text": PAGE.format(n % 7), "n": n} for n in range(5)]
@@ -124,23 +125,26 @@ def written(rows: list[dict[str, Any]], folder: Path, files: int) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(("files", "backend"), PLACES)
 @pytest.mark.parametrize("unit", ["line", "paragraph", "sentences"])
-def test_brute_force_at_one_shard_and_many(unit: str, tmp_path: Path) -> None:
+def test_brute_force_at_one_shard_and_many(
+    unit: str, files: int, backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """What is left, what is told and the books are those of a loop over all texts, and the same for any files."""
     rows = pages(300, seed=3)
     same = Paragraphs(unit=unit, min_words=4)
     left, spans, dropped = plain(
         [(row["id"], row["text"]) for row in rows], SpanDedup("text", unit, min_words=4, id_column="id")
     )
-    for files in (1, 7):
-        out = tmp_path / f"out{files}"
-        summary = run_job(same, written(rows, tmp_path / f"in{files}", files), out)
-        main = {name: table for name, table in outputs(out).items() if not name.startswith("_side")}
-        assert [tuple(row.values()) for table in main.values() for row in table.to_pylist()] == left
-        told = output_rows(out / "_side/removed")
-        assert [tuple(row[name] for name in ("id", "start", "end", "kept_id", "kept_start")) for row in told] == spans
-        assert summary.books.dropped == dropped
-        assert summary.books.rows_in == 300
+    out = tmp_path / "out"
+    folder = written(rows, tmp_path / "in", files)
+    summary = same.run(input=str(folder), output=str(out), backend=there(backend, request))
+    main = {name: table for name, table in outputs(out).items() if not name.startswith("_side")}
+    assert [tuple(row.values()) for table in main.values() for row in table.to_pylist()] == left
+    told = output_rows(out / "_side/removed")
+    assert [tuple(row[name] for name in ("id", "start", "end", "kept_id", "kept_start")) for row in told] == spans
+    assert summary.books.dropped == dropped
+    assert summary.books.rows_in == 300
     assert sum(dropped.values()) > 10
     assert len(spans) > 150
 
