@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +30,6 @@ from curate.storage.protocol import Object
 Tokens = np.ndarray[Any, np.dtype[Any]]
 HEAD_BYTES = 4096
 """First bytes of a flat file that its fingerprint is made of."""
-_PARSING = threading.Lock()
 PACKED = "document_lengths"
 """The column beside packed sequences: with it, each row is a sequence."""
 
@@ -71,10 +69,8 @@ def look_at_npy(object: Object, column: str) -> TokenFile:
     del column
     with naming(object.uri), open_store(object.uri).open(object) as stream:
         head = stream.read(HEAD_BYTES)
-    # numpy parses the header as Python, and threads that do so at once fail now and then (CPython gh-106905).
-    with _PARSING:
-        start = io.BytesIO(head)
-        header = ArrayHeader(object.uri, start)
+    start = io.BytesIO(head)
+    header = ArrayHeader(object.uri, start)
     begin = start.tell()
     width = int(np.prod(header.shape)) if header.shape else 0
     if len(header.shape) > 1 or header.by_column:

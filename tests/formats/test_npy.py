@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import curate
 from curate.errors import ConfigError, CorruptInput, CurateError, SchemaMismatch
+from curate.formats.read.npy import ArrayHeader
 from curate.formats.write.writer import make_writer, suffix
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.job import find_job
@@ -188,3 +190,23 @@ def test_one_column_of_several(tmp_path: Path) -> None:
         ds.write_numpy(tmp_path / "x", column="w", backend="inline")
     with pytest.raises(ConfigError, match="expected the name of a column"):
         ds.write_numpy(tmp_path / "x", column=["v"], backend="inline")  # type: ignore[arg-type]
+
+
+class Slow(io.BytesIO):
+    """A stream that returns a byte at a time, as one of a store may."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(min(1, size) if size is not None and size >= 0 else size)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_a_header_is_read_from_a_stream_that_returns_little(version: tuple[int, int]) -> None:
+    """And from threads at once, of which each gets its own."""
+    stored = []
+    for rows in range(8):
+        data = io.BytesIO()
+        np.lib.format.write_array(data, np.zeros((rows, 3), np.int16), version=version)
+        stored.append(data.getvalue())
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda data: ArrayHeader("a.npy", Slow(data)).rows, stored * 20))
+    assert found == list(range(8)) * 20

@@ -6,7 +6,9 @@ layout is numpy's: a header that says type, order and shape, then the values; wh
 
 from __future__ import annotations
 
+import io
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -19,10 +21,24 @@ from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.binary import LARGEST_BYTES
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, buffered
 from curate.storage.protocol import Object, Store
+from curate.units import KIB
 
 DATA = "data"
 """The column that holds the entries."""
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS = {(1, 0): (np.lib.format.read_array_header_1_0, 2), (2, 0): (np.lib.format.read_array_header_2_0, 4)}
+"""What parses a header of that version, and the bytes in which it says its size."""
+_MOST_BYTES = 64 * KIB
+"""numpy itself parses headers of up to 10,000 bytes."""
+_PARSING = threading.Lock()
+"""numpy parses a header as Python. Where threads do so at once, one fails now and then (CPython gh-106905)."""
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """Returns so many bytes, fewer at the end: a stream may return fewer at a time."""
+    found = b""
+    while len(found) < size and (more := stream.read(size - len(found))):
+        found += more
+    return found
 
 
 class ArrayHeader:
@@ -32,7 +48,11 @@ class ArrayHeader:
         """Reads it. Raises CorruptInput for what is no array that curate reads."""
         try:
             version = np.lib.format.read_magic(stream)
-            shape, fortran, dtype = _HEADERS[version](stream)
+            parse, size_bytes = _HEADERS[version]
+            stored = _read(stream, size_bytes)
+            stored += _read(stream, min(int.from_bytes(stored, "little"), _MOST_BYTES))
+            with _PARSING:
+                shape, fortran, dtype = parse(io.BytesIO(stored))
         except CorruptInput:
             raise
         except Exception as error:  # numpy raises whatever a broken header leads it into
