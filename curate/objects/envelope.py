@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,28 @@ from curate.objects.record import gzip_trailer, zstd_trailer
 
 STORED = "none"
 """The codec of outputs that are not compressed. Readers of their format ignore what lies behind its end."""
+
+
+_IN_MEMORY_BYTES = 4 << 20
+_COPIED_BYTES = 1 << 20
+
+
+class Waiting:
+    """Bytes that wait, in a temporary file once they are many, for those that are to come before them."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed once it is copied
+
+    def write(self, data: Any) -> None:
+        """Takes all of `data`."""
+        self._file.write(data)
+
+    def copy_into(self, sink: Envelope) -> None:
+        """Writes all that was taken, and lets go of it."""
+        with self._file as waiting:
+            waiting.seek(0)
+            while data := waiting.read(_COPIED_BYTES):
+                sink.write(data)
 
 
 class Envelope:

@@ -5,7 +5,6 @@ Offsets come before the samples. So samples wait in a temporary file until all a
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,11 +17,8 @@ from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
 from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope
+from curate.objects.envelope import Envelope, Waiting
 from curate.objects.mds import columns_of, encode_array, encode_head, encode_sample
-
-_IN_MEMORY_BYTES = 4 << 20
-_COPIED_BYTES = 1 << 20
 
 
 class MdsOutput:
@@ -35,7 +31,7 @@ class MdsOutput:
         self._envelope = Envelope(sink, codec)
         self._columns = columns_of(schema)
         self._sizes: list[int] = []
-        self._samples = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with the output
+        self._samples = Waiting()
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for null."""
@@ -52,10 +48,7 @@ class MdsOutput:
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes head, samples and record. Raises ConfigError if they are more than a shard holds."""
         self._envelope.write(encode_head("the output", self._columns, self._sizes))
-        with self._samples as samples:
-            samples.seek(0)
-            while data := samples.read(_COPIED_BYTES):
-                self._envelope.write(data)
+        self._samples.copy_into(self._envelope)
         self._envelope.close(record)
 
 

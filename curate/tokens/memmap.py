@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.schema import conform
+from curate.formats.write.npy import array_header
 from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope
+from curate.objects.envelope import Envelope, Waiting
 from curate.tokens.lists import token_lists, token_type
-
-_IN_MEMORY_BYTES = 4 << 20
-_COPIED_BYTES = 1 << 20
 
 
 class MemmapOutput:
@@ -28,7 +24,7 @@ class MemmapOutput:
         self._schema = schema
         self._envelope = Envelope(sink, codec)
         self._tokens = 0
-        self._values = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with the output
+        self._values = Waiting()
         self._dtype = token_type(schema, "memmap") if len(schema) else np.dtype(np.uint16)
 
     def write(self, table: pa.Table) -> None:
@@ -41,13 +37,6 @@ class MemmapOutput:
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes header, tokens and record."""
-        header = io.BytesIO()
-        described = np.lib.format.dtype_to_descr(self._dtype)
-        about = {"descr": described, "fortran_order": False, "shape": (self._tokens,)}
-        np.lib.format.write_array_header_1_0(header, about)
-        self._envelope.write(header.getvalue())
-        with self._values as values:
-            values.seek(0)
-            while data := values.read(_COPIED_BYTES):
-                self._envelope.write(data)
+        self._envelope.write(array_header(self._dtype, (self._tokens,)))
+        self._values.copy_into(self._envelope)
         self._envelope.close(record)

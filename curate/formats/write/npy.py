@@ -7,7 +7,6 @@ The header, which comes first, says how many rows there are. So the values wait 
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +20,7 @@ from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
 from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope
-
-_IN_MEMORY_BYTES = 4 << 20
-_COPIED_BYTES = 1 << 20
+from curate.objects.envelope import Envelope, Waiting
 
 
 class NumpyOutput:
@@ -39,7 +35,7 @@ class NumpyOutput:
         self.rows = 0
         self._schema = schema
         self._envelope = Envelope(sink, codec)
-        self._values = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with the output
+        self._values = Waiting()
         self._dtype: np.dtype[Any] = np.dtype(float)
         self._shape: tuple[int, ...] | None = ()
         if len(schema):
@@ -73,16 +69,17 @@ class NumpyOutput:
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes header, values and record."""
-        header = io.BytesIO()
-        described = np.lib.format.dtype_to_descr(self._dtype)
-        shape = (self.rows, *(self._shape or ()))
-        np.lib.format.write_array_header_1_0(header, {"descr": described, "fortran_order": False, "shape": shape})
-        self._envelope.write(header.getvalue())
-        with self._values as values:
-            values.seek(0)
-            while data := values.read(_COPIED_BYTES):
-                self._envelope.write(data)
+        self._envelope.write(array_header(self._dtype, (self.rows, *(self._shape or ()))))
+        self._values.copy_into(self._envelope)
         self._envelope.close(record)
+
+
+def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Returns what comes before the values of an array."""
+    header = io.BytesIO()
+    about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, about)
+    return header.getvalue()
 
 
 def _known(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
