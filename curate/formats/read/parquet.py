@@ -116,7 +116,6 @@ def read_parquet(
             _refuse_bomb(stored.uri, file.metadata, groups, there)
             rows_left = sum(file.metadata.row_group(number).num_rows for number in groups)
         batches = _batches(file, groups, there, apart=any("." in path for path in repeated))
-        nullable = all_nullable(schema)
         seen = 0
         while True:
             with broken(stored):
@@ -131,24 +130,28 @@ def read_parquet(
             if not batch.num_rows:
                 continue
             for table in _small(stored.uri, pa.Table.from_batches([batch])) if repeated else [_table(batch)]:
-                columns = [
-                    cast(stored.uri, table.column(field.name), field)
-                    if field.name in there
-                    else _nulls(len(table), field)
-                    for field in schema
-                ]
-                misfits: dict[int, str] = {}
-                find_nulls(columns, schema, misfits)
-                _find_unreadable(columns, schema, misfits)
-                held = pa.Table.from_arrays(columns, schema=nullable)
-                for index, reason in sorted(misfits.items()):
-                    row = {name: shown(held[name][index]) for name in schema.names}
-                    on_bad_row(RejectedRow(seen + index + 1, reason, orjson.dumps(row, default=str)))
-                seen += len(held)
-                if misfits:
-                    held = held.filter(pa.array([index not in misfits for index in range(len(held))]))
-                if held.num_rows:
-                    yield held
+                kept = _held(stored.uri, table, schema, there, seen, on_bad_row)
+                seen += len(table)
+                if kept.num_rows:
+                    yield kept
+
+
+def _held(
+    uri: str, table: pa.Table, schema: pa.Schema, there: Sequence[str], seen: int, on_bad_row: OnBadRow
+) -> pa.Table:
+    """Returns the rows of a table that fit the schema, as it says them; the others are bad. `seen`: rows before it."""
+    columns = [
+        cast(uri, table.column(field.name), field) if field.name in there else _nulls(len(table), field)
+        for field in schema
+    ]
+    misfits: dict[int, str] = {}
+    find_nulls(columns, schema, misfits)
+    _find_unreadable(columns, schema, misfits)
+    held = pa.Table.from_arrays(columns, schema=all_nullable(schema))
+    for index, reason in sorted(misfits.items()):
+        row = {name: shown(held[name][index]) for name in schema.names}
+        on_bad_row(RejectedRow(seen + index + 1, reason, orjson.dumps(row, default=str)))
+    return held.filter(pa.array([index not in misfits for index in range(len(held))])) if misfits else held
 
 
 def _find_unreadable(columns: Sequence[pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
