@@ -73,7 +73,11 @@ def written(output: str) -> ParquetWriter:
 def main(kind: str, source: str, output: str, workers: int) -> None:
     logger.remove()
     folder = Path(tempfile.mkdtemp(dir=Path(output).parent))
-    stages = {"minhash": minhash, "exact": exact}[kind](source, output, folder, workers)
+    run({"minhash": minhash, "exact": exact}[kind](source, output, folder, workers), folder, workers)
+
+
+def run(stages: Stages, folder: Path, workers: int) -> None:
+    """Runs pipelines once it is told to, prints the seconds of each, and removes the folder that they worked in."""
     print("ready", flush=True)  # noqa: T201 - the protocol of this program
     sys.stdin.readline()
     seconds = {}
