@@ -331,7 +331,7 @@ class Exchanges(Base):
             mixture = Mixture(sources, budget, unit, seed)
         else:
             raise ConfigError(
-                f'mix takes weights of sources and a budget, as mix({{"web": 0.7}}, 1000), found {weights!r}'
+                f'mix_sources takes weights and a budget, as mix_sources({{"web": 0.7}}, 1000), found {weights!r}'
             )
         columns = source_column, id_column, count_column, text_column, strata_column, epoch_column
         return self._then(plans.mixed(self._plan, Mixing(mixture, *columns, allow_shortfall)))

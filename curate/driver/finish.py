@@ -133,9 +133,7 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
 def publish_shard_index(prepared: Prepared) -> None:
     """Publishes the file that names all outputs, where the format wants one, of a job of which all are there."""
     ledger, suffix = prepared.ledger, prepared.record.suffix
-    if suffix != INDEXED:
-        return
-    if prepared.history.summarised:
+    if suffix != INDEXED or prepared.history.summarised:
         return
     listing = ledger.list()
     now = match_outputs(prepared.plan, listing, suffix)

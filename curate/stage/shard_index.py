@@ -1,8 +1,7 @@
 """The file that names all outputs of a job, where the readers of a format want one: `index.json` of MDS.
 
 It is published when all outputs are there, and removed before any is made again: so it names what there is, but for
-outputs without rows. It has the
-job's fingerprint, by which it is known as curate's.
+outputs without rows. It has the job's fingerprint, by which it is known as curate's.
 """
 
 from __future__ import annotations
