@@ -17,8 +17,8 @@ Of what is over, one byte a shard is kept. Everything else is in the record of a
 shards that are not done.
 
 Large shards come first and small ones last, whatever the order of the plan: what is long would hold up the end, what is
-small fills the gaps. At the end slots that are idle take what a task has not begun, and what still takes too long gets a
-copy. Backends need know nothing of either: a task that was shortened is cancelled when it has ended what it kept.
+small fills the gaps. At the end slots that are idle take what a task has not begun, and what still takes too long gets
+a copy. Backends need know nothing of either: a task that was shortened is cancelled when it has ended what it kept.
 
 Long because it is one state machine: its table and everything that changes a state are read together.
 """
