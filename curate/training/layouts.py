@@ -22,7 +22,7 @@ from curate.arrow.types import is_list
 from curate.errors import ConfigError, CorruptInput, MissingColumn
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet_file import broken, open_parquet
-from curate.objects.megatron import read_totals
+from curate.objects import datatrove, megatron
 from curate.objects.stream import StoredStream, naming
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
@@ -41,11 +41,25 @@ class Layout(StrEnum):
     """An array of numpy for each shard, of one dimension."""
     MEGATRON = "megatron"
     """A `.bin` with the tokens and a `.idx` with where documents begin."""
+    DATATROVE = "datatrove"
+    """A `.ds` with the tokens and a `.ds.index` with where documents end; what lies beside them is not read."""
     PARQUET = "parquet"
     """A column of lists, a row for each document or for each packed sequence."""
 
 
-SUFFIXES = {".npy": Layout.NPY, ".bin": Layout.MEGATRON, ".idx": Layout.MEGATRON, ".parquet": Layout.PARQUET}
+SUFFIXES = {
+    ".npy": Layout.NPY,
+    ".bin": Layout.MEGATRON,
+    ".idx": Layout.MEGATRON,
+    ".ds": Layout.DATATROVE,
+    ".index": Layout.DATATROVE,
+    ".metadata": Layout.DATATROVE,
+    ".loss": Layout.DATATROVE,
+    ".parquet": Layout.PARQUET,
+}
+"""What names end in, behind their last dot."""
+PAIRS = {Layout.MEGATRON: (".bin", ".idx"), Layout.DATATROVE: (".ds", ".ds.index")}
+"""Tokens, and the index without which they say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +81,7 @@ class TokenFile:
 def look_at_npy(object: Object, column: str) -> TokenFile:
     """Looks at an array of numpy. Raises CorruptInput."""
     del column
-    with naming(object.uri), open_store(object.uri).open(object) as stream:
-        head = stream.read(HEAD_BYTES)
+    head = _head(object)
     start = io.BytesIO(head)
     header = ArrayHeader(object.uri, start)
     begin = start.tell()
@@ -84,12 +97,22 @@ def look_at_npy(object: Object, column: str) -> TokenFile:
 def look_at_megatron(object: Object, index: Object) -> TokenFile:
     """Looks at a `.bin` with its index. Raises CorruptInput."""
     with naming(index.uri), open_store(index.uri).open(index) as stream:
-        found = read_totals(stream, index.uri, index.size)
-    with naming(object.uri), open_store(object.uri).open(object) as stream:
-        head = stream.read(HEAD_BYTES)
+        found = megatron.read_totals(stream, index.uri, index.size)
     dtype = _checked(index.uri, found.dtype)
     _refuse_cut(object, found.tokens * dtype.itemsize)
-    return TokenFile(object, dtype, (found.tokens,), 0, _digest(head, str(found).encode()))
+    return TokenFile(object, dtype, (found.tokens,), 0, _digest(_head(object), str(found).encode()))
+
+
+def look_at_datatrove(object: Object, index: Object) -> TokenFile:
+    """Looks at a `.ds` with its index. Raises CorruptInput."""
+    with naming(index.uri), open_store(index.uri).open(index) as stream:
+        found = datatrove.read_totals(stream, index.uri, index.size, object.size)
+    return TokenFile(object, found.dtype, (found.tokens,), 0, _digest(_head(object), str(found).encode()))
+
+
+def _head(object: Object) -> bytes:
+    with naming(object.uri), open_store(object.uri).open(object) as stream:
+        return stream.read(HEAD_BYTES)
 
 
 def look_at_parquet(object: Object, column: str) -> TokenFile:
@@ -214,5 +237,6 @@ def _digest(*parts: bytes) -> bytes:
 LOOKS: dict[Layout, Callable[[Object, Any], TokenFile]] = {
     Layout.NPY: look_at_npy,
     Layout.MEGATRON: look_at_megatron,
+    Layout.DATATROVE: look_at_datatrove,
     Layout.PARQUET: look_at_parquet,
 }

@@ -31,9 +31,10 @@ class TokenShards:
     """Batches of token sequences for one rank of a training run, resumable at any batch.
 
     `path` is what a job wrote that makes or shuffles tokens, a folder or a glob, local or on a store: `.npy` arrays,
-    `.bin` with `.idx` (Megatron), or Parquet with a column of lists. The tokens of a file (of a row group, in Parquet)
-    are cut into sequences of exactly `sequence_length`, whatever documents they belong to; the remainder at the end is
-    left out and counted (`tokens_left_out`). Packed sequences are taken as they are.
+    `.bin` with `.idx` (Megatron), `.ds` with `.ds.index` (datatrove), or Parquet with a column of lists. The tokens of
+    a file (of a row group, in Parquet) are cut into sequences of exactly `sequence_length`, whatever documents they
+    belong to; the remainder at the end is left out and counted (`tokens_left_out`). Packed sequences are taken as they
+    are.
 
     Iterating yields the rest of the current epoch, as arrays of shape `(batch_size // world_size, sequence_length)`:
     `batch_size` is that of all ranks together, and rank r gets the r-th part of each global batch. `dtype` is the type

@@ -13,6 +13,7 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.job.job import Job
+from curate.ledger.layout import COMPANIONS
 from curate.ledger.summary import Summary
 from curate.observe.verify import verify
 from curate.testing.local import run_local
@@ -39,6 +40,7 @@ def corpus(seed: int = 1) -> dict[str, bytes]:
     "options",
     [
         pytest.param(("--format", "megatron"), marks=pytest.mark.slow),
+        pytest.param(("--format", "datatrove"), marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param(("--format", "mds", "--pack", "16"), marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param(("--format", "memmap"), marks=pytest.mark.nightly),
         pytest.param(("--pack", "16", "--pack-by", "best-fit", "--long", "cut"), marks=pytest.mark.nightly),
@@ -64,7 +66,9 @@ def test_killed_at_every_operation_and_run_again(
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
             left = outputs(local.objects(name))
             assert set(left.items()) <= set(outputs(expected).items()), where
-            assert {one.replace(".idx", ".bin") for one in left if one.endswith(".idx")} <= set(left), where
+            for last, others in COMPANIONS.items():
+                stems = [one.removesuffix(last) for one in left if one.endswith(last)]
+                assert {stem + other for stem in stems for other in others} <= set(left), where
             if "index.json" in left:
                 assert left == outputs(expected), where
             again = zygote.run(*inline, f"{local.root}/{name}")
@@ -187,6 +191,71 @@ class TestTwoFiles:
             path.write_bytes(b"\xff" * 8 + data[8:] if damage == "changed" else data[:100])
         found = verify(str(shards.out)).findings
         assert [(one.kind, one.object) for one in found] == [(kind, "0.bin")]
+
+
+THREE = [f"{number}{suffix}" for number in range(3) for suffix in (".ds", ".ds.index", ".ds.metadata")]
+
+
+class TestWithoutRecords:
+    """Files of datatrove: those of tokens and of ends have no place for a record, so their names say whose they are."""
+
+    def test_the_last_alone_means_done(self, shards: Shards) -> None:
+        """Those without it are replaced, whatever they are: they were planned where nobody had such files."""
+        shards.run("datatrove")
+        expected = shards.bytes()
+        assert shards.names() == THREE
+        assert not verify(str(shards.out)).findings
+        for name in ("0.ds", "0.ds.index", "2.ds"):
+            (shards.out / f"{name[0]}.ds.metadata").unlink(missing_ok=True)
+            (shards.out / name).write_bytes(b"of an attempt with other inputs")
+        assert shards.run("datatrove").attempts == 2
+        assert shards.bytes() == expected
+        assert shards.run("datatrove").attempts == 0
+
+    def test_names_that_somebody_has(self, shards: Shards) -> None:
+        """Refused before anything is planned, in a job that begins and in one that grows."""
+        shards.out.mkdir()
+        (shards.out / "1.ds").write_bytes(b"mine")
+        with pytest.raises(ConfigError, match=r"/1\.ds was not written by curate, but it has the name of an output"):
+            shards.run("datatrove")
+        assert shards.names() == ["1.ds"]
+        (shards.out / "1.ds").rename(shards.out / "3.ds.index")
+        shards.run("datatrove")
+        (shards.source / "3.jsonl").write_bytes(corpus()["0.jsonl"])
+        with pytest.raises(ConfigError, match=r"/3\.ds\.index was not written by curate"):
+            shards.run("datatrove")
+        assert (shards.out / "3.ds.index").read_bytes() == b"mine"
+
+    def test_all_go_together(self, shards: Shards) -> None:
+        """Where the job is made anew, its input changed, or is gone; what else is there stays."""
+        shards.run("datatrove")
+        (shards.out / "0.ds.metadata").unlink()
+        (shards.out / "notes.ds").write_bytes(b"mine")
+        old = shards.bytes()
+        shards.run("datatrove", parameters={"begin_token": END}, overwrite=True, yes=True)
+        assert shards.names() == [*THREE, "notes.ds"]
+        assert shards.bytes()["0.ds"] != old["0.ds"]
+        (shards.source / "0.jsonl").write_bytes(corpus(seed=2)["0.jsonl"])
+        assert shards.run("datatrove", parameters={"begin_token": END}, redo_stale=True).state == "complete"
+        (shards.source / "2.jsonl").unlink()
+        shards.run("datatrove", parameters={"begin_token": END}, drop_removed=True, yes=True)
+        assert shards.names() == [*THREE[:6], "notes.ds"]
+        assert {one.kind for one in verify(str(shards.out)).findings} == {"foreign"}
+        shards.run("parquet", overwrite=True, yes=True)
+        assert shards.names() == ["0.parquet", "1.parquet", "notes.ds"]
+
+    @pytest.mark.parametrize("name", ["0.ds", "0.ds.index"])
+    @pytest.mark.parametrize(("damage", "kind"), [("gone", "missing"), ("changed", "damaged"), ("cut", "damaged")])
+    def test_verify_looks_at_all(self, shards: Shards, name: str, damage: str, kind: str) -> None:
+        shards.run("datatrove")
+        path = shards.out / name
+        data = path.read_bytes()
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(b"\xff" * 8 + data[8:] if damage == "changed" else data[:-8])
+        found = verify(str(shards.out)).findings
+        assert [(one.kind, one.object) for one in found] == [(kind, name)]
 
 
 class TestIndex:

@@ -274,6 +274,19 @@ class TestFormats:
         assert (tmp_path / "out" / "in.idx").read_bytes()[17] == 4  # int32
         assert np.fromfile(tmp_path / "out" / "in.bin", np.int32, 2).tolist() == [1, 70_000]
 
+    @pytest.mark.parametrize("width", ["uint16", "uint32"])
+    def test_datatrove(self, bpe: str, tmp_path: Path, width: str) -> None:
+        """Read by numpy as datatrove's `TokenizedFile` writes it: each byte of `.ds` is one of a token, and each of
+        `.ds.index` one of a document's end; only `.ds.metadata`, whose first line is read as text, has more."""
+        out = written(tmp_path, bpe, format="datatrove", width=width)
+        for number in range(2):
+            tokens = np.fromfile(out / f"in-{number}.ds", np.dtype(width).newbyteorder("<"))
+            ends = np.fromfile(out / f"in-{number}.ds.index", "<u8").astype(np.int64)
+            assert [part.tolist() for part in np.split(tokens, ends[:-1])] == expected(bpe, number)
+            assert (out / f"in-{number}.ds").stat().st_size == ends[-1] * np.dtype(width).itemsize
+            name, total, _, *_ = (out / f"in-{number}.ds.metadata").read_text("utf-8").splitlines()
+            assert (name.partition("|")[2], int(total)) == (str(np.dtype(width).itemsize), ends[-1])
+
     def test_mds(self, bpe: str, tmp_path: Path) -> None:
         """Read as mosaicml-streaming says: a sample by its offsets, and the index names all shards."""
         out = written(tmp_path, bpe, format="mds")

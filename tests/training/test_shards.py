@@ -20,7 +20,7 @@ from curate.storage.open import open_store
 from curate.training import TokenShards
 from curate.training.reader import LOCAL_GAP_BYTES
 from tests.support.gcs_emulator import GcsEmulator
-from tests.training.corpora import LENGTH, as_megatron, as_npy, as_parquet, numbered
+from tests.training.corpora import LENGTH, as_datatrove, as_megatron, as_npy, as_parquet, numbered
 
 Make = Callable[..., Path]
 SHARDS = [numbered(37), np.append(numbered(20, 37), [9, 9, 9]).astype(np.uint16), numbered(4, 57)]
@@ -40,7 +40,7 @@ def read(path: object, batch_size: int = 4, **how: Any) -> list[list[int]]:
     return found
 
 
-@pytest.fixture(params=[as_npy, as_megatron, as_parquet], ids=["npy", "megatron", "parquet"])
+@pytest.fixture(params=[as_npy, as_megatron, as_datatrove, as_parquet], ids=["npy", "megatron", "datatrove", "parquet"])
 def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The same tokens in each layout."""
     made: Path = request.param(tmp_path / "corpus", SHARDS)
@@ -48,9 +48,17 @@ def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 class TestBatches:
+    def test_datatrove_of_either_width_and_without_tokens(self, tmp_path: Path) -> None:
+        """Shards without documents have files of no bytes; what else lies beside them is left alone."""
+        path = as_datatrove(tmp_path, [numbered(8), numbered(0), numbered(8, 8, dtype=np.uint32)])
+        (path / "all.ds.metadata").write_text("name|2\n64\n64T")
+        (path / "part-00000.ds.loss").write_bytes(b"\1" * 32)
+        assert flat(read(path, shuffle_bytes=0)) == list(range(16))
+        assert TokenShards(str(path), LENGTH, 4, dtype=None)._corpus.dtype == np.uint32
+
     def test_in_the_order_of_the_corpus(self, tmp_path: Path) -> None:
         """With shuffle_bytes=0; a batch may begin in one file and end in another."""
-        for make in (as_npy, as_megatron):
+        for make in (as_npy, as_megatron, as_datatrove):
             path = make(tmp_path / make.__name__, SHARDS)
             assert flat(read(path, shuffle_bytes=0)) == list(range(60))
             assert flat(read(path, shuffle_bytes=0, drop_last=False)) == list(range(61))
@@ -276,12 +284,12 @@ class TestRefused:
         self.refused(tmp_path / "out", "lacks 1 of the 2 outputs")
         assert sorted(flat(read(tmp_path / "out", allow_incomplete_input=True))) == list(range(8, 16))
 
-    @pytest.mark.parametrize("make", [as_npy, as_megatron, as_parquet])
+    @pytest.mark.parametrize("make", [as_npy, as_megatron, as_datatrove, as_parquet])
     def test_a_file_that_changes_while_it_is_read(self, tmp_path: Path, make: Make) -> None:
         """Replaced by one of the same size: its generation tells. And one that is gone."""
         path = make(tmp_path, [numbered(8), numbered(8, 8)])
         shards = TokenShards(str(path), LENGTH, 4)
-        file = max(one for one in path.iterdir() if one.suffix != ".idx")
+        file = max(one for one in path.iterdir() if one.suffix not in (".idx", ".index"))
         content = file.read_bytes()
         file.unlink()
         with pytest.raises(CorruptInput, match=f"{file.name}.*removed"):
@@ -313,6 +321,16 @@ class TestRefused:
         path = as_megatron(tmp_path, [numbered(8), numbered(8)])
         (path / "part-00001.idx").unlink()
         self.refused(path, "a .bin without its .idx, or the other way around: part-00001")
+
+    def test_datatrove_that_is_cut_or_of_another_shard(self, tmp_path: Path) -> None:
+        """The last entry of the index is to be the number of tokens; its width follows from that, and no other fits."""
+        for name, cut in ((".ds", -1), (".ds", -2), (".ds.index", -8), (".ds.index", -3)):
+            path = as_datatrove(tmp_path / f"{name}{cut}", [numbered(8)])
+            file = path / f"part-00000{name}"
+            file.write_bytes(file.read_bytes()[:cut])
+            self.refused(path, "it was cut off|one of both files was cut off")
+        (path / "part-00000.ds.index").unlink()
+        self.refused(path, "a .ds without its .ds.index, or the other way around: part-00000")
 
     def test_arrays_that_are_no_tokens(self, tmp_path: Path) -> None:
         """Fractions, and images."""
