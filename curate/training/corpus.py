@@ -16,7 +16,7 @@ from curate.sources.patterns import parse_input
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
-from curate.training.layouts import LOOKS, PAIRS, SUFFIXES, Layout, TokenFile
+from curate.training.layouts import LOOKS, PACKED, PAIRS, SUFFIXES, Layout, TokenFile
 from curate.training.order import CHUNK_BYTES, Chunks, Integers
 
 READERS = 16
@@ -91,6 +91,16 @@ def find_corpus(path: str, sequence_length: int, column: str, allow_incomplete_i
         np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int64),
         np.array([tokens for one in files for tokens in one.units], np.int64),
     )
+
+
+def refuse_without_documents(corpus: Corpus) -> None:
+    """Raises ConfigError if there are no lengths of documents in a file with tokens."""
+    for one in corpus.files:
+        if sum(one.units) and (not one.packed or corpus.layout is not Layout.PARQUET):
+            raise ConfigError(
+                f"{one.object.uri} has no column {PACKED!r}, which document_lengths=True needs: pack documents "
+                "into sequences as Parquet (jobs/tokens.py --pack), or leave it out"
+            )
 
 
 def _layout(path: str, names: list[str]) -> Layout:

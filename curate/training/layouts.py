@@ -28,6 +28,8 @@ from curate.storage.open import open_store
 from curate.storage.protocol import Object
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
+Lengths = np.ndarray[Any, np.dtype[np.object_]]
+"""An array of int32 for each row: tokens of each document in it."""
 HEAD_BYTES = 4096
 """First bytes of a flat file that its fingerprint is made of."""
 PACKED = "document_lengths"
@@ -188,12 +190,16 @@ def _read(stream: BinaryIO, uri: str, place: int, size: int) -> bytes:
     return data
 
 
-def read_group(file: TokenFile, group: int, column: str) -> Tokens:
-    """Returns the tokens of a row group. Raises CorruptInput if it was changed, or has others than the footer says."""
+def read_group(file: TokenFile, group: int, column: str, documents: bool) -> tuple[Tokens, Lengths | None]:
+    """Returns the tokens of a row group; with `documents` also the lengths of those in each row.
+
+    Raises CorruptInput if it was changed, or has others than the footer says.
+    """
     with StoredStream(open_store(file.object.uri), file.object) as stored:
         parquet = open_parquet(stored)
         with broken(stored):
-            lists = parquet.read_row_group(group, columns=[column], use_threads=False).column(0)
+            table = parquet.read_row_group(group, columns=[column, *[PACKED] * documents], use_threads=False)
+        lists = table[column]
         parts = [_flat(stored.uri, one) for one in lists.chunks]
         if file.packed and any(set(_lengths(one)) - {file.packed} for one in lists.chunks):
             raise CorruptInput(f"{stored.uri}: has packed sequences of {file.packed:,} tokens and of others")
@@ -203,6 +209,27 @@ def read_group(file: TokenFile, group: int, column: str) -> Tokens:
             f"{file.object.uri}: row group {group} has {len(found):,} tokens, its statistics say "
             f"{file.units[group]:,}; write the file again, with pyarrow or curate"
         )
+    return found, _documents(file, table[PACKED].combine_chunks()) if documents else None
+
+
+def _documents(file: TokenFile, lists: pa.Array) -> Lengths:
+    """Returns the lengths in each row. Raises CorruptInput for those that are not of packed sequences."""
+    uri, type = file.object.uri, lists.type
+    if not is_list(type) or not pt.is_integer(type.value_type) or lists.null_count:
+        raise CorruptInput(f"{uri}: column {PACKED!r} is {type}; expected lists of whole numbers, and no null")
+    values = _flat(uri, lists).to_numpy().astype(np.int32, copy=False)
+    counts = pc.list_value_length(lists).to_numpy()
+    rows = np.repeat(np.arange(len(counts)), counts)
+    tokens = np.bincount(rows, weights=values, minlength=len(counts))
+    if (values < 0).any() or (tokens > file.packed).any():
+        raise CorruptInput(
+            f"{uri}: has a sequence of {file.packed:,} tokens whose documents have {int(tokens.max(initial=0)):,}; "
+            "write it again"
+        )
+    found = np.empty(len(counts), object)
+    # One by one: of arrays of one length numpy would make a table.
+    for row, part in enumerate(np.split(values, np.cumsum(counts)[:-1])):
+        found[row] = part
     return found
 
 

@@ -142,6 +142,70 @@ class TestBatches:
         assert sorted(flat(found)) == list(range(40))
 
 
+class TestDocumentLengths:
+    """For masks, where packed Parquet has them."""
+
+    @pytest.fixture
+    def packed(self, tmp_path: Path) -> Path:
+        """Sequences whose documents say by their lengths which sequence they are of: of some, padding follows."""
+        for part, first in enumerate((0, 20)):
+            numbers = range(first, first + 20)
+            tokens = pa.array(numbered(20, first).reshape(-1, LENGTH).tolist(), pa.list_(pa.uint16()))
+            lengths = pa.array([documents_of(number) for number in numbers], pa.list_(pa.int32()))
+            table = pa.table({"tokens": tokens, "document_lengths": lengths})
+            pq.write_table(table, tmp_path / f"{part}.parquet", row_group_size=6)
+        return tmp_path
+
+    def test_each_row_has_its_own(self, packed: Path) -> None:
+        """In the order, and with the states, that there are without; for any number of ranks."""
+        plain, asked = (
+            TokenShards(str(packed), LENGTH, 8, seed=4, shuffle_bytes=300, document_lengths=asked)
+            for asked in (False, True)
+        )
+        for batch, found in zip(plain, asked, strict=True):
+            assert np.array_equal(found["tokens"], batch)
+            assert [one.tolist() for one in found["document_lengths"]] == [documents_of(row[0]) for row in batch]
+            assert {one.dtype for one in found["document_lengths"]} == {np.dtype(np.int32)}
+            assert asked.state_dict() == plain.state_dict()
+        for rank in range(4):
+            shards = TokenShards(str(packed), LENGTH, 8, 4, rank, 4, document_lengths=True)
+            shards.load_state_dict({**shards.state_dict(), "position": 16})
+            for found in shards:
+                assert len(found["tokens"]) == len(found["document_lengths"]) == 2
+                of = [documents_of(row[0]) for row in found["tokens"]]
+                assert [one.tolist() for one in found["document_lengths"]] == of
+
+    @pytest.mark.parametrize("make", [as_npy, as_megatron, as_datatrove, as_parquet])
+    def test_a_corpus_without(self, tmp_path: Path, make: Make) -> None:
+        """Refused, with what makes them."""
+        path = make(tmp_path, SHARDS)
+        with pytest.raises(ConfigError, match=r"has no column 'document_lengths'.*jobs/tokens.py --pack"):
+            TokenShards(str(path), LENGTH, 4, document_lengths=True)
+
+    @pytest.mark.parametrize(
+        ("lengths", "told"),
+        [
+            (pa.array([[3, 2]] * 4), "4 tokens whose documents have 5"),
+            (pa.array([[4, -1]] * 4), "4 tokens whose documents have 3"),
+            (pa.array([None, [4], [4], [4]]), "is list<.*>; expected lists of whole numbers, and no null"),
+            (pa.array([[None], [4], [4], [4]], pa.list_(pa.int32())), "null"),
+            (pa.array(["4"] * 4), "is string; expected lists of whole numbers"),
+        ],
+    )
+    def test_lengths_that_cannot_be(self, tmp_path: Path, lengths: pa.Array, told: str) -> None:
+        """Found where they are asked for alone."""
+        tokens = pa.array(numbered(4).reshape(-1, LENGTH).tolist(), pa.list_(pa.uint16()))
+        pq.write_table(pa.table({"tokens": tokens, "document_lengths": lengths}), tmp_path / "a.parquet")
+        assert sorted(flat(read(tmp_path))) == [0, 1, 2, 3]
+        with pytest.raises(CorruptInput, match=told):
+            list(TokenShards(str(tmp_path), LENGTH, 4, document_lengths=True))
+
+
+def documents_of(number: int) -> list[int]:
+    """Returns the lengths of the documents in a sequence: one, two or three of them, or nothing but padding."""
+    return [[4], [1, 3], [2, 1, 1], [1, 2], []][int(number) % 5]
+
+
 @pytest.mark.parametrize("kind", ["memory", "gs"])
 def test_the_same_order_on_stores(corpus: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy in a bucket has the same order, and takes a state of the local one."""
