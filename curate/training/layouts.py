@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow.types as pt
 from curate.arrow.types import is_list
 from curate.errors import ConfigError, CorruptInput, MissingColumn
 from curate.formats.read.npy import ArrayHeader
-from curate.formats.read.parquet_file import broken, open_parquet
+from curate.formats.read.parquet_file import broken, open_parquet, reopened
 from curate.objects import datatrove, megatron
 from curate.objects.stream import StoredStream, naming
 from curate.storage.open import open_store
@@ -32,6 +33,8 @@ Lengths = np.ndarray[Any, np.dtype[np.object_]]
 """An array of int32 for each row: tokens of each document in it."""
 HEAD_BYTES = 4096
 """First bytes of a flat file that its fingerprint is made of."""
+MOST_FOOTERS = 256
+"""Footers of Parquet that are kept: some kilobytes for each row group."""
 PACKED = "document_lengths"
 """The column beside packed sequences: with it, each row is a sequence."""
 
@@ -196,7 +199,7 @@ def read_group(file: TokenFile, group: int, column: str, documents: bool) -> tup
     Raises CorruptInput if it was changed, or has others than the footer says.
     """
     with StoredStream(open_store(file.object.uri), file.object) as stored:
-        parquet = open_parquet(stored)
+        parquet = reopened(stored, _footer(file.object))
         with broken(stored):
             table = parquet.read_row_group(group, columns=[column, *[PACKED] * documents], use_threads=False)
         lists = table[column]
@@ -212,12 +215,20 @@ def read_group(file: TokenFile, group: int, column: str, documents: bool) -> tup
     return found, _documents(file, table[PACKED].combine_chunks()) if documents else None
 
 
+@lru_cache(maxsize=MOST_FOOTERS)
+def _footer(object: Object) -> pq.FileMetaData:
+    """Returns a footer, which is fetched once, not for each row group. Raises CorruptInput."""
+    with StoredStream(open_store(object.uri), object) as stored:
+        return open_parquet(stored).metadata
+
+
 def _documents(file: TokenFile, lists: pa.Array) -> Lengths:
     """Returns the lengths in each row. Raises CorruptInput for those that are not of packed sequences."""
     uri, type = file.object.uri, lists.type
     if not is_list(type) or not pt.is_integer(type.value_type) or lists.null_count:
         raise CorruptInput(f"{uri}: column {PACKED!r} is {type}; expected lists of whole numbers, and no null")
-    values = _flat(uri, lists).to_numpy().astype(np.int32, copy=False)
+    # A copy: Arrow's own memory cannot be written to, and torch wants to be able to.
+    values = _flat(uri, lists).to_numpy().astype(np.int32)
     counts = pc.list_value_length(lists).to_numpy()
     rows = np.repeat(np.arange(len(counts)), counts)
     tokens = np.bincount(rows, weights=values, minlength=len(counts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,10 +15,8 @@ import pytest
 
 import curate
 from curate.errors import ConfigError, CorruptInput
-from curate.storage.open import open_store
 from curate.training import TokenShards
 from curate.training.reader import LOCAL_GAP_BYTES
-from tests.support.gcs_emulator import GcsEmulator
 from tests.training.corpora import LENGTH, as_datatrove, as_megatron, as_npy, as_parquet, numbered
 
 Make = Callable[..., Path]
@@ -204,24 +201,6 @@ class TestDocumentLengths:
 def documents_of(number: int) -> list[int]:
     """Returns the lengths of the documents in a sequence: one, two or three of them, or nothing but padding."""
     return [[4], [1, 3], [2, 1, 1], [1, 2], []][int(number) % 5]
-
-
-@pytest.mark.parametrize("kind", ["memory", "gs"])
-def test_the_same_order_on_stores(corpus: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy in a bucket has the same order, and takes a state of the local one."""
-    with GcsEmulator() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
-        bucket = f"{kind}://bucket/{corpus.parent.name}-{os.getpid()}"
-        store = open_store(bucket)
-        for file in corpus.iterdir():
-            store.publish(f"{bucket}/here/{file.name}", file.read_bytes())
-        assert read(f"{bucket}/here", seed=2) == read(corpus, seed=2)
-        local, remote = (TokenShards(path, LENGTH, 4, seed=2) for path in (str(corpus), f"{bucket}/here"))
-        batches = iter(local)
-        next(batches)
-        remote.load_state_dict(local.state_dict())
-        assert next(iter(remote)).tolist() == next(batches).tolist()
 
 
 def test_what_jobs_and_shuffles_wrote(tmp_path: Path) -> None:
