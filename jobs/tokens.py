@@ -85,6 +85,12 @@ class Tokenize(TextJob):
         alone = "a sequence is of several documents" if self.pack is not None else f"{self.format} has tokens alone"
         if (self.pack is not None or self.format in FLAT) and (self.keep_text or self.keep_columns):
             raise ConfigError(f"{alone}, so no column can be kept; leave out --keep-text and --keep-columns")
+        if self.attributes and (self.pack is not None or self.format != OutputFormat.PARQUET):
+            what = "a sequence is of several documents" if self.pack is not None else f"{self.format} has no places"
+            raise ConfigError(
+                f"attributes are tokens of each row beside its place in the input, and {what}; leave out --pack, and "
+                "write parquet"
+            )
         vocabulary = self._vocabulary()
         self._tokens_of(vocabulary)
         self._packing(vocabulary)

@@ -84,7 +84,21 @@ def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
     shared = Pipeline(steps_of(built.plan))
     steps = [*(one.operator for one in walk(built.plan) if isinstance(one, Apply)), *chain(*built.tails.values())]
     attributes = tuple(one.identity() for one in steps if isinstance(one, WithAttributes))
+    if job.attributes:
+        _refuse_no_attributes(job, built.plan, steps)
     return Made(built.operator(shared), built.resources(shared), built.sides, built.stages, attributes)
+
+
+def _refuse_no_attributes(job: Settings, plan: Plan, steps: Sequence[Operator]) -> None:
+    """Raises ConfigError if what is to be attributes is not what `process` makes of the rows of the inputs."""
+    process = [one for one in steps if isinstance(one, Process)]
+    others = [one for one in steps if not isinstance(one, Process)]
+    alone = all(isinstance(one, Apply | Scan) for one in walk(plan))
+    if len(process) != 1 or not alone or not all(one.keeps_rows for one in others):
+        raise ConfigError(
+            f"{job.owner}: attributes are what `process` adds to rows, and it has a `build` that makes other "
+            "rows of these, or none of them"
+        )
 
 
 @dataclass(frozen=True, slots=True)

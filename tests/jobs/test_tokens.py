@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+import curate
+from curate.errors import ConfigError
 from curate.testing.local import LocalRun, run_local
 from jobs.tokens import Tokenize
 from tests.job.inline import refusing, run_job, write_jsonl
@@ -234,6 +238,41 @@ def written(tmp_path: Path, bpe: str, **parameters: Any) -> Path:
 def expected(bpe: str, number: int) -> list[list[int]]:
     tokenizer = plain(bpe)
     return [[*tokenizer.encode(TEXTS[(k + number) % 6], add_special_tokens=False).ids, 0] for k in range(20)]
+
+
+class TestAttributes:
+    """Tokens beside the rows that they are of."""
+
+    @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+    def test_rows_get_their_own(self, bpe: str, tmp_path: Path, kind: str) -> None:
+        """Joined by place, with rows in between that cannot be read; then a filter by the number of tokens."""
+        rows = [{"id": k, "text": TEXTS[k % 6].replace("\n", " ")} for k in range(40)]
+        (tmp_path / "in").mkdir()
+        for number in range(2):
+            path = tmp_path / "in" / f"{number}.{kind}"
+            some = rows[number * 20 : number * 20 + 20]
+            if kind == "jsonl":
+                path.write_bytes(b"".join(orjson.dumps(row) + b"\n" + b"{\n" * (row["id"] % 7 == 3) for row in some))
+            elif kind == "csv":
+                pa.csv.write_csv(pa.Table.from_pylist(some), path)
+            else:
+                pq.write_table(pa.Table.from_pylist(some), path, row_group_size=7)
+        read = {"jsonl": curate.read_json, "csv": curate.read_csv, "parquet": curate.read_parquet}[kind]
+        job = Tokenize(tokenizer=bpe, end_token=END, attributes=True, max_bad_rows="50%")
+        assert run_job(job, tmp_path / "in", tmp_path / "out").state == "complete"
+        assert curate.read_parquet(tmp_path / "out").columns() == ["id", "tokens", "curate_position"]
+        found = read(tmp_path / "in").using(max_bad_rows="50%").with_attributes(tmp_path / "out").take_all()
+        wanted = [[*plain(bpe).encode(row["text"], add_special_tokens=False).ids, 0] for row in rows]
+        assert [row["id"] for row in found] == [row["id"] for row in rows]
+        assert [row["tokens"] for row in found] == wanted
+
+    @pytest.mark.parametrize(
+        ("parameters", "said"),
+        [({"pack": 8}, "of several documents"), ({"format": "megatron"}, "megatron has no places")],
+    )
+    def test_sequences_have_no_place(self, bpe: str, parameters: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigError, match=f"attributes are tokens of each row beside its place .* {said}"):
+            run_local(Tokenize(tokenizer=bpe, end_token=END, attributes=True, **parameters), ROWS)
 
 
 class TestFormats:
