@@ -99,7 +99,7 @@ def refuse_without_documents(corpus: Corpus) -> None:
         if sum(one.units) and (not one.packed or corpus.layout is not Layout.PARQUET):
             raise ConfigError(
                 f"{one.object.uri} has no column {PACKED!r}, which document_lengths=True needs: pack documents "
-                "into sequences as Parquet (jobs/tokens.py --pack), or leave it out"
+                "into sequences as Parquet (jobs/tokens.py with pack=), or leave it out"
             )
 
 

@@ -176,7 +176,7 @@ class TestDocumentLengths:
     def test_a_corpus_without(self, tmp_path: Path, make: Make) -> None:
         """Refused, with what makes them."""
         path = make(tmp_path, SHARDS)
-        with pytest.raises(ConfigError, match=r"has no column 'document_lengths'.*jobs/tokens.py --pack"):
+        with pytest.raises(ConfigError, match=r"has no column 'document_lengths'.*jobs/tokens.py with pack="):
             TokenShards(str(path), LENGTH, 4, document_lengths=True)
 
     @pytest.mark.parametrize(
