@@ -6,12 +6,14 @@ floor is the faster of Polars and DuckDB: one process on all CPUs, in memory, th
 
 curate may take a third of Ray Data's time, and 1.2 times the floor's or 0.3 s more than that; and a share of 0.15 of
 its CPU may be the kernel's. CPU is that of all processes that took part: curate's driver, fork server and workers, or
-this process and Ray's. What Ray takes while others run is not theirs.
+this process and Ray's. What Ray takes while others run is not theirs. Where the work is that of a few calls of Arrow
+and of the kernel, a bare loop of these is beside it: the least that it can take on these cores.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +28,7 @@ import pyarrow.dataset as pads
 import curate
 
 from .checks import in_files, same_rows, same_sums, shuffled_rows, sorted_rows
-from .common import Check, Report, Run, Runs, alternate, expect, own_children, runs_folder, show, warm_ray
+from .common import Check, Report, Run, Runs, alternate, expect, go, own_children, runs_folder, show, warm_ray
 from .rivals import duckdb_write, polars_write, quiet_ray_data, ray_write, write
 from .rows import CODEC, FILES, NUMBERS_BYTES, corpus_files, corpus_lines, corpus_with_copies
 
@@ -40,6 +42,7 @@ REPARTITIONED = 12
 BUCKETS = 32
 """Groups by which Ray Data deduplicates, which has no operator for that."""
 WARM_UP_ROWS = 3200
+BARE = Path(__file__).with_name("bare_run.py")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Contest:
     """Ray Data."""
     floors: Mapping[str, Run]
     check: Check
+    bare: Sequence[object] = ()
+    """What `bare_run.py` is told, to do the same by Arrow and the kernel alone; empty: it cannot."""
 
 
 def measured(batch: pa.Table) -> pa.Table:
@@ -124,6 +129,7 @@ def map_contest(corpus: Corpus) -> Contest:
             DUCKDB: corpus.duckdb(f"{query} FROM '{source}/*.parquet'"),
         },
         same_rows(measured(by_id(source))),
+        ("maps", "write", source),
     )
 
 
@@ -143,6 +149,7 @@ def filter_contest(corpus: Corpus) -> Contest:
             DUCKDB: corpus.duckdb(f"FROM '{source}/*.parquet' WHERE score < {KEPT}"),
         },
         same_rows(by_id(source).filter(pc.field("score") < KEPT)),
+        ("maps", "filter", source),
     )
 
 
@@ -165,6 +172,7 @@ def append_contest(corpus: Corpus) -> Contest:
             DUCKDB: corpus.duckdb(f"SELECT *, value + \"group\" AS sum FROM '{source}/*.parquet'"),
         },
         same_rows(summed(by_id(source))),
+        ("maps", "append", source),
     )
 
 
@@ -207,6 +215,7 @@ def sort_contest(corpus: Corpus) -> Contest:
             DUCKDB: corpus.duckdb(f"FROM '{source}/*.parquet' ORDER BY key"),
         },
         sorted_rows(pads.dataset(source).to_table().sort_by("key"), "key"),
+        ("sort", "key", source),
     )
 
 
@@ -226,6 +235,7 @@ def shuffle_contest(corpus: Corpus) -> Contest:
             DUCKDB: corpus.duckdb(f"FROM '{source}/*.parquet' ORDER BY random()"),
         },
         shuffled_rows(by_id(source)),
+        ("sort", "key", source),
     )
 
 
@@ -336,15 +346,17 @@ class Table:
 
     lines: list[str] = field(
         default_factory=lambda: [
-            "| | curate | user + system | system | floor | its CPU | to it | CPU to it | Ray Data | to it |",
-            "|---|---|---|---|---|---|---|---|---|---|",
+            "| | curate | user + system | system | bare loop | floor | its CPU | to it | CPU to it "
+            "| Ray Data | to it |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
         ]
     )
 
-    def add(self, name: str, ours: Runs, rival: Runs, floor: Runs) -> None:
+    def add(self, name: str, ours: Runs, rival: Runs, floor: Runs, bare: Runs | None) -> None:
+        limit = "" if bare is None else f"{bare.median_user_s:.2f} + {bare.median_system_s:.2f} s"
         self.lines.append(
             f"| {name} | {ours.median_s:.2f} s | {ours.median_user_s:.2f} + {ours.median_system_s:.2f} s "
-            f"| {ours.system_share:.0%} | {floor.name} {floor.median_s:.2f} s "
+            f"| {ours.system_share:.0%} | {limit} | {floor.name} {floor.median_s:.2f} s "
             f"| {floor.median_user_s:.2f} + {floor.median_system_s:.2f} s | {ours.median_s / floor.median_s:.2f} x "
             f"| {ours.median_cpu_s / floor.median_cpu_s:.2f} x | {rival.median_s:.2f} s "
             f"| {ours.median_s / rival.median_s:.2f} x |"
@@ -405,9 +417,10 @@ def measure_corpora(
                 ours, rival, *floors = alternate(
                     contenders(contest), runs / "rounds", rounds, contest.check, lambda name: apart.get(name, of_ray)
                 )
-            for one in (ours, rival, *floors):
+                bare = bare_loop(contest.bare, runs, rounds, cpus) if contest.bare else None
+            for one in (ours, rival, *floors, *([] if bare is None else [bare])):
                 click.echo(show(one))
-            table.add(part, ours, rival, judge_corpus(report, ours, rival, floors))
+            table.add(part, ours, rival, judge_corpus(report, ours, rival, floors), bare)
     finally:
         ray.shutdown()
     click.echo("\n" + "\n".join(table.lines))
@@ -415,3 +428,15 @@ def measure_corpora(
 
 def contenders(contest: Contest) -> dict[str, Run]:
     return {"curate": contest.ours, RAY: contest.rival, **contest.floors}
+
+
+def bare_loop(arguments: Sequence[object], folder: Path, rounds: int, processes: int) -> Runs:
+    """Measures the least that the same calls of Arrow and of the kernel take, in as many processes."""
+    found = Runs("bare loop")
+    for number in range(rounds):
+        command = [sys.executable, BARE, *arguments, folder / f"bare-{number}", processes]
+        ended = go(command, folder / f"bare-{number}.log")
+        found.seconds.append(ended.found)
+        found.user_s.append(ended.user_s)
+        found.system_s.append(ended.system_s)
+    return found
