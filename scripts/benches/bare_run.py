@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 CODEC = "zstd"
-RUNS = 4
-"""Run files."""
+RUNS, RUNS_FOLDER = 4, "_runs"
+"""Run files, and where they are."""
 OUTPUTS = 10
 """Of a sort."""
 PAGE_ROWS = 170
@@ -57,7 +57,10 @@ def run_file(key: str, output: Path, number: int, paths: Sequence[Path]) -> None
     """Writes the rows of some files, sorted, as pages of Arrow."""
     rows = pa.concat_tables([pq.read_table(path, use_threads=False) for path in paths]).combine_chunks()
     order = _order(rows, key)
-    with (output / f"{number}.run").open("wb", buffering=0) as file, pa.ipc.new_file(file, rows.schema) as writer:
+    with (
+        (output / RUNS_FOLDER / f"{number}.run").open("wb", buffering=0) as file,
+        pa.ipc.new_file(file, rows.schema) as writer,
+    ):
         for start in range(0, len(order), PAGE_ROWS):
             writer.write_table(rows.take(order.slice(start, PAGE_ROWS)).combine_chunks())
 
@@ -67,7 +70,7 @@ def part_file(key: str, output: Path, number: int) -> None:
     limits = np.iinfo(np.int64)
     low, high = (limits.min + (limits.max - limits.min) // OUTPUTS * at for at in (number, number + 1))
     found = []
-    for path in sorted(output.glob("*.run")):
+    for path in sorted((output / RUNS_FOLDER).glob("*.run")):
         rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         keys = rows[key].to_numpy()
         start, stop = np.searchsorted(keys, [low, high if number < OUTPUTS - 1 else limits.max])
@@ -102,7 +105,7 @@ def in_processes(calls: Sequence[Callable[[], None]], processes: int) -> None:
 
 def main(kind: str, what: str, source: Path, output: Path, processes: int) -> None:
     paths = sorted(source.glob("*.parquet"))
-    output.mkdir(parents=True)
+    (output / RUNS_FOLDER).mkdir(parents=True)
     pa.set_cpu_count(1)
     print("ready", flush=True)  # noqa: T201 - the protocol of this program
     sys.stdin.readline()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
@@ -415,6 +416,19 @@ def test_a_row_of_a_corpus_in_five_is_a_copy(tmp_path: Path) -> None:
     assert 3200 - len(set(found["text"].to_pylist())) == 31 * 20
 
 
+@pytest.mark.parametrize(("kind", "what"), [("maps", "write"), ("sort", "key")])
+def test_the_bare_loop_does_the_work(kind: str, what: str, tmp_path: Path) -> None:
+    """It is no limit if it leaves something out; its time is that of the work, without imports."""
+    source = bench_rows.corpus_files(tmp_path / "rows", 640, 150)
+    ended = common.go([sys.executable, corpora.BARE, kind, what, source, tmp_path / "out", 2], tmp_path / "said")
+    assert ended.found > 0
+    rows = pads.dataset(source).to_table()
+    if kind == "sort":
+        checks.sorted_rows(rows.sort_by("key"), "key")(tmp_path / "out", None)
+    else:
+        checks.same_rows(corpora.measured(rows.sort_by("id")))(tmp_path / "out", None)
+
+
 class TestJudged:
     """What a corpus' contest is held against."""
 
@@ -456,6 +470,22 @@ def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
     parts = [argument for part in exchange.CONTESTS for argument in ("--only", part)]
     code, said = bench("exchange", *parts, "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
     assert said.count("curate, to Ray Data") == len(exchange.CONTESTS)
+    assert code == int("MISSED" in said)
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.ray_lane
+@pytest.mark.parametrize(
+    ("command", "size", "parts"),
+    [("map", ["--megabytes", "1"], corpora.MAPS), ("exchange", ["--rows", "3200"], corpora.EXCHANGES)],
+)
+def test_corpora_at_tiny_sizes(command: str, size: list[str], parts: dict[str, Any], tmp_path: Path) -> None:
+    """Every contest is done by all, checked, judged by three targets, and a line of the table."""
+    code, said = bench(command, *size, "--text-bytes", "150", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count("curate, to Ray Data: ") == said.count("of its CPU, the kernel's: ") == len(parts)
+    assert [line.split(" |")[0][2:] for line in said.splitlines() if line.startswith("| ")][1:] == list(parts)
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 
