@@ -251,11 +251,7 @@ def _sorted(rows: pa.Table, order: Any, runs: int, most: int) -> Iterator[pa.Tab
     rows = rows.combine_chunks()
     indices = order.indices(rows).slice(0, most)
     for start in range(0, len(indices), SLICE_ROWS):
-        taken = take_rows(rows, indices.slice(start, SLICE_ROWS))
-        if start + SLICE_ROWS >= len(indices):
-            # Who writes these needs memory for as much again.
-            del rows
-        yield taken
+        yield take_rows(rows, indices.slice(start, SLICE_ROWS))
 
 
 def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]], budget_bytes: int) -> Ranges:

@@ -118,14 +118,9 @@ class Shuffled(Limitable):
         own = order[part.skip : None if part.take is None else part.skip + part.take]
         # Those of the neighbours were read beside them, and are not this output's.
         tally.books.rows_in -= len(order) - len(own)
-        del tables
-        rows = rows.drop_columns([BUCKET])
+        plain = rows.drop_columns([BUCKET])
         for start in range(0, len(own), SLICE_ROWS):
-            taken = take_rows(rows, pa.array(own[start : start + SLICE_ROWS]))
-            if start + SLICE_ROWS >= len(own):
-                # Who writes these needs memory for as much again.
-                del rows
-            yield taken
+            yield take_rows(plain, pa.array(own[start : start + SLICE_ROWS]))
 
 
 SLICE_ROWS = 1 << 16

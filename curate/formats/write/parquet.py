@@ -124,16 +124,15 @@ class ParquetOutput:
             return
         # Small files are many: a table that is a whole group is written as it is.
         table = self._pending[0] if len(self._pending) == 1 else pa.concat_tables(self._pending)
-        self._pending = []
-        while table is not None:
-            size = self._group_end(table)
+        at, rows = 0, table.num_rows
+        while at < rows:
+            left = table.slice(at) if at else table
+            size = self._group_end(left)
             if size is None:
                 if not last:
                     break
-                size = table.num_rows
-            group = table.slice(0, size) if size < table.num_rows else table
-            table = table.slice(size) if size < table.num_rows else None
-            # What it is a copy of is not kept, unless there are other rows in it: Arrow needs the memory to write.
+                size = left.num_rows
+            group = left.slice(0, size) if size < left.num_rows else left
             group = group.combine_chunks()
             if self._opened is None:
                 self._opened = self._open(group)
@@ -141,9 +140,10 @@ class ParquetOutput:
             # The small file's only write is the one at the end.
             if not last:
                 self._buffer.drain(self._sink)
-        self._pending = [] if table is None else [table]
-        self._pending_rows = 0 if table is None else table.num_rows
-        self._pending_bytes = 0 if table is None else table.nbytes
+            at += size
+        self._pending = [table.slice(at)] if at < rows else []
+        self._pending_rows = rows - at
+        self._pending_bytes = self._pending[0].nbytes if self._pending else 0
 
     def _group_end(self, table: pa.Table) -> int | None:
         """Returns the number of rows of the next group; None if further rows may still belong to it."""
