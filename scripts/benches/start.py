@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -74,7 +75,7 @@ def measure_start(
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     found: dict[str, dict[str, Times]] = {}
     for backend in backends:
-        with _clusters(trees, backend) as variables:
+        with _clusters(trees, backend, scratch) as variables:
             times = found[backend] = {name: Times() for name in trees}
             # The first round finds no bytecode, and the disk's cache cold.
             for number in range(-1, rounds):
@@ -134,23 +135,26 @@ def _run(command: Sequence[str], environ: Mapping[str, str], output: Path | None
 
 
 @contextlib.contextmanager
-def _clusters(trees: Mapping[str, Path], backend: str) -> Iterator[dict[str, dict[str, str]]]:
+def _clusters(trees: Mapping[str, Path], backend: str, scratch: Path) -> Iterator[dict[str, dict[str, str]]]:
     """Yields the variables by which each checkout finds its Ray, whose workers have its code."""
     with contextlib.ExitStack() as stack:
-        found: dict[str, dict[str, str]] = {name: {} for name in trees}
+        # Who joins a cluster shows the token that it was started with.
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        found: dict[str, dict[str, str]] = {name: dict(token) for name in trees}
         for name, tree in trees.items() if backend == "ray" else ():
+            errors = stack.enter_context((scratch / f"start-ray-{name}.log").open("w"))
             child = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-c", _CLUSTER],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
+                    stderr=errors,
                     text=True,
-                    env={**os.environ, "PYTHONPATH": str(tree), "RAY_ADDRESS": "local"},
+                    env={**os.environ, "PYTHONPATH": str(tree), "RAY_ADDRESS": "local", **token},
                 )
             )
             assert child.stdout is not None
-            found[name] = {"RAY_ADDRESS": child.stdout.readline().strip()}
+            found[name]["RAY_ADDRESS"] = child.stdout.readline().strip()
             wait_until_ready(child)
         yield found
 
