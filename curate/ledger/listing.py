@@ -141,7 +141,7 @@ def match_outputs(plan: ShardPlan, listing: OutputListing, suffix: str) -> Outpu
     position = numbers(pc.fill_null(pc.index_in(expected, value_set=listing.names), -1))
     used = np.zeros(len(listing.names), dtype=bool)
     used[position[position >= 0]] = True
-    for other in filter(None, [layout.COMPANIONS.get(suffix)]):
+    for other in layout.COMPANIONS.get(suffix, ()):
         beside = pc.binary_join_element_wise(plan.ids, text(other), text(""))
         used |= numbers(pc.is_in(listing.names, value_set=beside))
     if suffix == ".mds":
