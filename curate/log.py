@@ -11,13 +11,16 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
-import structlog
-
+from curate.imports import when_imported
 from curate.units import escape_controls
+
+# Of structlog, nothing is imported before the first event: it takes 0.1 s, and most runs of a finished job have none.
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -34,9 +37,28 @@ def configure() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    when_imported("structlog", _configure)
+
+
+def _configure() -> None:
+    import structlog
+    import structlog.dev
+
+    class Printer(structlog.PrintLogger):
+        """Prints events. A pipe or a terminal that was closed ends nobody's run."""
+
+        def msg(self, message: str) -> None:
+            """Prints one."""
+            with contextlib.suppress(OSError):
+                super().msg(message)
+
+        log = debug = info = warn = warning = msg
+        fatal = failure = err = error = critical = exception = msg
+
     on_terminal = sys.stderr.isatty()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _with_bound,
         structlog.processors.add_log_level,
         # Whoever reads along needs no microseconds, and has few columns.
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S" if on_terminal else "iso", utc=True),
@@ -57,32 +79,41 @@ def configure() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # Looked up at each call: tests and progress displays replace sys.stderr. Beneath one that listens in, since
         # whoever listens has been told already.
-        logger_factory=lambda *_: _Printer(getattr(sys.stderr, "beneath", sys.stderr)),
+        logger_factory=lambda *_: Printer(getattr(sys.stderr, "beneath", sys.stderr)),
         cache_logger_on_first_use=False,
     )
 
 
-class _Printer(structlog.PrintLogger):
-    """Prints events. A pipe or a terminal that was closed ends nobody's run."""
-
-    def msg(self, message: str) -> None:
-        """Prints one."""
-        with contextlib.suppress(OSError):
-            super().msg(message)
-
-    log = debug = info = warn = warning = msg
-    fatal = failure = err = error = critical = exception = msg
-
-
 def ensure_configured() -> None:
     """Sends events to standard error unless the program has said where they go."""
-    if not structlog.is_configured():
+    if "structlog" not in sys.modules or not sys.modules["structlog"].is_configured():
         configure()
 
 
 def bound(**context: Any) -> AbstractContextManager[None]:
     """Adds `context` to all events of this thread within a block."""
-    return structlog.contextvars.bound_contextvars(**context)
+    return _bound_in(context)
+
+
+@contextlib.contextmanager
+def _bound_in(context: Mapping[str, Any]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if "structlog" in sys.modules:
+            # Where a program says itself what becomes of events, too.
+            stack.enter_context(sys.modules["structlog"].contextvars.bound_contextvars(**context))
+        before = _bound.set({**_bound.get(), **context})
+        try:
+            yield
+        finally:
+            _bound.reset(before)
+
+
+_bound: ContextVar[Mapping[str, Any]] = ContextVar("bound", default=MappingProxyType({}))
+
+
+def _with_bound(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    del logger, method
+    return {**_bound.get(), **event}
 
 
 def quiet() -> AbstractContextManager[None]:
@@ -92,7 +123,25 @@ def quiet() -> AbstractContextManager[None]:
 
 def get_logger(**context: Any) -> Any:
     """Returns a logger whose events carry `context` (job, run, shard, attempt)."""
-    return structlog.get_logger(**context)
+    return _Logger(context)
+
+
+class _Logger:
+    """A logger of structlog, which is imported with its first event."""
+
+    def __init__(self, context: Mapping[str, Any]) -> None:
+        self._context = context
+
+    def bind(self, **context: Any) -> _Logger:
+        """Returns a logger whose events carry this too."""
+        return _Logger({**self._context, **context})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        import structlog
+
+        return getattr(structlog.get_logger(**self._context), name)
 
 
 def listen(listener: Listener | None) -> Listener | None:
@@ -107,6 +156,8 @@ def listen(listener: Listener | None) -> Listener | None:
 
 
 def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    import structlog
+
     if _QUIET in event:
         raise structlog.DropEvent
     if _listener is not None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.types import is_list, is_text_or_binary
+from curate.late_pandas import numbers
 
 
 def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -29,7 +30,7 @@ def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     type = array.type
     if pt.is_dictionary(type):
         sizes = np.append(_sizes(array.dictionary), 0)  # nulls have none
-        return np.asarray(sizes[pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)])
+        return np.asarray(sizes[numbers(pc.fill_null(array.indices.cast(pa.int64()), -1))])
     if isinstance(type, pa.BaseExtensionType):
         return _sizes(array.storage)
     if pt.is_fixed_size_list(type):
@@ -44,7 +45,7 @@ def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
         return total
     if is_list(type) or pt.is_map(type):
         lengths = pc.list_value_length(array) if not pt.is_map(type) else _map_lengths(array)
-        counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = numbers(pc.fill_null(lengths, 0)).astype(np.int64)
         values = array.flatten() if not pt.is_map(type) else _map_values(array)
         ends = np.concatenate([[0], np.cumsum(_sizes(values))])
         stops = np.cumsum(counts)
@@ -52,7 +53,7 @@ def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     if pt.is_string_view(type) or pt.is_binary_view(type):
         return _sizes(array.cast(pa.large_binary()))
     if is_text_or_binary(type) and not pt.is_fixed_size_binary(type):
-        lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+        lengths = numbers(pc.fill_null(pc.binary_length(array), 0))
         return np.asarray(lengths.astype(np.int64) + 4, np.int64)
     if pt.is_run_end_encoded(type):
         return _sizes(pc.run_end_decode(array))

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from curate.backends.make import AUTO, make_backend
+from curate.backends.make import AUTO, begin_backend, make_backend
 from curate.backends.ray.find import find
 from curate.local import machine
 from curate.log import ensure_configured, get_logger
@@ -122,6 +122,11 @@ class Chosen:
             ensure_configured()
             get_logger().info(f"tasks run on {_WORDS[self.name]}", backend=self.name, reason=self.why)
             self.why = ""
+
+    def begin(self) -> None:
+        """Begins what takes time before a backend can start, beside whatever else this process does."""
+        if self.given is None:
+            begin_backend(self.name)
 
     def backend(self) -> Backend:
         """Returns a backend that has not started. Raises ConfigError if what it needs is not installed."""

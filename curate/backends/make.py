@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
+import threading
 from importlib.metadata import PackageNotFoundError, requires
 
 from curate.errors import ConfigError, did_you_mean
@@ -46,6 +50,23 @@ def make_backend(name: str) -> Backend:
 
         return RayBackend()
     raise AssertionError(check_backend(name))
+
+
+def begin_backend(name: str) -> None:
+    """Begins, beside whatever else this process does, what takes time before a backend of this name can start: the
+    process that forks workers, or the import of Ray."""
+    if name == "local":
+        from curate.local import spawner
+
+        spawner.start()
+    elif name == "ray" and "ray" not in sys.modules:
+        threading.Thread(target=_import_ray, name="import ray").start()
+
+
+def _import_ray() -> None:
+    # What is wrong with it, whoever asks for it says.
+    with contextlib.suppress(Exception):
+        importlib.import_module("ray")
 
 
 def _ray_required() -> str:

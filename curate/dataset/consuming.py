@@ -10,7 +10,6 @@ from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import pyarrow as pa
-from rich.console import Console
 
 from curate.arrow.batches import joined
 from curate.arrow.hashing import check_seed
@@ -90,6 +89,8 @@ class Consuming(Base, Batches):
         {'id': 0}
         {'id': 1}
         """
+        from rich.console import Console
+
         console = Console(width=200, soft_wrap=True)
         for row in self.take(limit):
             console.print(repr(row), markup=False, highlight=False)

@@ -6,6 +6,7 @@ It only reads, so a refused job leaves nothing behind, not even a ledger of the 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -43,10 +44,15 @@ from curate.tasks.shard import SliceKind
 
 
 def prepare(
-    stage: Stage, options: RunOptions, run_id: str, clock: Clock | None = None, seen: OutputSnapshot | None = None
+    stage: Stage,
+    options: RunOptions,
+    run_id: str,
+    clock: Clock | None = None,
+    seen: OutputSnapshot | None = None,
+    work_ahead: Callable[[], None] = lambda: None,
 ) -> Prepared:
     """Lists inputs and outputs once each, these if they were not `seen`, and decides what is to be done. Writes
-    nothing.
+    nothing. Calls `work_ahead` as soon as it sees that there is likely something to run.
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
@@ -62,6 +68,8 @@ def prepare(
             "one of them"
         )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
+    if not prepared.matched.done.all() or prepared.growth.new:
+        work_ahead()
     _plan_work(prepared, options)
     _check(prepared, options)
     _warn(prepared, options)

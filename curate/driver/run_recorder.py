@@ -18,6 +18,7 @@ from curate.driver.stage_progress import (
     summary_as_dict,
 )
 from curate.driver.state import Prepared, generation_hash
+from curate.late_pandas import numbers
 from curate.ledger.failures import failure_event
 from curate.ledger.heartbeat import RUNNING
 from curate.ledger.run_log import RunLog
@@ -60,8 +61,7 @@ class RunRecorder:
         started: float,
         at: StageHandle | None = None,
     ) -> None:
-        """The run began at `started`, which is `started_s` by the monotonic clock. `at`: where its stage is in a job of
-        several."""
+        """The run began at `started`, `started_s` by the monotonic clock. `at`: which stage it is, of several."""
         self.prepared = prepared
         self.options = options
         self.scheduler = scheduler
@@ -69,9 +69,9 @@ class RunRecorder:
         self.started_s = started_s
         self.started = started
         self.log = get_logger(job=prepared.record.name, run=prepared.run_id)
-        matched, plan, held = prepared.matched, prepared.plan, int(prepared.plan.sizes[scheduler.held()].sum())
-        positions = matched.position[matched.done]
-        sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
+        matched, plan = prepared.matched, prepared.plan
+        held, positions = int(plan.sizes[scheduler.held()].sum()), matched.position[matched.done]
+        sizes = numbers(prepared.listing.sizes) if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
         self._earlier = history.earlier if history.summarised else prepared.stage.earlier
         self.start_s = 0.0

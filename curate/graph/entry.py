@@ -14,6 +14,7 @@ from curate.driver.state import Prepared
 from curate.errors import BegunRunInterrupted
 from curate.graph import dry
 from curate.graph.graph import JobRun
+from curate.late_pandas import import_pandas_late
 from curate.ledger.summary import Summary
 from curate.log import get_logger
 from curate.notify.run_teller import telling
@@ -53,6 +54,7 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     job cannot run as asked, or another driver is at work on it; KeyboardInterrupt if it was interrupted before;
     RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
+    import_pandas_late()
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
     chosen = Chosen.of(options.backend, asks_of(stage), backend)

@@ -1,8 +1,11 @@
 """What a user writes: Job, TextJob, FileJob, classes with parameters, an identity and a command line."""
 
-from curate.job.asset import Asset
-from curate.job.job import Job
-from curate.job.params import param
-from curate.job.shapes import FileJob, TextJob
+from curate.imports import uncollected
+
+with uncollected():
+    from curate.job.asset import Asset
+    from curate.job.job import Job
+    from curate.job.params import param
+    from curate.job.shapes import FileJob, TextJob
 
 __all__ = ["Asset", "FileJob", "Job", "TextJob", "param"]

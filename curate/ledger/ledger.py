@@ -264,7 +264,7 @@ def _problem(table: Any) -> str:
             return f"column {name!r} has rows without a value"
     if (name := validation.paths_outside(table["id"])) is not None:
         return f"{name!r} cannot be the name of an output: it points outside of the output"
-    known = pc.is_in(table["kind"], value_set=pa.array([*(kind.value for kind in SliceKind), REMOVED]))
+    known = pc.is_in(table["kind"], value_set=pa.array([*(kind.value for kind in SliceKind), REMOVED], pa.string()))
     if not pc.all(known).as_py() and len(table):
         return "column 'kind' has invalid values"
     for name in ("start", "stop", "size_bytes", "object_bytes"):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError
+from curate.late_pandas import numbers, text
 from curate.ledger import layout
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.row_buffer import RowBuffer
@@ -132,14 +133,18 @@ class OutputMatch:
 
 def match_outputs(plan: ShardPlan, listing: OutputListing, suffix: str) -> OutputMatch:
     """Returns which shards of `plan` have an output named id + `suffix` in the listing."""
-    expected = pc.binary_join_element_wise(plan.ids, suffix, "")
-    position = pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()
+    expected = pc.binary_join_element_wise(plan.ids, text(suffix), text(""))
+    if expected.equals(listing.names):
+        # All are there and nothing else, in the same order, as in nearly all reruns: told without a hash table, which
+        # takes as much memory as both.
+        return OutputMatch(np.ones(len(plan), dtype=bool), np.arange(len(plan), dtype=np.int32), [])
+    position = numbers(pc.fill_null(pc.index_in(expected, value_set=listing.names), -1))
     used = np.zeros(len(listing.names), dtype=bool)
     used[position[position >= 0]] = True
     for other in layout.COMPANIONS.get(suffix, ()):
-        beside = pc.binary_join_element_wise(plan.ids, other, "")
-        used |= pc.is_in(listing.names, value_set=beside).to_numpy(zero_copy_only=False)
+        beside = pc.binary_join_element_wise(plan.ids, text(other), text(""))
+        used |= numbers(pc.is_in(listing.names, value_set=beside))
     if suffix == ".mds":
-        used |= pc.equal(listing.names, layout.INDEX).to_numpy(zero_copy_only=False)
+        used |= numbers(pc.equal(listing.names, text(layout.INDEX)))
     foreign = [name for name in listing.names.filter(pa.array(~used)).to_pylist() if not layout.is_hidden(name)]
     return OutputMatch(position >= 0, position, foreign)

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.late_pandas import numbers, text
 from curate.ledger.row_buffer import RowBuffer
 from curate.tasks.shard import Shard, SliceKind
 
@@ -87,7 +88,7 @@ class ShardPlan:
             last = {shard_id: rank for rank, shard_id in enumerate(table["id"].to_pylist())}
             # A dict keeps the place of the first row and the value of the last: exactly the rule.
             table = table.take(pa.array(list(last.values())))
-        taken_out = pc.equal(table["kind"], REMOVED)
+        taken_out = pc.equal(table["kind"], text(REMOVED))
         return cls(table.filter(pc.invert(taken_out)), table) if pc.any(taken_out).as_py() else cls(table)
 
     def plus(self, part: Any) -> ShardPlan:
@@ -104,7 +105,7 @@ class ShardPlan:
     @cached_property
     def _numbers(self) -> Any:
         """The number of each shard."""
-        return np.flatnonzero(pc.not_equal(self.written["kind"], REMOVED).to_numpy())
+        return np.flatnonzero(numbers(pc.not_equal(self.written["kind"], text(REMOVED))))
 
     @cached_property
     def _ranks(self) -> Any:
@@ -138,7 +139,7 @@ class ShardPlan:
     @cached_property
     def sizes(self) -> Any:
         """Stored bytes of the shards, a NumPy array."""
-        return self.table["size_bytes"].to_numpy()
+        return numbers(self.table["size_bytes"])
 
     @cached_property
     def total_bytes(self) -> int:
@@ -205,7 +206,7 @@ def diff_inputs(plan: ShardPlan, inputs: Any) -> InputDiff:
     new = pc.indices_nonzero(pc.is_null(known)).to_pylist()
     return InputDiff(
         new,
-        changed.to_numpy(zero_copy_only=False) if isinstance(changed, pa.Array) else changed.to_numpy(),
-        pc.is_null(position).to_numpy(),
+        numbers(changed),
+        numbers(pc.is_null(position)),
         position,
     )

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from curate.imports import uncollected
 from curate.local import machine, wire
 
 COMMAND = struct.Struct("<cq")
@@ -269,10 +270,15 @@ def import_modules(names: list[str]) -> list[str]:
     before = dict(os.environ)
     for name, value in SET_UP.items():
         os.environ.setdefault(name, value)
-    for name in names:
-        # A worker that needs it raises what it raises.
-        with contextlib.suppress(BaseException):
-            importlib.import_module(name)
+    if "pyarrow" in names:
+        from curate.late_pandas import import_pandas_late
+
+        import_pandas_late()
+    with uncollected():
+        for name in names:
+            # A worker that needs it raises what it raises.
+            with contextlib.suppress(BaseException):
+                importlib.import_module(name)
     for name in SET_UP:
         if name not in before:
             os.environ.pop(name, None)

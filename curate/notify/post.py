@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
-
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from typing import TYPE_CHECKING, Any, Protocol
 
 from curate.clock import Clock
 from curate.errors import CurateError
@@ -15,6 +13,9 @@ from curate.log import get_logger
 from curate.notify.marks import mark
 from curate.notify.message import Event
 from curate.notify.receiver import PostError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 TRY_S = 600.0
 """How long a post is tried while the run goes on."""
@@ -95,6 +96,8 @@ class Poster:
 
     def tell(self, event: Event) -> bool:
         """Posts an event, again and again if it does not arrive, and marks it. Returns whether it arrived."""
+        from tenacity import Retrying, retry_if_exception, wait_random_exponential
+
         message = event.message(self.by)
         started_s = self._clock.monotonic()
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import google_crc32c
-
 from curate.errors import CorruptInput
 from curate.objects.stream import DecompressedStream, buffered
 
@@ -69,6 +67,8 @@ def frame(record: bytes) -> bytes:
 
 
 def _masked(data: bytes) -> int:
+    import google_crc32c
+
     crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
-
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+from typing import TYPE_CHECKING, TypeVar
 
 from curate.clock import Clock, SystemClock
 from curate.errors import TransientStorageError
 from curate.requests.reached import REACHED, Place
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 T = TypeVar("T")
 
@@ -63,6 +64,9 @@ class Retry:
         Raises TransientStorageError, naming `what`, when the next attempt would start after the deadline. Without a
         `place` that is `deadline_s`, whether or not anything has answered.
         """
+        # Late: it imports asyncio, and a run on disk calls no service.
+        from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
+
         clock = self.clock
         started = clock.monotonic()
 

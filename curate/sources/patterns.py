@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from fsspec.utils import glob_translate
-
 from curate.errors import ConfigError
 from curate.storage.uris import is_local, normalise_input
 
@@ -91,6 +89,9 @@ def _alternatives(glob: str) -> list[str]:
 
 def _compiled(text: str, globs: Sequence[str]) -> re.Pattern[str]:
     try:
+        # Late: fsspec imports asyncio.
+        from fsspec.utils import glob_translate
+
         return re.compile("|".join(f"(?:{glob_translate(glob)})" for glob in globs))
     except (ValueError, re.error) as error:
         raise ConfigError(

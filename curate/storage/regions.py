@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,6 +61,8 @@ def crossings(read_bytes: Mapping[str, int], output: str, regions: Mapping[str, 
 
 
 def _fetch(url: str, headers: Mapping[str, str], method: str = "GET") -> str:
+    import urllib.request
+
     request = urllib.request.Request(url, headers=dict(headers), method=method)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=_TIMEOUT_S) as answer:
         return str(answer.read(1000).decode())

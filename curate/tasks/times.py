@@ -81,12 +81,15 @@ class Times:
         last = self._at(end)
         begin, end = max(self.start, end - max(0.0, seconds)), max(self.start, end)
         first, took_s = self._at(begin), end - begin
+        given = [
+            (self.amounts[name], amount) for name, amount in zip(SUMS, (took_s, size, rows), strict=True) if amount
+        ]
         for at in range(first, last + 1):
             span = self.start + at * self.span_s
             within_s = min(end, span + self.span_s) - max(begin, span)
             share = within_s / took_s if took_s > 0 else 1.0 / (last + 1 - first)
-            for name, amount in zip(SUMS, (took_s, size, rows), strict=True):
-                self.amounts[name][at] += share * amount
+            for amounts, amount in given:
+                amounts[at] += share * amount
 
     def _at(self, moment: float) -> int:
         """Returns the span of a moment, which exists then; the first one for what was before."""

@@ -69,3 +69,97 @@ def test_a_job_by_default_imports_no_ray(tmp_path: Path) -> None:
     workers, loaded = orjson.loads(ran.stdout)
     assert workers == [False]
     assert "ray" not in loaded
+
+
+JOB = """
+import sys
+
+from curate.job.shapes import TextJob
+
+
+class Passing(TextJob):
+    \"\"\"Pass texts through, and say what is imported.\"\"\"
+
+    version = "1"
+
+    def process(self, batch):
+        import sys
+
+        found = {name.partition(".")[0] for name in sys.modules} | {name for name in sys.modules if "." in name}
+        for name in HEAVY & found:
+            self.count(f"imports {name}")
+        return self.passed_through(batch, text=True)
+
+
+HEAVY = {heavy!r}
+
+if __name__ == "__main__":
+    try:
+        Passing.main()
+    finally:
+        import json
+
+        found = {name.partition(".")[0] for name in sys.modules} | {name for name in sys.modules if "." in name}
+        print(json.dumps(sorted(HEAVY & found)))
+"""
+OF_NO_RUN = {
+    *(HEAVY - {"fsspec"}),
+    *("asyncio", "datasets", "google_crc32c", "pandas", "rich", "structlog", "urllib.request"),
+    *("curate.storage.gcs", "curate.storage.s3", "curate.backends.ray.backend", "curate.cli", "curate.pages"),
+}
+"""What a run on disk imports neither before its plan nor before its first row."""
+
+
+def _job(folder: Path) -> Path:
+    job = folder / "passing.py"
+    job.write_text(JOB.replace("{heavy!r}", repr(OF_NO_RUN)))
+    (folder / "in").mkdir()
+    (folder / "in" / "a.jsonl").write_bytes(b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n')
+    return job
+
+
+def _run(job: Path, *options: str) -> tuple[set[str], dict[str, int]]:
+    """Returns what the driver has imported that it should not have, and what workers have counted."""
+    command = [sys.executable, str(job), "--input", "in", "--output", "out", *options]
+    ran = subprocess.run(command, capture_output=True, check=True, cwd=job.parent)
+    summary = orjson.loads((job.parent / "out" / "_curate" / "summary.json").read_bytes())
+    return set(orjson.loads(ran.stdout)), summary["counters"]
+
+
+def test_a_finished_job_is_seen_to_be_one_without_what_it_does_not_need(tmp_path: Path) -> None:
+    """What a job imports before it can say that there is nothing to do: neither pandas, for which Arrow looks, nor what
+    writes logs, reaches services, or runs tasks."""
+    job = _job(tmp_path)
+    _run(job, "--backend", "inline")
+    driver, _ = _run(job, "--backend", "local")
+    assert not driver
+
+
+def test_a_worker_imports_little_before_its_first_row(tmp_path: Path) -> None:
+    """Nor does the driver, beside what shows and logs how the run goes."""
+    driver, workers = _run(_job(tmp_path), "--backend", "local")
+    assert driver <= {"structlog", "rich", "asyncio"}
+    assert not {name for name in workers if name not in ("imports structlog", "imports rich", "imports asyncio")}
+
+
+def test_arrow_knows_of_pandas_once_the_program_does() -> None:
+    """In whatever order both are imported; and what needs pandas imports it."""
+    program = (
+        "import sys, curate, pyarrow as pa\n"
+        "from curate.late_pandas import import_pandas_late\n"
+        "import_pandas_late()\n"
+        "assert pa.array([1], pa.int64()).to_pylist() == [1]\n"
+        "assert 'pandas' not in sys.modules\n"
+        "import pandas as pd\n"
+        "assert pa.array(pd.Series([1.0, float('nan')])).null_count == 1\n"
+        "assert pa.array(pd.Series([pd.NA, 'a'], dtype=object)).null_count == 1\n"
+        "assert pa.array(pd.Categorical(['a'])).type.value_type in (pa.string(), pa.large_string())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    program = (
+        "import sys, pyarrow as pa\n"
+        "from curate.late_pandas import import_pandas_late\n"
+        "import_pandas_late()\n"
+        "assert pa.table({'n': pa.array([1], pa.int64())}).to_pandas()['n'].tolist() == [1]\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

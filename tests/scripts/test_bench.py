@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
@@ -588,3 +589,21 @@ def test_service_at_a_tiny_size(tmp_path: Path) -> None:
     assert said.count("with refusals, to the time without: ") == 1
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
+
+
+@pytest.mark.slow
+def test_start_beside_another_checkout(tmp_path: Path) -> None:
+    """First output, prompt and a run with nothing to do are measured on both, and their ratios are judged."""
+    arguments = ("--against", str(SCRIPT.parents[1]), "--backend", "inline", "--rounds", "1")
+    code, said = bench("start", *arguments, "--scratch", str(tmp_path))
+    assert said.count("; ratio ") == 3
+    assert code == int("MISSED" in said)
+
+
+@pytest.mark.slow
+def test_shards_at_a_tiny_size(tmp_path: Path) -> None:
+    """Each phase is measured, and what was run is found done."""
+    code, said = bench("shards", "--shards", "3000", "--scratch", str(tmp_path), "--json")
+    phases = orjson.loads(said.splitlines()[-1])["3000"]
+    assert phases["run"]["total"] == phases["rerun"]["skipped"] == phases["status"]["done"] == 3000
+    assert code == int("MISSED" in said)

@@ -73,7 +73,7 @@ def read_jsonl(
             for index, reason in misfits.items():
                 at = index if numbers is None else numbers[index]
                 bad.append(RejectedRow(seen + at + 1, reason, lines[at].rstrip(b"\r")))
-            table = table.filter(pa.array([index not in misfits for index in range(len(rows))]))
+            table = table.filter(pa.array([index not in misfits for index in range(len(rows))], pa.bool_()))
         if bad:
             for row in sorted(bad, key=_line):
                 on_bad_row(row)

@@ -1,0 +1,97 @@
+"""Who is told of a module once that is imported, by whomever: what is slow to import is left until someone needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+def when_imported(name: str, call: Callable[[], object]) -> None:
+    """Calls `call` as soon as a module is imported, by whomever; now, if it is. Of a module, only the last call is
+    kept."""
+    with _lock:
+        if name not in sys.modules:
+            _watch().calls[name] = call
+            return
+    call()
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Is around imports of hundreds of modules: what is made there stays, and need not be looked through, again and
+    again, for what is garbage, which takes a tenth of their time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def hidden(name: str) -> Iterator[None]:
+    """Is around what does not find a module that is not imported yet, in this thread."""
+    with _lock:
+        found = _watch()
+        found.hidden = name, threading.get_ident()
+        try:
+            yield
+        finally:
+            found.hidden = None
+
+
+_lock = threading.RLock()
+
+
+class _Watch(MetaPathFinder):
+    """Finds modules by the finders behind it, and tells who wants to know once they are imported."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Callable[[], object]] = {}
+        """What to call, by the module."""
+        self.hidden: tuple[str, int] | None = None
+        """A module, and the thread that does not find it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns what the next finder says of a module that is waited for; None of any other."""
+        if self.hidden == (fullname, threading.get_ident()):
+            raise ModuleNotFoundError(f"{fullname} is not imported yet", name=fullname)
+        if fullname not in self.calls:
+            return None
+        for finder in sys.meta_path:
+            found = None if finder is self else finder.find_spec(fullname, path, target)
+            if found is not None:
+                self._tell_after(fullname, found.loader)
+                return found
+        return None
+
+    def _tell_after(self, name: str, loader: Any) -> None:
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            if (call := self.calls.pop(name, None)) is not None:
+                call()
+
+        loader.exec_module = exec_module
+
+
+def _watch() -> _Watch:
+    """Returns the one of this process."""
+    found = next((one for one in sys.meta_path if isinstance(one, _Watch)), None)
+    if found is None:
+        found = _Watch()
+        sys.meta_path.insert(0, found)
+    return found

@@ -1,0 +1,62 @@
+"""A job of very many shards, planned, run, looked at and run again: time and memory of each phase, a process each."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from .common import Report
+
+MOST_BYTES_A_SHARD = 150
+"""Target: 1.5 GB for ten million."""
+STATUS_S = 2.0
+"""Target, beyond the listing of outputs."""
+RERUN = 1.3
+"""Target: of the listings."""
+PHASES = ("listings", "listing", "run", "status", "rerun")
+
+
+def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], *, as_json: bool) -> None:
+    """Goes through all phases for each number of shards."""
+    found = {count: _phases(scratch / "shards", count) for count in counts}
+    click.echo(f"{'shards':>12}  {'phase':<10}{'seconds':>9}{'CPU':>9}{'peak MB':>9}{'bytes a shard':>15}")
+    for count, phases in found.items():
+        for name, one in phases.items():
+            grown = one["peak_bytes"] - one["base_bytes"]
+            click.echo(
+                f"{count:>12,}  {name:<10}{one['seconds']:>9.1f}{one['cpu_s']:>9.1f}{one['peak_bytes'] / 1e6:>9.0f}"
+                f"{grown / count:>15.0f}"
+            )
+        most = max((one["peak_bytes"] - one["base_bytes"]) / count for one in phases.values())
+        report.target(
+            f"{count:,}: memory a shard", f"{most:.0f} B", f"{MOST_BYTES_A_SHARD} B", most <= MOST_BYTES_A_SHARD
+        )
+        beyond_s = phases["status"]["cpu_s"] - phases["listing"]["cpu_s"]
+        says = f"{count:,}: CPU of status beyond the listing of outputs"
+        report.target(says, f"{beyond_s:.2f} s", f"{STATUS_S} s", beyond_s <= STATUS_S)
+        # What is made up is listed much sooner than what a disk or a bucket has.
+        ratio = phases["rerun"]["cpu_s"] / phases["listings"]["cpu_s"]
+        says = f"{count:,}: CPU of the rerun, to that of both listings"
+        report.target(says, f"{ratio:.2f} x", f"{RERUN} x", ratio <= RERUN)
+    if as_json:
+        click.echo(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def _phases(folder: Path, count: int) -> dict[str, dict[str, Any]]:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "in").mkdir(parents=True)
+    found = {}
+    for phase in PHASES:
+        program = [sys.executable, str(Path(__file__).with_name("shards_run.py")), phase, str(count), str(folder)]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise click.ClickException(f"{' '.join(program)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        found[phase] = orjson.loads(done.stdout.splitlines()[-1])
+    shutil.rmtree(folder)
+    return found

@@ -1,0 +1,182 @@
+"""The program of `shards`: one phase of a job of very many shards, whose inputs and outputs are made up as they are
+listed, over the real driver, dispatcher and ledger. Prints what it took as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from curate.clock import SystemClock
+from curate.graph.entry import run
+from curate.job.shapes import FileJob
+from curate.observe.job import read_status
+from curate.runtime.protocol import BackendEvent, Message, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
+from curate.sources.inputs import InputFile
+from curate.storage.open import open_store, wrap_stores
+from curate.storage.protocol import Object, Store
+from curate.tasks.books import Books
+from curate.tasks.failure import ShardRecord
+
+PER_FOLDER = 1000
+SIZE_BYTES = 40 << 20
+SECONDS = 0.1
+"""That a shard says it took: the run is over much sooner than that of a real cluster."""
+BEGAN_NS = 1_700_000_000_000_000_000
+_NUMBER = re.compile(r"/RC_(\d+)")
+
+
+class MadeUp:
+    """A store of which the inputs, and the outputs that are `done`, are made up; the ledger is on the disk."""
+
+    def __init__(self, real: Store, source: str, output: str, done: bytearray) -> None:
+        self._real, self._source, self._output, self._done = real, source, output, done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        """Yields what is made up, and what is there."""
+        if prefix.startswith(self._source):
+            for number in range(len(self._done)):
+                yield Object(f"{self._source}/{_name(number)}.jsonl.gz", SIZE_BYTES + number % 977, _generation(number))
+            return
+        if prefix.rstrip("/") == self._output:
+            for number, done in enumerate(self._done):
+                if done:
+                    yield Object(f"{self._output}/{_name(number)}.jsonl.gz.parquet", 1 << 20, _generation(number))
+        yield from self._real.list(prefix)
+
+    def stat(self, uri: str) -> Object:
+        """Returns an object as it is listed."""
+        if uri.startswith(self._source) and (found := _NUMBER.search(uri)):
+            return Object(uri, SIZE_BYTES + int(found[1]) % 977, _generation(int(found[1])))
+        return self._real.stat(uri)
+
+
+def _name(number: int) -> str:
+    return f"{number // PER_FOLDER:05d}/RC_{number:08d}"
+
+
+def _generation(number: int) -> str:
+    return f"{BEGAN_NS + number * 1_000_003}-{SIZE_BYTES}"
+
+
+class Passing(FileJob):
+    """Pass files through: nothing of it is run."""
+
+    version = "1"
+    output_schema = pa.schema([("id", pa.string())])
+
+    def process_file(self, file: InputFile) -> Iterator[Any]:
+        """Is not called."""
+        raise AssertionError(file.uri)
+
+
+class Instant:
+    """A backend of many slots, each of whose tasks is done when it is looked at."""
+
+    name = "instant"
+
+    def __init__(self, done: bytearray) -> None:
+        self._done = done
+        self._tasks: deque[tuple[int, Any]] = deque()
+
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        """Starts nothing."""
+        del resources, pools
+        return 0.0
+
+    def load(self, *program: Any, **how: Any) -> None:
+        """Loads nothing."""
+
+    def pools(self) -> list[PoolState]:
+        """There are none."""
+        return []
+
+    def waits(self) -> str:
+        """Nothing does."""
+        return ""
+
+    def slots(self) -> int:
+        """As many as one driver serves."""
+        return 10_000
+
+    def largest_memory(self) -> int | None:
+        """Not known."""
+        return None
+
+    def alone(self) -> bool:
+        """It serves one driver."""
+        return True
+
+    def launch(self, task: int, payload: Any, pieces: int, **how: Any) -> None:
+        """Notes a task."""
+        del pieces, how
+        self._tasks.append((task, payload))
+
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
+        """Says of all tasks that they are done."""
+        del timeout_s
+        news: list[BackendEvent] = []
+        while self._tasks and len(news) < 200:
+            task, payload = self._tasks.popleft()
+            items = []
+            for rank, _ in payload.shards:
+                self._done[rank] = 1
+                books = Books(rows_in=1000, rows_out=900, dropped={"short": 100})
+                items.append(
+                    ShardRecord(rank, SECONDS, None, books, _generation(rank), 1 << 20, checksum=f"{rank:016x}")
+                )
+            news += [Message(task, items), TaskFinished(task, TaskEnd.RETURNED)]
+        return news
+
+    def take(self, task: int) -> Any:
+        """Has no blocks."""
+        raise AssertionError(task)
+
+    def cancel(self, task: int | None = None) -> None:
+        """Cancels nothing."""
+
+    def close(self) -> None:
+        """Keeps nothing."""
+
+
+def _memory() -> dict[str, int]:
+    status = Path("/proc/self/status").read_text()
+    return {name: int(status.partition(f"{name}:")[2].split()[0]) << 10 for name in ("VmHWM", "VmRSS")}
+
+
+def main(phase: str, shards: int, folder: str) -> None:
+    """Goes through one phase."""
+    source, output = f"{folder}/in", f"{folder}/out"
+    done = bytearray(shards) if phase == "run" else bytearray(b"\1") * shards
+    said: dict[str, Any] = {"base_bytes": _memory()["VmRSS"]}
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    with wrap_stores(lambda real: MadeUp(real, source, output, done)):
+        store = open_store(output)
+        if phase == "listings":
+            said["objects"] = sum(1 for root in (source, output) for _ in store.list(f"{root}/"))
+        elif phase == "listing":
+            said["objects"] = sum(1 for _ in store.list(f"{output}/"))
+        elif phase == "status":
+            status = read_status(output, SystemClock().now())
+            said["done"] = status.done
+        else:
+            options = Passing.options(input=f"{source}/", output=output, backend="inline")
+            ended = run(Passing().spec(), options, backend=Instant(done))
+            said |= {"state": str(ended.state), "total": ended.total, "skipped": ended.skipped}
+    said |= {"seconds": time.perf_counter() - began_s, "cpu_s": time.process_time() - began_cpu_s}
+    click.echo(json.dumps(said | {"peak_bytes": _memory()["VmHWM"]}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
