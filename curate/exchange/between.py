@@ -1,55 +1,108 @@
-"""What the outputs of an exchange read of its segments: the pages between two cuts. Pure."""
+"""What the outputs of an exchange read: the segments that have rows between two cuts; and, in who reads one of them, its
+pages. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.order import Order
-from curate.exchange.cuts import Cut
-from curate.exchange.even import SegmentRanges, by_part
+from curate.arrow.order import Order, take_rows
+from curate.exchange.cuts import Cut, Planned
+from curate.exchange.even import SegmentRanges
+from curate.exchange.index import Index, Ints
 from curate.exchange.run_file import Segment
 
+_PARTS = 64
+"""Parts whose segments are looked for together."""
 
-def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[SegmentRanges]:
-    """Yields what every part reads: whole pages, from the one that its lower cut is in to the one that its upper cut is
-    in. Where exactly these are is left to who reads the pages.
+
+def reads_between(index: Index, plan: Planned, order: Order, *, counted: bool = False) -> Iterator[SegmentRanges]:
+    """Yields what every part reads: each segment that may have rows between its cuts, as far as the index tells. Where in
+    the segment these are is left to who reads it.
+
+    `counted`: whether rows before a part matter. Then it reads segments, too, of which it only counts the rows before.
     """
+    keys = _ranks(index, plan.cuts, order)
+    first, last = _spans(index, plan.cuts, keys)
+    rows = index.sums(index.rows)
+    ended = np.cumsum(np.bincount(last + 1, rows, len(plan.cuts) + 2)).astype(np.int64)
+    for start in range(0, len(plan.cuts) + 1, _PARTS):
+        stop = min(start + _PARTS, len(plan.cuts) + 1)
+        near = np.flatnonzero((first < stop) & (last >= start)).astype(np.int32)
+        for part in range(start, stop):
+            own = near[(first[near] <= part) & (last[near] >= part)]
+            if not counted and 0 < part < len(plan.cuts) and keys.cuts[part - 1] == keys.cuts[part]:
+                # Rows of one key are in the order of their segments.
+                low, high = plan.cuts[part - 1].segment, plan.cuts[part].segment
+                own = own[(own >= low) & (own <= high)]
+            yield SegmentRanges(own, before=int(ended[part]))
+
+
+def rows_between(
+    segment: Segment, number: int, order: Order, low: Cut | None, high: Cut | None
+) -> tuple[int, int]:
+    """Returns which rows of a segment are read between two cuts: whole pages, from the one that the lower cut is in to
+    the one that the upper cut is in. `number` is that of the segment in merge order."""
+    ends = np.append(0, np.cumsum(segment.rows))
+
+    def page_end(cut: Cut) -> int:
+        """Returns the pages that are not right of a cut, the one that it is in among them."""
+        named = cut.key.rename_columns([key.column for key in order.keys])
+        return order.position(segment.keys, named, number < cut.segment)
+
+    start, stop = 0, int(ends[-1])
+    if low is not None:
+        start = _known(low, number, stop, order)
+        start = int(ends[max(0, page_end(low) - 1)]) if start < 0 else start
+    if high is not None:
+        at = _known(high, number, stop, order)
+        stop = int(ends[page_end(high)]) if at < 0 else at
+    return start, max(start, stop)
+
+
+def _known(cut: Cut, number: int, rows: int, order: Order) -> int:
+    """Returns the row that is right of a cut, where no key need be looked at; else -1."""
+    if cut.segment == number and (cut.row or not order.keys):
+        return cut.row
+    if order.keys:
+        return -1
+    return rows if number < cut.segment else 0
+
+
+class _Ranks:
+    """Numbers that are in the order of keys, of all cuts and of the first and last rows of segments."""
+
+    def __init__(self, cuts: Ints, firsts: Ints, lasts: Ints) -> None:
+        self.cuts = cuts
+        self.firsts = firsts
+        self.lasts = lasts
+
+
+def _ranks(index: Index, made: list[Cut], order: Order) -> _Ranks:
+    count, segments = len(made), index.segments
+    if not order.keys or not count or not segments:
+        return _Ranks(*(np.zeros(one, np.int64) for one in (count, segments, segments)))
+    firsts = take_rows(index.keys, pa.array(index.starts))
+    names = firsts.column_names
+    table = pa.concat_tables([*(cut.key.rename_columns(names) for cut in made), firsts, index.lasts]).combine_chunks()
+    places = order.indices(table).to_numpy().astype(np.int64)
+    opens = np.zeros(len(places), np.int64)
+    opens[order.starts(take_rows(table, pa.array(places)))] = 1
+    ranks = np.empty_like(places)
+    ranks[places] = np.cumsum(opens)
+    return _Ranks(*np.split(ranks, [count, count + segments]))
+
+
+def _spans(index: Index, made: list[Cut], keys: _Ranks) -> tuple[Ints, Ints]:
+    """Returns the first and the last part that may have rows of each segment."""
+    numbers = np.arange(index.segments)
     of = np.array([cut.segment for cut in made], dtype=np.int64)
-    rows = np.array([cut.row for cut in made], dtype=np.int64)
-    quick = _sorted_numbers(pa.concat_tables([cut.key for cut in made]), order) if made else None
-
-    def read(segment: Segment, number: int) -> tuple[Any, Any]:
-        ends = np.concatenate([[0], np.cumsum(segment.rows)]).astype(np.int64)
-        if not order.keys:
-            # It is known to the row.
-            at = np.select([of > number, of == number], [ends[-1], rows], 0)
-            return np.append(0, at), np.append(at, ends[-1])
-        keys = _sorted_numbers(segment.keys, order) if quick is not None else None
-        # The page that a cut is in; before the first one there is nothing on its left.
-        if quick is not None and keys is not None:
-            left, right = (np.searchsorted(keys, quick, side=side) for side in ("left", "right"))
-            pages = np.where(number < of, right, left) - 1
-        else:
-            found = [order.position(segment.keys, cut.key, number < cut.segment) for cut in made]
-            pages = np.array(found, dtype=np.int64) - 1
-        starts = np.concatenate([[0], ends[np.maximum(pages, 0)]])
-        stops = np.concatenate([ends[pages + 1], ends[-1:]])
-        own = np.flatnonzero((of == number) & (rows > 0))
-        stops[own] = starts[own + 1] = rows[own]
-        return starts, stops
-
-    return by_part(len(made) + 1, (read(one, number) for number, one in enumerate(segments)))
-
-
-def _sorted_numbers(keys: pa.Table, order: Order) -> Any:
-    """Returns ascending keys as an array, if that is how they are compared; else None."""
-    if len(order.keys) != 1 or order.keys[0].descending:
-        return None
-    column = keys.column(0)
-    if not pa.types.is_integer(column.type) or column.null_count:
-        return None
-    return column.to_numpy()
+    inside = np.array([cut.row > 0 for cut in made], dtype=np.int64)
+    # By key, then by segment, then by row, as one number.
+    width = max(index.segments, int(of.max(initial=0)) + 1)
+    cuts = (keys.cuts * width + of) * 2 + inside
+    first = np.searchsorted(cuts, (keys.firsts * width + numbers) * 2, side="right")
+    last = np.searchsorted(cuts, (keys.lasts * width + numbers) * 2 + 1, side="right")
+    return first, np.where(index.known | (not index.keys.num_columns), last, len(made))

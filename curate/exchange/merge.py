@@ -10,19 +10,18 @@ bucket serves otherwise: at 100 TB, 50,000 run files and 25,000 outputs, ranges 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from curate.arrow.order import Order
-from curate.exchange.between import reads_between
-from curate.exchange.cuts import Cut, cuts
+from curate.exchange.cuts import Planned, cuts
 from curate.exchange.even import SegmentRanges
+from curate.exchange.index import Index, Side
 from curate.exchange.protocol import OneInput
-from curate.exchange.ranges import OutputRange, Ranges, weights_of
-from curate.exchange.run_file import RunFile, Segment
+from curate.exchange.ranges import OutputRange, Ranges, pieces_between, places_of
 from curate.storage.protocol import Object
 from curate.units import GIB
 
@@ -48,24 +47,27 @@ class Merged(OneInput):
         return ["merge", self.order.identity()]
 
 
-def merge_source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], parts: int) -> Ranges:
+def merge_source(order: Order, files: tuple[Object, ...], side: Side, parts: int) -> Ranges:
     """Returns what the tasks of a merge read: each one part of some segments that follow each other."""
-    segments = [(0, number, own) for number, file in enumerate(runs) for own in range(len(file.segments))]
-    indexes = [index for file in runs for index in file.segments]
-    made = cuts(order, indexes, target_bytes=None, count=parts, aligned=False)
-    pieces = tuple(_pieces(order, indexes, made))
-    return Ranges(Merged(order), runs[0].schema, files, (0,) * len(files), tuple(segments), pieces, len(pieces))
+    index = side.index()
+    plan = cuts(order, index, target_bytes=None, count=parts, aligned=False)
+    pieces = tuple(_pieces(order, index, plan))
+    return Ranges(Merged(order), side.schemas[0], files, (0,) * len(files), places_of([side]), pieces, len(pieces))
 
 
-def _pieces(order: Order, indexes: Sequence[Segment], made: Sequence[Cut]) -> Iterator[OutputRange]:
-    number, weights = 0, weights_of(indexes)
-    for part, reads in enumerate(reads_between(indexes, made, order)):
-        low, high = made[part - 1] if part else None, made[part] if part < len(made) else None
-        sizes = ((reads.stops - reads.starts) * weights[reads.segments]).astype(np.int64)
-        first = 0
+def _pieces(order: Order, index: Index, plan: Planned) -> Iterator[OutputRange]:
+    number, page = 0, index.sums(index.bytes) / index.pages
+    edges = [0, *plan.places.tolist(), len(plan.pages.places)]
+    for part, piece in enumerate(pieces_between(index, plan, order)):
+        own = piece.reads.segments
+        steps = plan.pages.places[edges[part] : edges[part + 1]]
+        bytes = np.bincount(plan.pages.segment[steps], plan.pages.bytes[steps], index.segments)
+        ends = (piece.low is not None) + (piece.high is not None)
+        sizes = (bytes[own] + page[own] * ends / 2).astype(np.int64)
+        first, sums = 0, np.cumsum(sizes)
         while first < len(sizes):
-            last = max(first + 1, int(np.searchsorted(np.cumsum(sizes[first:]), MERGED_BYTES, side="right")) + first)
-            own = slice(first, last)
-            some = SegmentRanges(reads.segments[own], reads.starts[own], reads.stops[own])
-            yield OutputRange(number, some, int(sizes[own].sum()), low=low, high=high)
+            before = int(sums[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(sums, before + MERGED_BYTES, side="right")))
+            some = SegmentRanges(own[first:last])
+            yield replace(piece, number=number, reads=some, size=int(sums[last - 1]) - before)
             first, number = last, number + 1

@@ -1,0 +1,289 @@
+"""The plan of a sort of very many bytes over a made-up index: the driver's memory and time, and how even outputs are.
+
+The run files are there in name only: a store in their place answers reads of their ends with the end of a real run file, in
+which other keys were written. All else is what a job does: `curate.graph.reads` opens the run files, has them merged
+where ranges would be small, and plans what tasks read. Each plan is made in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+import xxhash
+from benches.common import SCRIPT, Report
+
+from curate.units import GIB, MIB, format_bytes
+
+KEYS = ("random", "heavy", "strings")
+TB = 10**12
+FILE_BYTES = 2 * GIB
+SEGMENTS, PAGES = 4, 256
+"""Segments of a run file and pages of each, where there are more than 128 GiB of rows."""
+ROW_BYTES = 150
+HEAVY = (0.4, 0.7)
+"""The share of rows in between has one key."""
+
+WANTED_BYTES, WANTED_S = 2 * GIB, 60.0
+"""What a plan of 100 TB may take."""
+_PROBES = 2000
+"""Outputs that are looked at, to see how even they are: cuts are placed in a random sample of the keys that are known."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The keys of run files: file by file, the range of quantiles that its rows are of."""
+
+    keys: str
+    page_rows: int
+    low: np.ndarray[Any, Any]
+    high: np.ndarray[Any, Any]
+    in_order: bool
+    """Whether each file is in order from its first segment to its last, as one that a merge wrote."""
+
+    def of(self, number: int) -> np.ndarray[Any, Any]:
+        """Returns the keys of the pages of a file, segment by segment, as they are stored."""
+        # Pages have as many rows each, and keys as far from one another as those of so many random rows.
+        gaps = np.random.default_rng(number).normal(1, self.page_rows**-0.5, (SEGMENTS, PAGES))
+        sums = gaps.cumsum().reshape(gaps.shape) if self.in_order else gaps.cumsum(axis=1)
+        draw = (sums - gaps[:, :1] if not self.in_order else sums - gaps[0, 0]) / sums[:, -1:].max(axis=0 if self.in_order else 1, keepdims=True)
+        at = self.low[number] + draw * (self.high[number] - self.low[number])
+        if self.keys == "heavy":
+            at = np.where((at >= HEAVY[0]) & (at < HEAVY[1]), HEAVY[0], at)
+        numbers = (at * float(1 << 62)).astype(np.int64)
+        return _digits(numbers) if self.keys == "strings" else numbers
+
+
+def _digits(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns numbers as texts of 24 bytes, which begin alike and are in the order of the numbers."""
+    found = np.frombuffer(b"https://" + bytes(16), np.uint8)
+    texts = np.tile(found, (*numbers.shape, 1))
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    for place in range(16):
+        texts[..., 8 + place] = digits[(numbers >> (60 - 4 * place)) & 15]
+    return texts
+
+
+class _MadeUp:
+    """A store of run files of one layout, which are there in name only."""
+
+    def __init__(self, end: bytes, size: int, spots: Sequence[tuple[int, int]], layouts: dict[str, _Layout]) -> None:
+        self.size = size
+        self.cpu_s = 0.0
+        self.reads = 0
+        self._end = end
+        self._spots = spots
+        self._layouts = layouts
+        self._lock = Lock()
+
+    def files(self, layout: str) -> list[Any]:
+        from curate.storage.protocol import Object
+
+        count = len(self._layouts[layout].low)
+        return [
+            Object(f"gs://made-up/out/_curate/stages/{layout}/part-{number:05d}-of-{count:05d}.run", self.size, "1")
+            for number in range(count)
+        ]
+
+    def read(self, uri: str, start: int, stop: int) -> bytes:
+        started = time.thread_time()
+        name = uri.split("/")
+        end = bytearray(self._end)
+        keys = self._layouts[name[-2]].of(int(name[-1][5:10]))
+        (first, _), *lasts = self._spots
+        _put(end, first, keys)
+        if lasts:
+            _put(end, lasts[0][0], keys[:, -1])
+        checksum = xxhash.xxh3_64_intdigest(memoryview(end)[:-20])
+        end[-20:-12] = checksum.to_bytes(8, "little")
+        found = bytes(end)[max(0, start - (self.size - len(end))) : stop - (self.size - len(end))]
+        with self._lock:
+            self.reads += 1
+            self.cpu_s += time.thread_time() - started
+        return found
+
+
+def _put(into: bytearray, at: int, keys: np.ndarray[Any, Any]) -> None:
+    data = np.ascontiguousarray(keys).tobytes()
+    into[at : at + len(data)] = data
+
+
+class _Held:
+    """A sink that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: Any) -> None:
+        self.data += data
+
+
+def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, list[tuple[int, int]]]:
+    """Returns the end of a run file of pages of so many bytes, the size of the file, and where in the end its keys are:
+    those of pages, and, if it has them, the last of each segment."""
+    from curate.arrow.order import Order, SortKey
+    from curate.exchange.run_file import RunWriter
+    from curate.objects.record import RUN_TAIL, run_end, run_record, run_sizes
+
+    rng = np.random.default_rng(1 << 40)
+    numbers = np.sort(rng.integers(0, 1 << 62, (segments, PAGES)), axis=1)
+    held = _digits(numbers) if keys == "strings" else numbers
+    column = [bytes(one).decode() for one in held.reshape(-1, 24)] if keys == "strings" else numbers.reshape(-1)
+    rows = pa.table({"key": column, "text": pa.array(["a text"] * held[..., 0].size if keys == "strings" else ["a text"] * held.size)})
+    sink = _Held()
+    one = rows.slice(0, PAGES)
+    from curate.arrow.sizes import row_bytes
+    from curate.exchange.chunks import PLACE_BYTES
+
+    chunk = int((row_bytes(one) + PLACE_BYTES).sum())
+    writer = RunWriter(sink, rows.schema, Order((SortKey("key"),)), chunk_bytes=chunk, page_bytes=1)
+    writer.write(rows)
+    writer.close({"job": "made up"})
+    index_bytes, schema_bytes, record_bytes = run_sizes(bytes(sink.data[-RUN_TAIL:])) or (0, 0, 0)
+    end = bytes(sink.data[-(index_bytes + schema_bytes + record_bytes + RUN_TAIL) :])
+    index = pa.ipc.open_stream(end[:index_bytes]).read_all()
+    count = index.num_rows
+    assert count == segments * PAGES, count
+    for name, values in {
+        "offset": np.arange(count) * page_bytes,
+        "length": np.full(count, page_bytes),
+        "rows": np.full(count, page_bytes // ROW_BYTES),
+        "bytes": np.full(count, page_bytes),
+    }.items():
+        place = index.schema.get_field_index(name)
+        index = index.set_column(place, index.schema.field(name), pa.array(values, pa.int64()))
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, index.schema) as out:
+        out.write_table(index.combine_chunks())
+    schema = end[index_bytes : index_bytes + schema_bytes]
+    end = run_end(stream.getvalue().to_pybytes(), schema, run_record(end[index_bytes + schema_bytes :]))
+    spots = [end.find(one.tobytes()) for one in (held, np.ascontiguousarray(held[:, -1]))]
+    assert spots[0] > 0
+    return end, count * page_bytes + len(end), [(spot, 0) for spot in spots if spot >= 0]
+
+
+def plan_and_say(terabytes: float, keys: str) -> None:
+    """Makes one plan and prints what it took, as JSON: what `measure_plan` starts."""
+    import resource
+
+    import curate
+    from curate.exchange import run_file
+    from curate.graph import reads
+    from curate.objects.record import OutputFormat
+    from curate.plan.rewrites import map_bytes
+    from curate.plan.stages import stage_of
+
+    global SEGMENTS
+    total = int(terabytes * TB)
+    del map_bytes
+    file_bytes = min(FILE_BYTES, max(64 * MIB, total // 64))
+    SEGMENTS = max(1, file_bytes // (512 * MIB))
+    page_bytes = file_bytes // (SEGMENTS * PAGES)
+    count = max(1, round(total / file_bytes))
+    end, size, spots = _template(keys, page_bytes, SEGMENTS)
+    layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, np.zeros(count), np.ones(count), in_order=False)}
+    store = _MadeUp(end, size, spots, layouts)
+    run_file.open_store = lambda uri: store  # type: ignore[assignment,misc]
+    rows = pa.table({"key": pa.array(["a"] if keys == "strings" else [1]), "text": ["a text"]})
+    stage = stage_of(curate.from_arrow(rows).sort("key")._plan, OutputFormat.PARQUET, None)
+    before = replace(stage.before[0])
+    store.read(store.files("map")[0].uri, 0, size)
+    store.cpu_s = store.reads = 0
+    started, rss = _cpu_s(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    wall = time.perf_counter()
+    outputs = [(before, store.files("map"))]
+    merged = 0
+    found = reads.merges(stage, outputs)
+    if found:
+        shards = _shards(found[0].stage)
+        merged = len(shards)
+        parts = _parts(found[0].stage)
+        of = parts.max() + 1
+        layouts["merged"] = _Layout(keys, page_bytes // ROW_BYTES, parts / of, (parts + 1) / of, in_order=True)
+        merge_s = _cpu_s() - started - store.cpu_s
+        del shards
+        outputs = [(found[0], store.files("merged"))]
+        del found
+    stage = reads.opened(stage, outputs)
+    made = _shards(stage)
+    seconds = _cpu_s() - started - store.cpu_s
+    ranges = sum(len(one.pieces[0].piece.data.reads.segments) for one in made)
+    sizes = _bytes_of(made, keys, total)
+    click.echo(
+        json.dumps(
+            {
+                "terabytes": terabytes,
+                "keys": keys,
+                "run_files": count,
+                "merged_files": merged,
+                "pages": count * SEGMENTS * PAGES,
+                "outputs": len(made),
+                "seconds": seconds,
+                "merge_seconds": merge_s if merged else 0.0,
+                "wall_s": time.perf_counter() - wall - store.cpu_s,
+                "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "before_bytes": rss,
+                "made_up_s": store.cpu_s,
+                "reads": store.reads,
+                "ranges": ranges,
+                "bytes_read": sum(one.size for one in made),
+                "bytes_min": min(sizes),
+                "bytes_mean": total // len(made),
+                "bytes_max": max(sizes),
+            }
+        )
+    )
+
+
+def _shards(stage: Any) -> Any:
+    stage.rows.inputs((), None)
+    return stage.rows._shards
+
+
+def _parts(stage: Any) -> np.ndarray[Any, Any]:
+    """Returns the coarse part that each task of a merge reads of."""
+    lows = [id(one.pieces[0].piece.data.low) for one in stage.rows._shards]
+    return np.cumsum(np.diff(np.array(lows), prepend=lows[0]) != 0)
+
+
+def _bytes_of(shards: Any, keys: str, total: int) -> list[int]:
+    """Returns how many bytes of rows outputs have, as the keys were made up: those whose cuts are not at a key of very
+    many rows."""
+    edges = [0.0]
+    for one in shards[:-1]:
+        (key,) = one.pieces[0].piece.data.high.key.to_pydict()["key"]
+        number = int(key[8:], 16) if keys == "strings" else key
+        edges.append(number / (1 << 62))
+    edges.append(1.0)
+    sizes = np.diff(edges)
+    if keys == "heavy":
+        at = np.array(edges)
+        sizes = sizes[((at[:-1] < HEAVY[0] - 1e-9) & (at[1:] < HEAVY[0] - 1e-9)) | (at[:-1] >= HEAVY[1])]
+    return [round(float(one) * total) for one in sizes]
+
+
+def _cpu_s() -> float:
+    return time.process_time()
+
+
+def made_plans(terabytes: Sequence[float], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields what each plan took."""
+    for kind in keys:
+        for size in terabytes:
+            command = [sys.executable, str(SCRIPT), "plan-and-say", str(size), kind]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                raise click.ClickException(f"the plan of {size:g} TB failed:\n{ended.stderr[-4000:]}")
+            yield json.loads(ended.stdout.splitlines()[-1])
+
+
