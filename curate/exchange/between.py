@@ -40,9 +40,7 @@ def reads_between(index: Index, plan: Planned, order: Order, *, counted: bool = 
             yield SegmentRanges(own, before=int(ended[part]))
 
 
-def rows_between(
-    segment: Segment, number: int, order: Order, low: Cut | None, high: Cut | None
-) -> tuple[int, int]:
+def rows_between(segment: Segment, number: int, order: Order, low: Cut | None, high: Cut | None) -> tuple[int, int]:
     """Returns which rows of a segment are read between two cuts: whole pages, from the one that the lower cut is in to
     the one that the upper cut is in. `number` is that of the segment in merge order."""
     ends = np.append(0, np.cumsum(segment.rows))

@@ -63,6 +63,10 @@ class Pages:
     last: np.ndarray[Any, np.dtype[np.bool_]]
     """Whether it is the last of its segment."""
 
+    ends: Ints | None = None
+    """How many pages begin before each segment ends, in their order; None where that is not known of all, or all pages
+    are known: the last one of a segment is short as a rule."""
+
     def groups(self, order: Order) -> Ints:
         """Returns the place at which each group of pages that begin with equal keys starts."""
         return order.starts(take_rows(self.keys, pa.array(self.places)))
@@ -74,16 +78,26 @@ def pages(order: Order, index: Index) -> Pages:
     before = np.cumsum(rows) - rows
     last = np.zeros(len(rows), dtype=bool)
     last[starts + index.counts - 1] = True
-    keyed = bool(order.keys) and bool(index.keys.num_columns)
-    table = index.keys.combine_chunks() if keyed else pa.table({})
+    table, places, ends = pa.table({}), np.arange(len(rows)), None
+    if order.keys and index.keys.num_columns:
+        table = index.keys.combine_chunks()
+        if index.every > 1 and index.known.all():
+            # Of steps of several pages the last one is half as long as others, and lies behind where it begins.
+            mixed = order.indices(pa.concat_tables([table, index.lasts]).combine_chunks()).to_numpy().astype(np.int64)
+            step = mixed < len(rows)
+            places, ends = mixed[step], np.empty(index.segments, np.int64)
+            ends[mixed[~step] - len(rows)] = np.cumsum(step)[~step]
+        else:
+            places = order.indices(table).to_numpy().astype(np.int64)
     return Pages(
         keys=table,
-        places=order.indices(table).to_numpy().astype(np.int64) if keyed else np.arange(len(rows)),
+        places=places,
         segment=index.number,
         row=before - np.repeat(before[starts], index.counts),
         rows=rows,
         bytes=index.bytes,
         last=last,
+        ends=ends,
     )
 
 
@@ -112,12 +126,10 @@ class Planned:
         ended = np.zeros(count + 1, np.int64)
         ended[rank[1:][~all.last[:-1]]] = all.rows[:-1][~all.last[:-1]]
         # Of a page that ends where an aligned cut is, rows may be of its key.
-        return np.cumsum(ended)[self.places - 1 if self.aligned else self.places]
+        return np.cumsum(ended)[np.maximum(self.places - 1, 0) if self.aligned else self.places]
 
 
-def cuts(
-    order: Order, index: Index, *, target_bytes: int | None, count: int | None, aligned: bool
-) -> Planned:
+def cuts(order: Order, index: Index, *, target_bytes: int | None, count: int | None, aligned: bool) -> Planned:
     """Returns the cuts between parts of about equal bytes, in order; the same for the same index.
 
     With `count` there are count - 1 cuts, whatever there is: no two are the same where there are as many pages
@@ -169,11 +181,40 @@ def _before(all: Pages) -> Ints:
     """Returns how many bytes, doubled, lie before each place."""
     rank = np.empty_like(all.places)
     rank[all.places] = np.arange(len(rank))
+    if all.ends is not None:
+        return _spread(all, rank, all.ends)
     weight = np.append(0, all.bytes[all.places])
     weight[rank[1:][~all.last[:-1]]] += all.bytes[:-1][~all.last[:-1]]
     # The index does not tell where a segment ends; its last page is short as a rule.
     weight[rank[all.last] + 1] += all.bytes[all.last]
     return np.cumsum(weight)[:-1]
+
+
+def _spread(all: Pages, rank: Ints, ends: Ints) -> Ints:
+    """Returns how many bytes, doubled, lie before each place, where a page stands for several that are not known.
+
+    The bytes of one are taken to lie evenly from where it begins to where it ends, as measured by how many others begin
+    in between: segments of rows in random order are alike, and theirs begin evenly. The first ones of segments begin
+    where these do and say nothing.
+    """
+    stops = np.empty_like(rank)
+    stops[:-1] = rank[1:]
+    stops[all.last] = ends
+    measure = np.append(np.cumsum((all.row > 0)[all.places]), 0)
+    measure[-1] = measure[-2]
+    far = measure[stops] - measure[rank]
+    some = far > 0
+    slope = all.bytes[some] / far[some]
+    # What is begun and not ended, as a line over the measure: its rise, and what it would be at nought.
+    rise, nought, done = np.zeros((3, len(rank) + 1))
+    for values, into in ((slope, rise), (slope * measure[rank[some]], nought)):
+        np.add.at(into, rank[some], values)
+        np.subtract.at(into, stops[some], values)
+    np.add.at(done, stops[some], all.bytes[some])
+    for at in (rank[~some] + 1, stops[~some]):
+        np.add.at(done, np.minimum(at, len(rank)), all.bytes[~some] / 2)
+    found = np.cumsum(rise) * measure - np.cumsum(nought) + np.cumsum(done)
+    return np.maximum.accumulate(np.rint(2 * found).astype(np.int64))[:-1]
 
 
 def _even(before: Ints, total: int, wanted: int | None, target: int) -> list[int]:

@@ -69,6 +69,9 @@ class Index:
     known: np.ndarray[Any, np.dtype[np.bool_]]
     """Where it is."""
 
+    every: int = 1
+    """How many pages a step has."""
+
     heavy: pa.Table | None = None
     """Keys of which whole pages are, sorted, once each: beside it `heavy_rows` and `heavy_bytes` of these pages. None
     where nobody asked."""
@@ -130,6 +133,7 @@ def together(sides: Sequence[Index]) -> Index:
         keys=pa.concat_tables([one.keys for one in keyed]),
         lasts=pa.concat_tables([one.lasts for one in keyed]),
         known=np.concatenate([one.known for one in sides]),
+        every=max(one.every for one in sides),
         heavy=pa.concat_tables(heavy) if heavy else None,
         **{name: _joined([getattr(one, name) for one in sides]) for name in arrays},
     )
@@ -221,6 +225,7 @@ class Building:
             _joined(self._pages),
             keys_of(self._lasts),
             np.concatenate([np.zeros(0, bool), *self._known]),
+            self._every,
             None if heavy is None else keys_of([keys for keys, _, _ in heavy]),
             _joined([rows for _, rows, _ in heavy or []]),
             _joined([bytes for _, _, bytes in heavy or []]),

@@ -300,9 +300,7 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
     of = [to or _first_of(one) for one, to in zip(found, held, strict=True)]
     if schema is None:
         schema = _made_of(how, of)
-    return Ranges(
-        how, schema, files, tuple(side_of), places_of(found), made, len(made), held, _given_of(how, of)
-    )
+    return Ranges(how, schema, files, tuple(side_of), places_of(found), made, len(made), held, _given_of(how, of))
 
 
 def read(how: Exchange, side: int, files: tuple[Object, ...]) -> Side:

@@ -27,7 +27,6 @@ from curate.units import GIB, MIB, format_bytes
 
 KEYS = ("random", "heavy", "strings")
 TB = 10**12
-FILE_BYTES = 2 * GIB
 SEGMENTS, PAGES = 4, 256
 """Segments of a run file and pages of each, where there are more than 128 GiB of rows."""
 ROW_BYTES = 150
@@ -56,7 +55,9 @@ class _Layout:
         # Pages have as many rows each, and keys as far from one another as those of so many random rows.
         gaps = np.random.default_rng(number).normal(1, self.page_rows**-0.5, (SEGMENTS, PAGES))
         sums = gaps.cumsum().reshape(gaps.shape) if self.in_order else gaps.cumsum(axis=1)
-        draw = (sums - gaps[:, :1] if not self.in_order else sums - gaps[0, 0]) / sums[:, -1:].max(axis=0 if self.in_order else 1, keepdims=True)
+        draw = (sums - gaps[:, :1] if not self.in_order else sums - gaps[0, 0]) / sums[:, -1:].max(
+            axis=0 if self.in_order else 1, keepdims=True
+        )
         at = self.low[number] + draw * (self.high[number] - self.low[number])
         if self.keys == "heavy":
             at = np.where((at >= HEAVY[0]) & (at < HEAVY[1]), HEAVY[0], at)
@@ -139,7 +140,12 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
     numbers = np.sort(rng.integers(0, 1 << 62, (segments, PAGES)), axis=1)
     held = _digits(numbers) if keys == "strings" else numbers
     column = [bytes(one).decode() for one in held.reshape(-1, 24)] if keys == "strings" else numbers.reshape(-1)
-    rows = pa.table({"key": column, "text": pa.array(["a text"] * held[..., 0].size if keys == "strings" else ["a text"] * held.size)})
+    rows = pa.table(
+        {
+            "key": column,
+            "text": pa.array(["a text"] * held[..., 0].size if keys == "strings" else ["a text"] * held.size),
+        }
+    )
     sink = _Held()
     one = rows.slice(0, PAGES)
     from curate.arrow.sizes import row_bytes
@@ -178,6 +184,7 @@ def plan_and_say(terabytes: float, keys: str) -> None:
 
     import curate
     from curate.exchange import run_file
+    from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES
     from curate.graph import reads
     from curate.objects.record import OutputFormat
     from curate.plan.rewrites import map_bytes
@@ -185,10 +192,10 @@ def plan_and_say(terabytes: float, keys: str) -> None:
 
     global SEGMENTS
     total = int(terabytes * TB)
-    del map_bytes
-    file_bytes = min(FILE_BYTES, max(64 * MIB, total // 64))
-    SEGMENTS = max(1, file_bytes // (512 * MIB))
-    page_bytes = file_bytes // (SEGMENTS * PAGES)
+    file_bytes = map_bytes(total)
+    chunk = max(CHUNK_BYTES, file_bytes // 4)
+    SEGMENTS = -(-file_bytes // chunk)
+    page_bytes = max(PAGE_BYTES, chunk // PAGES)
     count = max(1, round(total / file_bytes))
     end, size, spots = _template(keys, page_bytes, SEGMENTS)
     layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, np.zeros(count), np.ones(count), in_order=False)}
@@ -204,21 +211,29 @@ def plan_and_say(terabytes: float, keys: str) -> None:
     outputs = [(before, store.files("map"))]
     merged = 0
     found = reads.merges(stage, outputs)
+    merge_store = store
     if found:
         shards = _shards(found[0].stage)
-        merged = len(shards)
-        parts = _parts(found[0].stage)
-        of = parts.max() + 1
-        layouts["merged"] = _Layout(keys, page_bytes // ROW_BYTES, parts / of, (parts + 1) / of, in_order=True)
         merge_s = _cpu_s() - started - store.cpu_s
+        template_s = _cpu_s()
+        merged = len(shards)
+        edges = np.array([_quantiles(one.pieces[0].piece.data, keys, count * SEGMENTS) for one in shards])
+        layouts["merged"] = _Layout(keys, page_bytes // ROW_BYTES, edges[:, 0], edges[:, 1], in_order=True)
+        template = _template(keys, total // (merged * SEGMENTS * PAGES), SEGMENTS)
+        merge_store = _MadeUp(*template, layouts)
+        run_file.open_store = lambda uri: merge_store if "/merged/" in uri else store  # type: ignore[assignment,misc]
         del shards
-        outputs = [(found[0], store.files("merged"))]
+        outputs = [(found[0], merge_store.files("merged"))]
         del found
+        started += _cpu_s() - template_s
     stage = reads.opened(stage, outputs)
     made = _shards(stage)
+    if merge_store is not store:
+        store.cpu_s += merge_store.cpu_s
+        store.reads += merge_store.reads
     seconds = _cpu_s() - started - store.cpu_s
     ranges = sum(len(one.pieces[0].piece.data.reads.segments) for one in made)
-    sizes = _bytes_of(made, keys, total)
+    sizes = _bytes_of(made, layouts.get("merged", layouts["map"]), total)
     click.echo(
         json.dumps(
             {
@@ -250,25 +265,32 @@ def _shards(stage: Any) -> Any:
     return stage.rows._shards
 
 
-def _parts(stage: Any) -> np.ndarray[Any, Any]:
-    """Returns the coarse part that each task of a merge reads of."""
-    lows = [id(one.pieces[0].piece.data.low) for one in stage.rows._shards]
-    return np.cumsum(np.diff(np.array(lows), prepend=lows[0]) != 0)
+def _quantiles(piece: Any, keys: str, segments: int) -> tuple[float, float]:
+    """Returns the range of quantiles that a piece reads; of the key of very many rows, each segment has as many."""
+
+    def at(cut: Any) -> float:
+        found = _quantile(cut, keys)
+        share = cut.segment / segments * (HEAVY[1] - HEAVY[0])
+        return found + share if keys == "heavy" and abs(found - HEAVY[0]) < 1e-9 else found
+
+    return (0.0 if piece.low is None else at(piece.low)), (1.0 if piece.high is None else at(piece.high))
 
 
-def _bytes_of(shards: Any, keys: str, total: int) -> list[int]:
-    """Returns how many bytes of rows outputs have, as the keys were made up: those whose cuts are not at a key of very
+def _quantile(cut: Any, keys: str) -> float:
+    (key,) = cut.key.to_pydict()["key"]
+    return (int(key[8:], 16) if keys == "strings" else key) / (1 << 62)
+
+
+def _bytes_of(shards: Any, layout: _Layout, total: int) -> list[int]:
+    """Returns how many bytes of rows outputs have, as the keys were made up: those whose cuts are not at the key of very
     many rows."""
-    edges = [0.0]
-    for one in shards[:-1]:
-        (key,) = one.pieces[0].piece.data.high.key.to_pydict()["key"]
-        number = int(key[8:], 16) if keys == "strings" else key
-        edges.append(number / (1 << 62))
-    edges.append(1.0)
-    sizes = np.diff(edges)
-    if keys == "heavy":
-        at = np.array(edges)
-        sizes = sizes[((at[:-1] < HEAVY[0] - 1e-9) & (at[1:] < HEAVY[0] - 1e-9)) | (at[:-1] >= HEAVY[1])]
+    edges = np.array([0.0, *(_quantile(one.pieces[0].piece.data.high, layout.keys) for one in shards[:-1]), 1.0])
+    low, first = np.unique(layout.low, return_index=True)
+    # Files are taken to have as many bytes each, whatever range of quantiles is theirs.
+    before = np.interp(edges, np.append(low, 1.0), np.append(first, len(layout.low)) / len(layout.low))
+    sizes = np.diff(before)
+    if layout.keys == "heavy":
+        sizes = sizes[(edges[1:] < HEAVY[0] - 1e-9) | (edges[:-1] >= HEAVY[1])]
     return [round(float(one) * total) for one in sizes]
 
 
@@ -285,5 +307,3 @@ def made_plans(terabytes: Sequence[float], keys: Sequence[str]) -> Iterator[dict
             if ended.returncode:
                 raise click.ClickException(f"the plan of {size:g} TB failed:\n{ended.stderr[-4000:]}")
             yield json.loads(ended.stdout.splitlines()[-1])
-
-
