@@ -12,15 +12,15 @@ from dataclasses import replace
 from math import isqrt
 from typing import cast
 
-from curate.exchange.merge import merge_source
 from curate.exchange.protocol import Exchange
-from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, part_bytes, ranges_of, read
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.exchange.side_input import FileMarks
 from curate.objects.record import OutputFormat
 from curate.operators.side_input import Marking
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
+from curate.reduce.merge import merge_source
+from curate.reduce.ranges import COPIES, LEAST_BYTES, MOST_BYTES, part_bytes, ranges_of, read
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.stage.operator import StageOperator

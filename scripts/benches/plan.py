@@ -1,8 +1,9 @@
 """The plan of a sort of very many bytes over a made-up index: the driver's memory and time, and how even outputs are.
 
-The run files are there in name only: a store in their place answers reads of their ends with the end of a real run file, in
-which other keys were written. All else is what a job does: `curate.graph.reads` opens the run files, has them merged
-where ranges would be small, and plans what tasks read. Each plan is made in a process of its own.
+The run files are there in name only: a store in their place answers reads of their ends with the end of a real run
+file, in which other keys were written; what that takes is not counted. All else is what a job does:
+`curate.graph.reads` opens the run files, has them merged where ranges would be small, and plans what tasks read; merged
+files, too, are there in name only. Each plan is made in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -21,9 +22,9 @@ import click
 import numpy as np
 import pyarrow as pa
 import xxhash
-from benches.common import SCRIPT, Report
 
-from curate.units import GIB, MIB, format_bytes
+from benches.common import SCRIPT, Report
+from curate.units import GIB, format_bytes
 
 KEYS = ("random", "heavy", "strings")
 TB = 10**12
@@ -35,8 +36,6 @@ HEAVY = (0.4, 0.7)
 
 WANTED_BYTES, WANTED_S = 2 * GIB, 60.0
 """What a plan of 100 TB may take."""
-_PROBES = 2000
-"""Outputs that are looked at, to see how even they are: cuts are placed in a random sample of the keys that are known."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +179,7 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
 
 def plan_and_say(terabytes: float, keys: str) -> None:
     """Makes one plan and prints what it took, as JSON: what `measure_plan` starts."""
-    import resource
-
     import curate
-    from curate.exchange import run_file
     from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES
     from curate.graph import reads
     from curate.objects.record import OutputFormat
@@ -200,13 +196,13 @@ def plan_and_say(terabytes: float, keys: str) -> None:
     end, size, spots = _template(keys, page_bytes, SEGMENTS)
     layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, np.zeros(count), np.ones(count), in_order=False)}
     store = _MadeUp(end, size, spots, layouts)
-    run_file.open_store = lambda uri: store  # type: ignore[assignment,misc]
+    _open_with(lambda _: store)
     rows = pa.table({"key": pa.array(["a"] if keys == "strings" else [1]), "text": ["a text"]})
     stage = stage_of(curate.from_arrow(rows).sort("key")._plan, OutputFormat.PARQUET, None)
     before = replace(stage.before[0])
     store.read(store.files("map")[0].uri, 0, size)
     store.cpu_s = store.reads = 0
-    started, rss = _cpu_s(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    started, before_bytes = time.process_time(), _peak_bytes()
     wall = time.perf_counter()
     outputs = [(before, store.files("map"))]
     merged = 0
@@ -214,24 +210,24 @@ def plan_and_say(terabytes: float, keys: str) -> None:
     merge_store = store
     if found:
         shards = _shards(found[0].stage)
-        merge_s = _cpu_s() - started - store.cpu_s
-        template_s = _cpu_s()
+        merge_s = time.process_time() - started - store.cpu_s
+        template_s = time.process_time()
         merged = len(shards)
         edges = np.array([_quantiles(one.pieces[0].piece.data, keys, count * SEGMENTS) for one in shards])
         layouts["merged"] = _Layout(keys, page_bytes // ROW_BYTES, edges[:, 0], edges[:, 1], in_order=True)
         template = _template(keys, total // (merged * SEGMENTS * PAGES), SEGMENTS)
         merge_store = _MadeUp(*template, layouts)
-        run_file.open_store = lambda uri: merge_store if "/merged/" in uri else store  # type: ignore[assignment,misc]
+        _open_with(lambda uri: merge_store if "/merged/" in uri else store)
         del shards
         outputs = [(found[0], merge_store.files("merged"))]
         del found
-        started += _cpu_s() - template_s
+        started += time.process_time() - template_s
     stage = reads.opened(stage, outputs)
     made = _shards(stage)
     if merge_store is not store:
         store.cpu_s += merge_store.cpu_s
         store.reads += merge_store.reads
-    seconds = _cpu_s() - started - store.cpu_s
+    seconds = time.process_time() - started - store.cpu_s
     ranges = sum(len(one.pieces[0].piece.data.reads.segments) for one in made)
     sizes = _bytes_of(made, layouts.get("merged", layouts["map"]), total)
     click.echo(
@@ -246,8 +242,8 @@ def plan_and_say(terabytes: float, keys: str) -> None:
                 "seconds": seconds,
                 "merge_seconds": merge_s if merged else 0.0,
                 "wall_s": time.perf_counter() - wall - store.cpu_s,
-                "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                "before_bytes": rss,
+                "peak_bytes": _peak_bytes(),
+                "before_bytes": before_bytes,
                 "made_up_s": store.cpu_s,
                 "reads": store.reads,
                 "ranges": ranges,
@@ -258,6 +254,12 @@ def plan_and_say(terabytes: float, keys: str) -> None:
             }
         )
     )
+
+
+def _open_with(store_of: Callable[[str], _MadeUp]) -> None:
+    from curate.exchange import run_file
+
+    vars(run_file)["open_store"] = store_of
 
 
 def _shards(stage: Any) -> Any:
@@ -282,8 +284,8 @@ def _quantile(cut: Any, keys: str) -> float:
 
 
 def _bytes_of(shards: Any, layout: _Layout, total: int) -> list[int]:
-    """Returns how many bytes of rows outputs have, as the keys were made up: those whose cuts are not at the key of very
-    many rows."""
+    """Returns how many bytes of rows outputs have, as the keys were made up: of those whose cuts are not at the key of
+    very many rows."""
     edges = np.array([0.0, *(_quantile(one.pieces[0].piece.data.high, layout.keys) for one in shards[:-1]), 1.0])
     low, first = np.unique(layout.low, return_index=True)
     # Files are taken to have as many bytes each, whatever range of quantiles is theirs.
@@ -294,8 +296,31 @@ def _bytes_of(shards: Any, layout: _Layout, total: int) -> list[int]:
     return [round(float(one) * total) for one in sizes]
 
 
-def _cpu_s() -> float:
-    return time.process_time()
+def _peak_bytes() -> int:
+    """Returns the most memory that this process has had; not by getrusage, which starts from that of the process that
+    forked this one."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def measure_plan(report: Report, terabytes: Sequence[float], keys: Sequence[str], *, as_json: bool) -> None:
+    """Makes plans of so many terabytes each, and prints what each took."""
+    found = []
+    for one in made_plans(terabytes, keys):
+        found.append(one)
+        if as_json:
+            continue
+        pages = f"{one['run_files']:,} run files, {one['pages']:,} pages"
+        merged = f", merged into {one['merged_files']:,}" if one["merged_files"] else ""
+        click.echo(f"{one['terabytes']:g} TB, {one['keys']} keys: {pages}{merged}; {one['outputs']:,} outputs")
+        sizes = " / ".join(format_bytes(one[f"bytes_{name}"]) for name in ("min", "mean", "max"))
+        click.echo(f"  outputs, min / mean / max: {sizes}; ranges: {one['ranges']:,}")
+        least = f"{format_bytes(one['before_bytes'])} of them imports"
+        memory = f"{format_bytes(one['peak_bytes'])}, {least}"
+        report.target("memory of the driver", memory, format_bytes(WANTED_BYTES), one["peak_bytes"] <= WANTED_BYTES)
+        report.target("user + system", f"{one['seconds']:.2f} s", f"{WANTED_S:g} s", one["seconds"] <= WANTED_S)
+    if as_json:
+        click.echo(json.dumps(found[0] if len(found) == 1 else found))
 
 
 def made_plans(terabytes: Sequence[float], keys: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -15,9 +15,9 @@ import pytest
 import curate
 from curate.arrow.order import Order
 from curate.errors import BadRow, ConfigError
-from curate.exchange.cuts import cuts
-from curate.exchange.index import Index
 from curate.exchange.run_file import Segment
+from curate.reduce.cuts import cuts
+from curate.reduce.index import Index
 
 # By expressions
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.arrow.order import Order, SortKey
-from curate.exchange.index import Index
 from curate.exchange.run_file import Segment
-from curate.exchange.skew import HeavyKey, heaviest, refusal
+from curate.reduce.index import Index
+from curate.reduce.skew import HeavyKey, heaviest, refusal
 
 ORDER = Order((SortKey("key"),))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,16 @@ from hypothesis import strategies as st
 
 import curate
 from curate.arrow.order import Order
-from curate.exchange import merge, ranges, run_file
-from curate.exchange.between import reads_between, rows_between
-from curate.exchange.cuts import cuts, place
-from curate.exchange.index import Building, Index
+from curate.exchange import run_file
 from curate.exchange.run_file import Segment
-from curate.exchange.skew import heaviest
 from curate.graph import reads
 from curate.plan import rewrites
-from tests.exchange.test_cuts import BY_KEY, ORDERS, PAGE_ROWS, RUNS, segment, tables
+from curate.reduce import merge, ranges
+from curate.reduce.between import reads_between, rows_between
+from curate.reduce.cuts import cuts, place
+from curate.reduce.index import Building, Index
+from curate.reduce.skew import heaviest
+from tests.reduce.test_cuts import BY_KEY, ORDERS, PAGE_ROWS, RUNS, segment, tables
 
 MOST = st.sampled_from([None, 1, 4, 16])
 
@@ -115,7 +117,7 @@ def test_outputs_have_all_rows_in_order(
     assert pa.concat_tables(found)["place"].equals(whole["place"])
     if aligned:
         keys = [order.keys_of(one).to_pylist() for one in found if one.num_rows]
-        assert all(repr(one[-1]) != repr(other[0]) for one, other in zip(keys, keys[1:], strict=False))
+        assert all(repr(one[-1]) != repr(other[0]) for one, other in itertools.pairwise(keys))
 
 
 @pytest.mark.parametrize("in_order", [False, True])

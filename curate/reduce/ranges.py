@@ -21,15 +21,15 @@ from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
 from curate.errors import ConfigError, CurateError, DamagedRun
-from curate.exchange.between import reads_between, rows_between
-from curate.exchange.by_key import by_key
-from curate.exchange.cuts import Cut, Planned, cuts, place
-from curate.exchange.even import EvenPart, SegmentRanges, evenly
-from curate.exchange.index import STEPS, Index, Ints, Side, read_side, together
 from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, opened, remove_damaged
-from curate.exchange.skew import heaviest, refusal
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
+from curate.reduce.between import reads_between, rows_between
+from curate.reduce.by_key import by_key
+from curate.reduce.cuts import Cut, Planned, cuts, place
+from curate.reduce.even import EvenPart, SegmentRanges, evenly
+from curate.reduce.index import STEPS, Index, Ints, Side, read_side, together
+from curate.reduce.skew import heaviest, refusal
 from curate.sources.protocol import Piece, Projection
 from curate.storage.protocol import Object
 from curate.tasks.books import LIMIT
@@ -287,7 +287,7 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
         if heavy is not None and heavy.bytes * COPIES > budget_bytes:
             raise ConfigError(refusal(how.name, heavy, budget_bytes, copies=COPIES))
     if how.beside:
-        made = tuple(_pieces_beside(how, indexes))
+        made = tuple(_pieces_beside(indexes))
     elif how.by_key:
         made = tuple(_pieces_by_key(how, index))
     elif how.serial:
@@ -430,7 +430,7 @@ def _part_name(number: int, of: int) -> str:
     return f"part-{number:05d}-of-{of:05d}"
 
 
-def _pieces_beside(how: Exchange, sides: Sequence[Index]) -> Iterator[OutputRange]:
+def _pieces_beside(sides: Sequence[Index]) -> Iterator[OutputRange]:
     """Yields pieces of as many rows of each side. Raises ConfigError if one has more rows than another."""
     lengths = [one.total_rows for one in sides]
     if len(set(lengths)) > 1:
@@ -441,6 +441,6 @@ def _pieces_beside(how: Exchange, sides: Sequence[Index]) -> Iterator[OutputRang
     parts = [evenly(Order(), one, count) for one in sides]
     for number, beside in enumerate(zip(*parts, strict=True)):
         numbers = [part.reads.segments + start for part, start in zip(beside, before[:-1].tolist(), strict=True)]
-        starts, stops = [part.reads.starts for part in beside], [part.reads.stops for part in beside]
-        reads = SegmentRanges(*(np.concatenate(one) for one in (numbers, starts, stops)))
+        starts, stops = ([getattr(part.reads, name) for part in beside] for name in ("starts", "stops"))
+        reads = SegmentRanges(np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops))
         yield OutputRange(number, reads, sum(part.bytes for part in beside))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from curate.arrow.order import Order
-from curate.exchange.index import Index
 from curate.exchange.run_file import Segment
+from curate.reduce.index import Index
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -26,7 +26,8 @@ class SegmentRanges:
     """What a part reads of these segments, in merge order: rows from `starts` to before `stops`, never none; or those
     between its cuts, which who reads them finds."""
 
-    segments: Ints
+    segments: np.ndarray[Any, Any]
+    """Their numbers."""
     starts: Ints | None = None
     stops: Ints | None = None
     before: int = 0

@@ -15,10 +15,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from curate.arrow.order import Order, SortKey
-from curate.exchange.cuts import Cut, place
-from curate.exchange.cuts import cuts as planned
-from curate.exchange.index import Index
 from curate.exchange.run_file import Segment
+from curate.reduce.cuts import Cut, place
+from curate.reduce.cuts import cuts as planned
+from curate.reduce.index import Index
 
 ROW_BYTES = 8
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
-from curate.exchange.index import Index
+from curate.reduce.index import Index
 from curate.units import format_bytes
 
 _LONGEST = 60

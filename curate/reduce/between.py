@@ -1,5 +1,5 @@
-"""What the outputs of an exchange read: the segments that have rows between two cuts; and, in who reads one of them, its
-pages. Pure."""
+"""What the outputs of an exchange read: the segments that have rows between two cuts; and for who reads one of them,
+its pages. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
-from curate.exchange.cuts import Cut, Planned
-from curate.exchange.even import SegmentRanges
-from curate.exchange.index import Index, Ints
 from curate.exchange.run_file import Segment
+from curate.reduce.cuts import Cut, Planned
+from curate.reduce.even import SegmentRanges
+from curate.reduce.index import Index, Ints
 
 _PARTS = 64
 """Parts whose segments are looked for together."""
 
 
 def reads_between(index: Index, plan: Planned, order: Order, *, counted: bool = False) -> Iterator[SegmentRanges]:
-    """Yields what every part reads: each segment that may have rows between its cuts, as far as the index tells. Where in
-    the segment these are is left to who reads it.
+    """Yields what every part reads: each segment that may have rows between its cuts, as far as the index tells. Where
+    these are in the segment is left to who reads it.
 
     `counted`: whether rows before a part matter. Then it reads segments, too, of which it only counts the rows before.
     """

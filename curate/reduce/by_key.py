@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
-from curate.exchange.cuts import Ints, Pages, pages
-from curate.exchange.even import SegmentRanges
-from curate.exchange.index import Index
+from curate.reduce.cuts import Ints, Pages, pages
+from curate.reduce.even import SegmentRanges
+from curate.reduce.index import Index
 
 
 @dataclass(frozen=True, slots=True)

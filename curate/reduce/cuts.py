@@ -8,7 +8,7 @@
 How many bytes lie before a cut is told from the index alone: half of a page is taken to lie at its own key, and half at
 the key of the next page of its segment. That is wrong by half a page of each segment at most, so that parts differ by
 a page of each segment at most, and by far less as these errors cancel out. Of very many pages every k-th is known, and
-a page here is k of those that are read: see `curate.exchange.index`. Where one key is heavier than a part, it is
+a page here is k of those that are read: see `curate.reduce.index`. Where one key is heavier than a part, it is
 split between its pages; aligned cuts leave it whole, and share out anew what comes after it.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
-from curate.exchange.index import Index
+from curate.reduce.index import Index
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from curate.arrow.order import Order
-from curate.exchange.cuts import Planned, cuts
-from curate.exchange.even import SegmentRanges
-from curate.exchange.index import Index, Side
 from curate.exchange.protocol import OneInput
-from curate.exchange.ranges import OutputRange, Ranges, pieces_between, places_of
+from curate.reduce.cuts import Planned, cuts
+from curate.reduce.even import SegmentRanges
+from curate.reduce.index import Index, Side
+from curate.reduce.ranges import OutputRange, Ranges, pieces_between, places_of
 from curate.storage.protocol import Object
 from curate.units import GIB
 
