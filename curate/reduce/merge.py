@@ -5,7 +5,7 @@ first, in parts.
     merged       |part 0|part 0|part 1|part 1|...   a task reads one part of some neighbours, and writes a run file
 
 An output reads then only of the files of its part. It costs to write all rows once more, and is for what no disk or
-bucket serves otherwise: at 100 TB, 50,000 run files and 25,000 outputs, ranges are 80 KiB, and 12 MiB with it.
+bucket serves otherwise: at 100 TB, 186,000 segments and 23,000 outputs, ranges are 23 KB, and 3.5 and 8 MB with it.
 """
 
 from __future__ import annotations
