@@ -124,6 +124,8 @@ class Launch:
     """Bytes to ask for instead of what every task asks for."""
     copy_of: TaskId | None = None
     """The straggler that this is a speculative copy of."""
+    part_of: TaskId | None = None
+    """The task that had these shards, and was not at one of them: it is cancelled when it has ended the others."""
     asks: bool = False
     """Whether it is to say that a first batch is done: a service that the shards need was busy when it was launched."""
     fresh: bool = False

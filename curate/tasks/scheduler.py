@@ -17,7 +17,8 @@ Of what is over, one byte a shard is kept. Everything else is in the record of a
 shards that are not done.
 
 Large shards come first and small ones last, whatever the order of the plan: what is long would hold up the end, what is
-small fills the gaps.
+small fills the gaps. At the end slots that are idle take what a task has not begun, and what still takes too long gets
+a copy. Backends need know nothing of either: a task that was shortened is cancelled when it has ended what it kept.
 
 Long because it is one state machine: its table and everything that changes a state are read together.
 """
@@ -78,6 +79,9 @@ STRAGGLER_FACTOR = 3.0
 STRAGGLER_LEAST_S = 10.0
 """A task is a straggler when what it has done, with the shard at hand, took this many times longer than the bytes say,
 and this much longer: half of what a copy does is wasted."""
+PART_LEAST_S = 10.0
+"""A slot that is idle takes over shards that another task has not begun if they are so much work: whose task was
+shortened so is cancelled at the end of the others, and its worker has to be set up again."""
 LOOK_S = 1.0
 """How often running tasks are looked through for stragglers and passed deadlines: it costs time for each of them."""
 PAUSE_S = 30.0
@@ -157,6 +161,8 @@ class _Task:
     """Whether it has, or had, a copy."""
     waits: bool = False
     """Whether the shard at hand waits for what is not there now."""
+    shortened: bool = False
+    """Whether its last shards were given to another task: it does not know, and would go on to them."""
     cancelled: FailureKind | None = None
     """What its cancellation means for the shards that it leaves; None: it is not being cancelled."""
     dismissed: bool = False
@@ -354,6 +360,7 @@ class Scheduler:
             self._take_off(twin, event.shard)
             if not twin.left:
                 self._dismiss(record.twin, actions)
+        self._end_shortened(event.task, record, actions)
 
     def _shard_failed(self, event: ShardFailed, now_s: float, actions: list[Action]) -> None:
         record = self._report(event, now_s)
@@ -361,11 +368,13 @@ class Scheduler:
             return
         if self._runs_elsewhere(record, event.shard):
             actions.append(Record(event.shard, event.task, Outcome.COPY_FAILED, event.kind))
+            self._end_shortened(event.task, record, actions)
             return
         outcome, tries, wait_s = self._strike(
             event.shard, event.kind, now_s, after_s=event.after_s, peak_bytes=event.peak_bytes, tries=event.tries
         )
         actions.append(Record(event.shard, event.task, outcome, event.kind, tries, wait_s))
+        self._end_shortened(event.task, record, actions)
 
     def _shard_waiting(self, event: ShardWaiting, now_s: float, actions: list[Action]) -> None:
         del actions
@@ -459,7 +468,7 @@ class Scheduler:
                 record.cancelled = FailureKind.TIMED_OUT
                 actions.append(Cancel(task))
         if self.policy.speculate:
-            self._copy_stragglers(now_s, actions)
+            self._use_idle_slots(now_s, actions)
 
     def _wind_up(self, event: Stop, now_s: float, actions: list[Action]) -> None:
         del event, now_s, actions
@@ -540,7 +549,13 @@ class Scheduler:
             return shards[:length]
         return shards
 
-    def _launch(self, shards: tuple[int, ...], now_s: float, copy_of: TaskId | None = None) -> Launch:
+    def _launch(
+        self,
+        shards: tuple[int, ...],
+        now_s: float,
+        copy_of: TaskId | None = None,
+        part_of: TaskId | None = None,
+    ) -> Launch:
         tries = [self._strikes[shard] for shard in shards if shard in self._strikes]
         # A shard that was launched, even without a strike against it, may have its output.
         again = self._states[shards[0]] != ShardState.PENDING
@@ -560,7 +575,7 @@ class Scheduler:
         self._running[task] = _Task(dict.fromkeys(shards), cost, cost, now_s, twin=copy_of)
         last = errors >= self.policy.user_error_retries
         fresh = any(one[FailureKind.CRASHED] for one in tries)
-        return Launch(task, shards, attempt, last, memory, copy_of, self._busy, fresh)
+        return Launch(task, shards, attempt, last, memory, copy_of, part_of, self._busy, fresh)
 
     def _bundle(self) -> tuple[int, ...]:
         """Returns the next shards that were never launched: as many as fit into a task at the rate seen so far."""
@@ -576,16 +591,26 @@ class Scheduler:
         self._cursor = stop
         return tuple(self._order[start:stop].tolist())
 
-    def _copy_stragglers(self, now_s: float, actions: list[Action]) -> None:
-        """Starts a second copy of what runs far beyond its peers' rate, one for each slot that is idle."""
+    def _use_idle_slots(self, now_s: float, actions: list[Action]) -> None:
+        """Gives slots for which nothing is left what others have not begun, then copies of what takes too long."""
         if self.state is not SchedulerState.ACTIVE:
             return
-        # First what is not a copy.
+        # First what is launched for its own sake.
         self._fall_due(now_s)
         self._fill(now_s, actions)
         since_s = self._none_queued_since_s
-        idle = min(self._slots, self.window) - len(self._running)
-        if idle <= 0 or since_s is None or self._seconds_computed <= 0:
+        if since_s is None or self._seconds_computed <= 0:
+            return
+        self._share_out(since_s, now_s, actions)
+        self._copy_stragglers(since_s, now_s, actions)
+
+    def _idle_slots(self) -> int:
+        return min(self._slots, self.window) - len(self._running)
+
+    def _copy_stragglers(self, since_s: float, now_s: float, actions: list[Action]) -> None:
+        """Starts a second copy of what runs far beyond its peers' rate, one for each slot that is idle."""
+        idle = self._idle_slots()
+        if idle <= 0:
             return
         rate = self._cost_computed / self._seconds_computed
         slow: list[tuple[float, TaskId]] = []
@@ -605,6 +630,53 @@ class Scheduler:
             copy = self._launch(tuple(reversed(straggler.left)), now_s, copy_of=task)
             straggler.twin, straggler.copied = copy.task, True
             actions.append(copy)
+
+    def _share_out(self, since_s: float, now_s: float, actions: list[Action]) -> None:
+        """Gives idle slots what tasks have not begun: of the one that would end last, half of it, again and again."""
+        idle = self._idle_slots()
+        if idle <= 0:
+            return
+        pace = self._seconds_computed / self._cost_computed
+        long: list[tuple[float, TaskId]] = []
+        for task, record in self._running.items():
+            if len(record.left) > 1 and record.twin is None and not record.waits and _undisturbed(record):
+                started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
+                through = record.cost - record.cost_left
+                # Its own pace, if that is slower: of the shards that it has ended.
+                own = ((record.heard_s or now_s) - started_s) / through if through > 0 else 0.0
+                long.append((-max(pace, own) * self._not_begun(record), task))
+        heapq.heapify(long)
+        while idle > 0 and long and -long[0][0] / 2 >= PART_LEAST_S:
+            left_s, task = heapq.heappop(long)
+            whole = self._running[task]
+            before = self._not_begun(whole)
+            part = self._launch(self._last_half(whole), now_s, part_of=task)
+            whole.shortened = True
+            actions.append(part)
+            idle -= 1
+            for one in (task, part.task):
+                heapq.heappush(long, (left_s * self._not_begun(self._running[one]) / before, one))
+
+    def _not_begun(self, record: _Task) -> float:
+        """Returns the cost of what a task has not begun, as far as is known."""
+        return record.cost_left - float(self._costs[next(iter(record.left))])
+
+    def _last_half(self, record: _Task) -> tuple[int, ...]:
+        """Takes about half of what it has not begun off a task, from its end; returns it in its order."""
+        half = self._not_begun(record) / 2
+        taken: list[int] = []
+        while half > 0:
+            shard, _ = record.left.popitem()
+            cost = float(self._costs[shard])
+            record.cost -= cost
+            record.cost_left -= cost
+            half -= cost
+            taken.append(shard)
+        return tuple(reversed(taken))
+
+    def _end_shortened(self, task: TaskId, record: _Task, actions: list[Action]) -> None:
+        if record.shortened and not record.left:
+            self._dismiss(task, actions)
 
     # Books of single shards
 

@@ -13,15 +13,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
+
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
 
 from curate.storage.ranges import range_stream
 from curate.units import KIB, MIB
-
-_isal: Any = None
-"""Unpacks gzip in half of the time; without it, the same bytes are read."""
-with suppress(ImportError):
-    from isal import isal_zlib as _isal
 
 Codec = Literal["gzip", "zstd"]
 
@@ -186,12 +184,12 @@ class _Packed:
         yield b"", at - len(inflate.unused_data)
 
     def _whole(self, place: int) -> tuple[bytes, int] | None:
-        """Returns the unpacked bytes of a gzip member and the place behind it, if `isal` can unpack it, its length and
+        """Returns the unpacked bytes of a gzip member and the place behind it, if isal can unpack it, its length and
         checksum are right, and it is not large. What there is of others, zlib alone says."""
         header = self._at(place, 4, 4)
-        if _isal is None or len(header) < 4 or header[3] & ~_PLAIN:
+        if len(header) < 4 or header[3] & ~_PLAIN:
             return None
-        inflate = _isal.decompressobj(wbits=31)
+        inflate = isal_zlib.decompressobj(wbits=31)
         pieces: list[bytes] = []
         at, size = place, 0
         while not inflate.eof:
@@ -202,7 +200,7 @@ class _Packed:
             while data and not inflate.eof:
                 try:
                     unpacked = inflate.decompress(data, _UNPACKED)
-                except _isal.error:
+                except IsalError:  # type: ignore[misc]
                     return None
                 data = inflate.unconsumed_tail
                 size += len(unpacked)

@@ -56,7 +56,7 @@ class Auditor:
         self.launches = 0
         self.retries: Counter[FailureKind] = Counter()
         self.given_up: Counter[FailureKind] = Counter()
-        self.copies = 0
+        self.copies = self.parts = 0
         self.ended = bytearray(shards)
         self.begin([])
 
@@ -156,6 +156,9 @@ class Auditor:
 
     def _let_go(self, task: int, shard: int) -> bool:
         """A task no longer has a shard; returns whether that is news, because no copy has done it before."""
+        if shard not in self.left[task]:
+            # It was given to another task, which this one was not told of in time.
+            return False
         del self.left[task][shard]
         if task in self.cancelled:
             # What took too long has ended after all: it is another shard that is cut off now.
@@ -208,6 +211,7 @@ class Auditor:
     def _launch(self, action: Launch, now_s: float) -> None:
         self.launches += 1
         self.copies += action.copy_of is not None
+        self.parts += action.part_of is not None
         if action.task <= self.newest:
             raise Broken(f"{action}: the task's number is not new")
         self.newest = action.task
@@ -218,6 +222,8 @@ class Auditor:
         for shard in action.shards:
             if self.ended[shard] != OPEN:
                 raise Broken(f"{action}: shard {shard} has ended")
+            if action.part_of is not None:
+                self._hand_over(action, shard)
             if self.held[shard] != (action.copy_of is not None):
                 raise Broken(f"{action}: {self.held[shard]} tasks in flight have shard {shard}")
             if action.copy_of is not None and shard not in self.left[action.copy_of]:
@@ -234,6 +240,16 @@ class Auditor:
         if action.last != all(count == BUDGETS[FailureKind.USER_ERROR] for count in errors):
             raise Broken(f"{action}: wrong about whether a user error now would be the last one")
         self.left[action.task] = dict.fromkeys(action.shards)
+
+    def _hand_over(self, action: Launch, shard: int) -> None:
+        """Takes a shard off a task in flight that another one gets: not the first that it has not told of."""
+        assert action.part_of is not None
+        whole = self.left.get(action.part_of, {})
+        if action.part_of in self.cancelled or shard not in whole or shard == next(iter(whole)):
+            raise Broken(f"{action}: that task cannot give shard {shard} away")
+        del whole[shard]
+        self.held[shard] -= 1
+        self.waiting += 1
 
     def _finish(self, action: Finish) -> None:
         self.finished = True

@@ -39,6 +39,7 @@ class Report:
     tasks: int
     """Launched."""
     copies: int
+    parts: int
     shard_attempts: int
     retries: dict[str, int]
     found: int
@@ -88,6 +89,7 @@ def simulate(
         given_up=simulation.scenario.tasks - simulation.outputs,
         tasks=auditor.launches,
         copies=auditor.copies,
+        parts=auditor.parts,
         shard_attempts=simulation.shard_attempts,
         retries={str(kind): count for kind, count in sorted(auditor.retries.items())},
         found=simulation.found,
@@ -141,7 +143,8 @@ def show(report: Report) -> Iterator[str]:
     )
     yield f"outputs            {report.outputs:,}, given up {report.given_up:,}; {report.heads} drivers in turn"
     yield (
-        f"tasks              {report.tasks:,}, of which {report.copies:,} copies of stragglers; "
+        f"tasks              {report.tasks:,}, of which {report.copies:,} copies of stragglers, "
+        f"{report.parts:,} parts of others; "
         f"{report.shard_attempts:,} attempts at shards"
     )
     retries = ", ".join(f"{count:,} {kind}" for kind, count in report.retries.items()) or "none"

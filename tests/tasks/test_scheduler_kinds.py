@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -535,8 +536,9 @@ def test_copies_are_for_idle_slots() -> None:
     copy_of(driven, slow)
 
 
-def test_stragglers_do_not_set_the_pace_that_they_are_judged_by() -> None:
+def test_stragglers_do_not_set_the_pace_that_they_are_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end only the slow ones still report. However slow that is, they are slow by the pace of the whole run."""
+    monkeypatch.setattr("curate.tasks.scheduler.PART_LEAST_S", math.inf)
     driven, slow = bundle_of(20, slots=4)
     driven.start(slow)
     driven.pass_(5.0)
@@ -547,8 +549,9 @@ def test_stragglers_do_not_set_the_pace_that_they_are_judged_by() -> None:
     assert copy.shards == tuple(range(119, 101, -1))
 
 
-def test_a_bundle_is_judged_by_how_far_it_is() -> None:
+def test_a_bundle_is_judged_by_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a second for a shard, two of twenty in 20 s are slow: nobody waits until all twenty should be done."""
+    monkeypatch.setattr("curate.tasks.scheduler.PART_LEAST_S", math.inf)
     driven, slow = bundle_of(20, slots=4)
     driven.scheduler._seconds_computed = driven.scheduler._cost_computed / (MIB + SHARD_OVERHEAD_BYTES)
     driven.start(slow)

@@ -60,6 +60,8 @@ class Task:
     cancelled: bool = False
     dismissed: bool = False
     copied: bool = False
+    shortened: bool = False
+    """Its last shards were given to another task."""
     waits: bool = False
     """Its first shard waits where it is."""
 
@@ -141,7 +143,12 @@ class AnyOrder(RuleBasedStateMachine):
             held.heard_s = self.now_s
         self._tell(TaskStarted(task), [])
 
-    @rule(which=st.integers(0, 30), nth=st.integers(0, 30), seconds=st.sampled_from([0.0, 1.0]), computed=st.booleans())
+    @rule(
+        which=st.integers(0, 30),
+        nth=st.integers(0, 30),
+        seconds=st.sampled_from([0.0, 1.0, 100.0]),
+        computed=st.booleans(),
+    )
     def shard_done(self, which: int, nth: int, seconds: float, computed: bool) -> None:
         task = self._task(which)
         shard = self._shard(task, nth)
@@ -155,6 +162,7 @@ class AnyOrder(RuleBasedStateMachine):
             if twin is not None and shard in twin.left:
                 twin.take(shard)
                 twin.dismissed = not twin.left
+            self._end_shortened(task)
         self._tell(ShardDone(task, shard, self.size.get(shard, 0), seconds, computed), records)
 
     @rule(
@@ -170,6 +178,7 @@ class AnyOrder(RuleBasedStateMachine):
         records = []
         if self._report(task, shard):
             records = [self._struck(task, shard, kind, after_s, tries=tries)]
+            self._end_shortened(task)
         self._tell(ShardFailed(task, shard, kind, after_s, tries=tries), records)
 
     @rule(which=st.integers(0, 30), nth=st.integers(0, 30), waits=st.booleans())
@@ -370,6 +379,19 @@ class AnyOrder(RuleBasedStateMachine):
             assert source.twin is None
             assert self.now_s - source.launched_s > STRAGGLER_LEAST_S
             source.twin, source.copied = launch.task, True
+        elif launch.part_of is not None:
+            source = self.tasks[launch.part_of]
+            assert judging
+            assert len(self.tasks) < self.slots
+            # Those at its end, and not the one that it is at.
+            kept = len(source.left) - len(shards)
+            assert kept > 0
+            assert list(launch.shards) == source.left[kept:]
+            assert not source.cancelled
+            assert not source.waits
+            assert source.twin is None
+            del source.left[kept:]
+            source.shortened = True
         else:
             assert len(places) == 1
             assert places <= {ShardState.READY, ShardState.PENDING}
@@ -398,7 +420,7 @@ class AnyOrder(RuleBasedStateMachine):
         one = self.tasks[task]
         assert not one.cancelled
         one.cancelled = True
-        if isinstance(event, ShardDone):
+        if isinstance(event, ShardDone | ShardFailed):
             assert one.dismissed
             return
         assert judging
@@ -423,6 +445,12 @@ class AnyOrder(RuleBasedStateMachine):
         held.take(shard)
         self.attempts += 1
         return True
+
+    def _end_shortened(self, task: TaskId) -> None:
+        """What goes on to shards that are another one's is cancelled, and nobody waits for its end."""
+        one = self.tasks[task]
+        if one.shortened and not one.left:
+            one.dismissed = True
 
     def _struck(
         self, task: TaskId, shard: int, kind: FailureKind, after_s: float = 0.0, peak: int = 0, tries: int = 1
@@ -497,12 +525,12 @@ class AnyOrder(RuleBasedStateMachine):
         left = self.tasks[task].left if task in self.tasks else []
         return left[nth % len(left)] if left and nth < 27 else nth
 
-    def _done(self, task: TaskId, shard: int) -> None:
+    def _done(self, task: TaskId, shard: int, seconds: float = 1.0) -> None:
         """As the rule, of what is in flight."""
         if task in self.tasks and shard in self.tasks[task].left:
             place = list(self.tasks).index(task)
             if place < 28:
-                self.shard_done(place, min(26, self.tasks[task].left.index(shard)), 1.0, computed=True)
+                self.shard_done(place, min(26, self.tasks[task].left.index(shard)), seconds, computed=True)
 
     def _ended(self, task: TaskId) -> None:
         place = list(self.tasks).index(task)
@@ -512,3 +540,38 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
+
+
+class IdleSlots(AnyOrder):
+    """Events in any order again, from where bundles run and all other slots are idle: they share what is not begun."""
+
+    parts = 0
+
+    @initialize(
+        n=st.integers(22, 40),
+        most=st.sampled_from([None, None, 4]),
+        timeout_s=st.sampled_from([None, 20.0]),
+        slots=st.sampled_from([4, 20]),
+    )
+    def start(self, n: int, most: int | None, timeout_s: float | None, slots: int) -> None:  # type: ignore[override]
+        policy = Policy(target_task_s=1e6, max_in_flight=most, task_timeout_s=timeout_s)
+        super().start([MIB] * n, policy, 1, None)
+        for task in list(self.tasks):
+            for shard in list(self.tasks[task].left):
+                self._done(task, shard, 100.0)
+            self._ended(task)
+        assert max(len(one.left) for one in self.tasks.values()) > 1
+        self.slots_changed(slots, None)
+        self.tick(1.0)
+
+    def _launched(self, launch: Launch, judging: bool) -> None:
+        super()._launched(launch, judging)
+        IdleSlots.parts += launch.part_of is not None
+
+
+class TestIdleSlots(IdleSlots.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+
+    def runTest(self) -> None:  # noqa: N802  unittest's name
+        super().runTest()
+        assert IdleSlots.parts > 0

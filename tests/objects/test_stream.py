@@ -1,0 +1,113 @@
+"""The bytes of stored objects, unpacked: what is whole comes out as it was, and what is not says of which object."""
+
+import gzip
+import io
+import random
+import zlib
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.errors import CorruptInput, TransientStorageError
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
+from curate.storage.protocol import Object
+from tests.formats.conftest import FakeStore
+
+LARGE = random.Random(0).randbytes(6 * BLOCK_BYTES + 17)
+"""Bytes that do not pack: as many stored as unpacked, so that a thread unpacks ahead."""
+
+
+def stored(data: bytes) -> tuple[FakeStore, Object]:
+    store = FakeStore()
+    return store, store.put("a", data)
+
+
+def read(data: bytes, codec: Codec | None, size: int = BLOCK_BYTES) -> bytes:
+    with DecompressedStream(*stored(data), codec) as source:
+        return b"".join(iter(lambda: source.read(size), b""))
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+def member(data: bytes, flags: int) -> bytes:
+    """A gzip member with any of the fields that its header may have (RFC 1952, 2.3)."""
+    header = b"\x1f\x8b\x08" + bytes([flags]) + bytes(4) + b"\x00\xff"
+    header += b"\x05\x00extra" if flags & 4 else b""
+    header += b"name\x00" if flags & 8 else b""
+    header += b"a comment\x00" if flags & 16 else b""
+    header += (zlib.crc32(header) & 0xFFFF).to_bytes(2, "little") if flags & 2 else b""
+    packed = zlib.compressobj(wbits=-15)
+    body = packed.compress(data) + packed.flush()
+    return header + body + zlib.crc32(data).to_bytes(4, "little") + len(data).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
+@pytest.mark.parametrize("data", [b"", b"x", LARGE], ids=["nothing", "a byte", "large"])
+@pytest.mark.parametrize("size", [1 << 10, BLOCK_BYTES, 1 << 30])
+def test_what_was_packed_comes_out(codec: Codec | None, data: bytes, size: int) -> None:
+    packed = {None: bytes, "gzip": gzip.compress, "zstd": zstd}[codec](data)
+    assert read(packed, codec, size) == data
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), st.integers(0, 31)), min_size=1, max_size=5), st.integers(0, 20))
+def test_members_of_any_header_are_one_stream(parts: list[tuple[bytes, int]], zeros: int) -> None:
+    """Also with zeros behind it, which tapes and some tools add."""
+    data = b"".join(member(data, flags) for data, flags in parts) + bytes(zeros)
+    assert read(data, "gzip") == b"".join(data for data, _ in parts)
+
+
+@given(st.binary(min_size=40, max_size=400), st.data())
+def test_what_is_changed_or_cut_is_refused_or_the_same(data: bytes, draw: st.DataObject) -> None:
+    """A byte of the header may say nothing about the data; every other one is covered by a checksum."""
+    packed = bytearray(gzip.compress(data))
+    at = draw.draw(st.integers(0, len(packed) - 1))
+    if draw.draw(st.booleans()):
+        del packed[at:]
+    else:
+        packed[at] ^= draw.draw(st.integers(1, 255))
+    try:
+        found = read(bytes(packed), "gzip")
+    except CorruptInput:
+        return
+    assert found == data or not packed
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_it_is_unpacked_a_few_blocks_ahead(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread unpacks what is read next, and no more than that: memory is a matter of blocks, not of the object."""
+    store, object = stored({"gzip": gzip.compress, "zstd": zstd}[codec](LARGE * 3))
+    taken: list[int] = []
+    opened = store.open
+
+    class Counted(io.BufferedReader):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            taken.append(len(data))
+            return data
+
+    monkeypatch.setattr(store, "open", lambda one: Counted(cast(io.BytesIO, opened(one))))
+    with DecompressedStream(store, object, codec) as source:
+        assert source.read(BLOCK_BYTES) == LARGE[:BLOCK_BYTES]
+    assert BLOCK_BYTES <= sum(taken) <= 6 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_an_error_of_the_store_is_the_stores(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that breaks is no damaged object: reading again may help."""
+    store, object = stored({"gzip": gzip.compress, "zstd": zstd}[codec](LARGE))
+    opened = store.open
+
+    class Broken(io.BufferedReader):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 3 * BLOCK_BYTES:
+                raise TransientStorageError("reset by peer")
+            return super().read(size)
+
+    monkeypatch.setattr(store, "open", lambda one: Broken(cast(io.BytesIO, opened(one))))
+    with DecompressedStream(store, object, codec) as source, pytest.raises(TransientStorageError, match="reset"):
+        b"".join(iter(lambda: source.read(BLOCK_BYTES), b""))
