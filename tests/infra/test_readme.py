@@ -105,16 +105,16 @@ def test_the_arithmetic_of_a_shuffle() -> None:
     assert round(100e12 / 2**31) == files
     assert math.isqrt(outputs - 1) + 1 == parts
     assert f"{100e12 / outputs / 1e9:.1f} GB" in README
-    assert (
-        f"{files:,} × 4 × {parts} = {files * 4 * parts / 1e6:.1f} million of {100e6 / (files * 4 * parts):.1f} MB"
-        in README
-    )
+    ranges = files * 4 * parts / 1e6
+    assert f"{files:,} × 4 × {parts} = {ranges:.1f} million of {100 / ranges:.1f} MB" in README
     reads, writes = 28.5 + 12.4 + 7.1 + 11.4, (files + merged + outputs) / 1e6
     assert f"{files + merged + outputs:,} writes: ${reads * 0.4 + writes * 5:.2f}" in README
-    assert f"64 × $5.60 × 3.6 h = **${round(64 * 5.6 * 3.6, -1):,.0f}**" in README
-    assert f"${(64 * 5.6 * 3.6 + reads * 0.4 + writes * 5) / 100:.2f} a TB" in README
-    assert f"{(7.1 + 11.4) * 65.536 / 1000:.1f} PB" in README
-    assert f"{(7.1 + 11.4) * 65.536e9 / 25e9 / 3600:.0f} h by itself" in README
+    assert f"64 × $5.60 × 4.5 h = **${round(64 * 5.6 * 4.5, -1):,.0f}**" in README
+    assert f"${(64 * 5.6 * 4.5 + reads * 0.4 + writes * 5) / 100:.2f} a TB" in README
+    assert f"{(7.1 + 11.4) * 65_536 / 1e6:.1f} TB" in README
+    assert f"300 + 60 + 16 = {300 + 60 + 16} TB" in README
+    assert round(merged * 2**31 / 1e12) == 100 + 60
+    assert f"376 TB / 25 GB/s, writes beside reads: **{376e12 / 25e9 / 3600:.1f} h**" in README
 
 
 def test_it_names_what_curate_may_delete() -> None:
