@@ -31,6 +31,11 @@ class ConfigError(CurateError):
     """
 
 
+class CannotBeMet(ConfigError):
+    """What was asked for cannot be made of these rows, which is known once all of them were looked at: the job is taken
+    back, so that it can be run with other parameters. Exit code 2."""
+
+
 class MissingColumn(ConfigError):
     """A file lacks a column that was asked for."""
 

@@ -26,7 +26,8 @@ grows, a row is there as often as it was, or less, if the budget is the same: as
 shares may change with the corpus, and more rows with these.
 
 A source with too little for its share in its epochs is refused, with both numbers and the values of the column that the
-mixture does not name; `--allow-shortfall` writes what there is. The default of 4 epochs is that of Muennighoff et al.
+mixture does not name: exit code 2, and with other weights in the file the same command works, from the same hashes.
+`--allow-shortfall` writes what there is. The default of 4 epochs is that of Muennighoff et al.
 2023 ("Scaling data-constrained language models"): up to there, rows that are read again are worth nearly as much as new
 ones. Rows of sources without a weight are dropped as `source not in the mixture`, others as `not drawn`, those of size
 0 as `no tokens`; rows without an id, or a count, go to quarantine.

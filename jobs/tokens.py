@@ -8,8 +8,8 @@ name of a special token in a text is text like any other, so that no text can pr
 With `--pack N` a row is a sequence of exactly N tokens, with `document_lengths` for masks and `padding`. Sequences are
 made shard by shard, so that each shard has a tail of its own. How they are made: `curate/tokens/packing`.
 
-`--format memmap` writes all tokens of a shard as one array of numpy, `megatron` a `.bin` with its `.idx`, and `mds`
-shards for mosaicml-streaming with an `index.json`.
+`--format memmap` writes all tokens of a shard as one array of numpy, `megatron` a `.bin` with its `.idx`, `datatrove`
+a `.ds` with its `.ds.index` and `.ds.metadata`, and `mds` shards for mosaicml-streaming with an `index.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from curate.tokens.step import (
 )
 from curate.tokens.vocabulary import Vocabulary, opened
 
-FLAT = (OutputFormat.MEMMAP, OutputFormat.MEGATRON)
+FLAT = (OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.DATATROVE)
 """Formats of tokens alone."""
 LONG = "longer than a sequence"
 
@@ -85,6 +85,12 @@ class Tokenize(TextJob):
         alone = "a sequence is of several documents" if self.pack is not None else f"{self.format} has tokens alone"
         if (self.pack is not None or self.format in FLAT) and (self.keep_text or self.keep_columns):
             raise ConfigError(f"{alone}, so no column can be kept; leave out --keep-text and --keep-columns")
+        if self.attributes and (self.pack is not None or self.format != OutputFormat.PARQUET):
+            what = "a sequence is of several documents" if self.pack is not None else f"{self.format} has no places"
+            raise ConfigError(
+                f"attributes are tokens of each row beside its place in the input, and {what}; leave out --pack, and "
+                "write parquet"
+            )
         vocabulary = self._vocabulary()
         self._tokens_of(vocabulary)
         self._packing(vocabulary)

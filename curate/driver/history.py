@@ -15,7 +15,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
-from curate.ledger.side_outputs import sides_of_shards
+from curate.ledger.side_outputs import bare, sides_of_shards
 from curate.ledger.stages import StageReport, parse_stages
 from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
@@ -48,7 +48,10 @@ class JobOutputs:
         return self.listing.object(self.ledger.root, int(row))
 
     def record(self, found: Object) -> dict[str, Any] | None:
-        """Returns the record that an object carries; None if curate did not write it, or it is broken."""
+        """Returns the record that an object carries, which may be empty where its name says whose it is; None if curate
+        did not write it, or it is broken."""
+        if found.uri.endswith(bare(self.job.suffix)):
+            return {}
         with contextlib.suppress(CorruptInput):
             return read_record(self.ledger.store, found, self.job.format, self.job.codec)
         return None

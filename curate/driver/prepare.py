@@ -17,7 +17,7 @@ from curate.clock import Clock, SystemClock
 from curate.driver.history import JobOutputs, look_back, stale_outputs
 from curate.driver.identity import accepted_code, job_of
 from curate.driver.options import RunOptions, no_input, resolve_output
-from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
+from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_taken, refuse_undeletable
 from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
@@ -190,6 +190,8 @@ def _grow(prepared: Prepared) -> Any:
         rows += [changed] if changed is not None else []
         if growth.new:
             get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
+    if growth.new:
+        refuse_taken(prepared.there, rows[0]["id"])
     return pa.concat_tables(rows) if rows else None
 
 

@@ -25,7 +25,7 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal
-from curate.ledger.side_outputs import SIDES, sides_of_ids
+from curate.ledger.side_outputs import SIDES, bare, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
 from curate.stage.job_record import JobRecord
@@ -109,6 +109,19 @@ def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> Non
             raise ConfigError(
                 f"{why} would remove {one.uri}, which is not allowed: {who}; nothing was removed. Write to another "
                 "output, or run this as someone who may delete there"
+            )
+
+
+def refuse_taken(there: JobOutputs, ids: Any) -> None:
+    """Raises ConfigError if somebody has a file that is named as one without a record of shards that are not planned
+    yet: from then on, that is curate's, and may be replaced."""
+    for other in bare(there.job.suffix):
+        wanted = pc.binary_join_element_wise(ids, other, "")
+        taken = there.listing.names.filter(pc.is_in(there.listing.names, value_set=wanted))
+        if len(taken):
+            raise ConfigError(
+                f"{there.ledger.uri(taken[0].as_py())} was not written by curate, but it has the name of an output "
+                f"({len(taken):,} such {'file' if len(taken) == 1 else 'files'}); move it, or use another output"
             )
 
 

@@ -29,7 +29,7 @@ from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress
 from curate.driver.stage_run import run_stage
 from curate.driver.state import WorkLeftError
-from curate.errors import ConfigError, CurateError, DamagedRun, DiskFull, StorageError
+from curate.errors import CannotBeMet, ConfigError, CurateError, DamagedRun, DiskFull, StorageError
 from curate.graph.keys import checkpoints_of, key_of, planned, reports_of, stages_of
 from curate.graph.start import (
     StagedJob,
@@ -41,6 +41,7 @@ from curate.graph.start import (
     place_of,
     refuse_mixed_keys,
     sweep,
+    take_back,
 )
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.graph.upstream_books import upstream_books_of
@@ -145,6 +146,9 @@ class JobRun:
                     course.start_s = start_s
                     ended = self._run_stages(job, replace(options, display=course.display), root, course)
                     ended = course.summary(ended)
+        except UnmetError as error:
+            take_back(job, options, self._clock, run_id, error.key)
+            raise ConfigError(str(error)) from None
         finally:
             if is_local(output):
                 remove_scratch(job.stores.scratch)
@@ -223,6 +227,7 @@ class JobRun:
             else:
                 ended = self._run_stage(stage, ready.options, at=course.stage(key, stage.record.name))
             course.ended(key, ended)
+            _refuse_unmet(ended, key)
             if ended.state is not RunState.COMPLETE:
                 return ready, ended
             if self._stopped():
@@ -230,6 +235,22 @@ class JobRun:
                 return ready, replace(ended, state=RunState.INTERRUPTED)
             done.append((stage, output))
         return ready, None
+
+
+class UnmetError(CannotBeMet):
+    """Also says which stage found it."""
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def _refuse_unmet(ended: Summary, key: str) -> None:
+    """Raises UnmetError if a stage has found that what was asked for cannot be made of these rows."""
+    before = f"{CannotBeMet.__name__}: "
+    for group in ended.failures:
+        if group.error.startswith(before):
+            raise UnmetError(group.error.removeprefix(before), key)
 
 
 def _lacks_outputs(before: Upstream) -> bool:

@@ -306,6 +306,27 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
         remove_stages(scratch_of(ledger.root), kept)
 
 
+def take_back(job: StagedJob, options: RunOptions, clock: Clock, run_id: str, refused: str) -> None:
+    """Removes a job that a stage has refused, of this key: not the stages before, which the job with other parameters
+    may have, too. It stays if it has outputs, or another driver is at work on it."""
+    ledger, listing = job.ledger, job.ledger.list()
+    if listing.plan_parts:
+        return
+    running = {run_id, *job.listing.run_ids}
+    for root in stages_roots(ledger.root, listing.stages):
+        running |= set().union(*_runs_of_stages(job.stores.of(root), root).values())
+    kept = {key for one in stages_of(job.last) if (key := key_of(one)) != refused}
+    others = set(listing.run_ids) - {run_id}
+    try:
+        refuse_rivals(ledger, others, clock, allow_concurrent=False, overwrite=True)
+        remove_job(ledger, job.last.record.name, running, [], replace(options, confirm=lambda _: True), kept)
+    except ConfigError as error:
+        get_logger(job=job.last.record.name).warning("the refused job stays; overwrite it", why=str(error))
+        return
+    if may_be_scratch(ledger.root):
+        remove_stages(scratch_of(ledger.root), kept)
+
+
 def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
     """Returns the runs that stages know, by the stage's key."""
     found: dict[str, set[str]] = {}

@@ -84,7 +84,21 @@ def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
     shared = Pipeline(steps_of(built.plan))
     steps = [*(one.operator for one in walk(built.plan) if isinstance(one, Apply)), *chain(*built.tails.values())]
     attributes = tuple(one.identity() for one in steps if isinstance(one, WithAttributes))
+    if job.attributes:
+        _refuse_no_attributes(job, built.plan, steps)
     return Made(built.operator(shared), built.resources(shared), built.sides, built.stages, attributes)
+
+
+def _refuse_no_attributes(job: Settings, plan: Plan, steps: Sequence[Operator]) -> None:
+    """Raises ConfigError if what is to be attributes is not what `process` makes of the rows of the inputs."""
+    process = [one for one in steps if isinstance(one, Process)]
+    others = [one for one in steps if not isinstance(one, Process)]
+    alone = all(isinstance(one, Apply | Scan) for one in walk(plan))
+    if len(process) != 1 or not alone or not all(one.keeps_rows for one in others):
+        raise ConfigError(
+            f"{job.owner}: attributes are what `process` adds to rows, and it has a `build` that makes other "
+            "rows of these, or none of them"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +300,10 @@ def _one_output(plan: Plan, *, keep: bool = False) -> Plan:
     return transform(plan, single)
 
 
+SETTINGS = ("job", "columns", "batch_size", "shard_bytes", "attributes", "keep_positions", "with_attributes")
+"""Of a job's identity, what says how rows are read, not what becomes of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stages:
     """The stages of a job, the last of which is `last`; each is called by where it is in the job's plan."""
@@ -311,10 +329,14 @@ class Stages:
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
     ) -> Stage:
-        """Returns a stage: with the identity of the job, whose version and parameters stand for its operators."""
-        del asked, cpus
+        """Returns a stage: with the identity of the job, whose version and parameters stand for its operators; unless
+        these say all of it, as a job with other parameters may have the same stage."""
+        del cpus
         record = self.last.record
         told = {name: value for name, value in record.identity.items() if name not in ("sides", "output_schema")}
+        if asked and all(one.says_all for one in asked):
+            told = {name: value for name, value in told.items() if name in SETTINGS}
+            told["operators"] = [one.identity() for one in asked]
         own = {**told, **identity, "owner": self.job.job, "stage": list(self.path)}
         record = record.of_stage(own, OutputFormat(identity["format"]), identity["codec"])
         tasks = replace(self.last.tasks, resources=resources_of(self.job, operators))

@@ -351,8 +351,6 @@ class Job:
             )
         if self._reads_files or cls.build is Job.build:
             refuse_missing_hook(cls, "process_file" if self._reads_files else "process")
-        elif self.attributes:
-            raise ConfigError(f"{cls.__name__}: attributes are what `process` adds to rows, and it has a `build`")
         settings = checked_settings(self)
         parameters = self._resolved()
         self.check()

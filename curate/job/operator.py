@@ -144,6 +144,7 @@ class Process:
     num_cpus: float | None = None
     one_schema = False
     """The writer holds outputs to the schema of the job, and says what does not fit."""
+    says_all = False
     keeps_rows = False
 
     @property

@@ -263,6 +263,8 @@ class Settings:
     num_gpus: float
     memory: int | None
     resources: Mapping[str, float]
+    attributes: bool = False
+    """Whether it writes attributes of its rows."""
 
     @property
     def held(self) -> Resources:
@@ -286,4 +288,5 @@ def settings_of(job: Any) -> Settings:
         num_gpus=job.num_gpus,
         memory=job.memory,
         resources=job.resources,
+        attributes=bool(getattr(job, "attributes", False)),
     )

@@ -36,8 +36,12 @@ JOB = f"{LEDGER}/job.json"
 SUMMARY = f"{LEDGER}/summary.json"
 INDEX = "index.json"
 """What outputs that name each other in one file have beside them, once all of them are there."""
-COMPANIONS = {".idx": ".bin"}
-"""Suffixes of outputs of two files, with that of the other one. It lies beside its output, and is published first."""
+COMPANIONS = {".idx": (".bin",), ".ds.metadata": (".ds", ".ds.index")}
+"""Suffixes of outputs of several files, with those of the others. They lie beside the output, and are published first,
+in this order."""
+BARE = (".ds", ".ds.index")
+"""Those of them that carry no record, because their readers take every byte. So the name says whose such a file is: a
+shard is planned only where nobody has a file of that name."""
 PLAN = f"{LEDGER}/plan/"
 RUNS = f"{LEDGER}/runs/"
 SCHEMAS = f"{LEDGER}/schema/"

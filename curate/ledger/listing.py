@@ -136,7 +136,7 @@ def match_outputs(plan: ShardPlan, listing: OutputListing, suffix: str) -> Outpu
     position = pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()
     used = np.zeros(len(listing.names), dtype=bool)
     used[position[position >= 0]] = True
-    for other in {layout.COMPANIONS.get(suffix)} - {None}:
+    for other in layout.COMPANIONS.get(suffix, ()):
         beside = pc.binary_join_element_wise(plan.ids, other, "")
         used |= pc.is_in(listing.names, value_set=beside).to_numpy(zero_copy_only=False)
     if suffix == ".mds":

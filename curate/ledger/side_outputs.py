@@ -86,14 +86,13 @@ def side_name(side: str, output: str) -> str:
 
 
 def companion(suffix: str) -> tuple[str, ...]:
-    """Returns the suffix of the other file of outputs with this suffix, if they have one. It is published before them,
-    as extra outputs are.
+    """Returns the suffixes of the other files of outputs with this suffix. They are published before them, as extra
+    outputs are.
 
     >>> companion(".idx"), companion(".parquet")
     (('.bin',), ())
     """
-    found = layout.COMPANIONS.get(suffix)
-    return () if found is None else (found,)
+    return layout.COMPANIONS.get(suffix, ())
 
 
 def companion_name(output: str, suffix: str, other: str) -> str:
@@ -103,6 +102,15 @@ def companion_name(output: str, suffix: str, other: str) -> str:
     '2023/a.bin'
     """
     return output.removesuffix(suffix) + other
+
+
+def bare(suffix: str) -> tuple[str, ...]:
+    """Returns those of the other files of an output that carry no record: they are known by their names.
+
+    >>> bare(".ds.metadata"), bare(".idx")
+    (('.ds', '.ds.index'), ())
+    """
+    return tuple(other for other in companion(suffix) if other in layout.BARE)
 
 
 def sides_of_job(job: Mapping[str, Any]) -> tuple[str, ...]:

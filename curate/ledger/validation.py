@@ -137,7 +137,8 @@ _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _suffix = re.compile(r"(\.[A-Za-z0-9]+)+")
 
 
-_FORMATS = ["parquet", "jsonl", "csv", "webdataset", "tfrecords", "numpy", "memmap", "megatron", "mds", "sink", "run"]
+_FORMATS = ["parquet", "jsonl", "csv", "webdataset", "tfrecords", "numpy"]
+_FORMATS += ["memmap", "megatron", "datatrove", "mds", "sink", "run"]
 JOB: Mapping[str, Check] = {
     "job": text,
     "fingerprint": text,

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.hashing import Words
 from curate.arrow.order import Order
-from curate.errors import ConfigError
+from curate.errors import CannotBeMet
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.mixture.lowest import NOTHING, Histogram, Ints, Reached
@@ -83,6 +83,7 @@ class Keys(OperatorDefaults):
 
     mixing: Mixing
     keeps_rows = False
+    says_all = True
 
     @property
     def name(self) -> str:
@@ -94,7 +95,8 @@ class Keys(OperatorDefaults):
         return KEYS
 
     def identity(self) -> Any:
-        return ["keys", self.mixing.identity()]
+        # Not the weights: who corrects these need not have all rows looked at again.
+        return ["keys", self.mixing.keys_identity()]
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
         del schema, needed
@@ -184,7 +186,7 @@ class Stock:
 
     @classmethod
     def of(cls, tables: Iterator[pa.Table], mixing: Mixing) -> Stock:
-        """Counts. Raises ConfigError for too many strata."""
+        """Counts. Raises CannotBeMet for too many strata."""
         had: dict[Group, list[int]] = {}
         unlisted: dict[str | None, int] = {}
         first, keys = -1, 0
@@ -228,7 +230,7 @@ class Stock:
         return range(found[0], found[-1] + 1)
 
     def quotas(self, mixing: Mixing) -> list[Quota]:
-        """Returns what is taken of each group. Raises ConfigError, with all numbers, if a source has too little, unless
+        """Returns what is taken of each group. Raises CannotBeMet, with all numbers, if a source has too little, unless
         that may be."""
         mixture = mixing.mixture
         found: list[Quota] = []
@@ -242,7 +244,7 @@ class Stock:
                 short.append(f"source {of.name!r}: {wanted:,} {mixture.unit} wanted, {had:,} available{most}")
             found += strata(wanted, [self.had[at] for at in own], of.max_epochs)
         if short and not mixing.allow_shortfall:
-            raise ConfigError(
+            raise CannotBeMet(
                 f"mix: {'; '.join(short)}. {self._unlisted(mixing)}Lower the budget or its weight, raise max_epochs, "
                 "or write what there is with allow_shortfall"
             )
@@ -281,7 +283,7 @@ class Stock:
 
 def _refuse_many(strata: int, mixing: Mixing) -> None:
     if strata > MOST_STRATA:
-        raise ConfigError(
+        raise CannotBeMet(
             f"mix: the column {mixing.strata_column!r} makes more than {MOST_STRATA:,} strata of "
             f"{len(mixing.mixture.names)} sources; name a column with fewer values"
         )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.arrow.hashing import Words
-from curate.errors import ConfigError
+from curate.errors import CannotBeMet
 
 Ints = npt.NDArray[np.int64]
 CELLS = 1 << 22
@@ -91,7 +91,7 @@ class Crossings:
     def __post_init__(self) -> None:
         self._found: list[tuple[Ints, Words, Ints, Ints]] = []
         if self.held > MOST_SORTED:
-            raise ConfigError(
+            raise CannotBeMet(
                 f"mix: {self.held:,} rows have nearly the same hashes, at most {MOST_SORTED:,} fit in memory; name an "
                 "id column that identifies rows, or fewer strata"
             )

@@ -99,6 +99,11 @@ class Mixing:
         columns = [self.source_column, self.id_column, self.measured, self.strata_column, self.epoch_column]
         return [self.mixture.as_dict(), *columns, hashing.VERSION]
 
+    def keys_identity(self) -> Any:
+        """Returns what decides what is known of rows before any is drawn, as JSON values: no weights, and no budget."""
+        columns = [self.source_column, self.id_column, self.measured, self.count_column, self.strata_column]
+        return [self.mixture.names, self.mixture.seed, *columns, hashing.VERSION]
+
     def hashes(self, batch: pa.Table) -> Words:
         """Returns the number of each row, uniform over 64 bits, by its id."""
         return digest_rows(batch, [self.id_column], salted(SALT, self.mixture.seed))[0]
@@ -141,6 +146,7 @@ class Fit(OperatorDefaults):
 
     mixing: Mixing
     keeps_rows = False
+    says_all = True
 
     @property
     def name(self) -> str:
@@ -177,6 +183,7 @@ class SourceOfFile(OperatorDefaults):
     sources: tuple[Source, ...]
     column: str
     keeps_rows = True
+    says_all = True
 
     @property
     def name(self) -> str:

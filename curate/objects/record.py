@@ -3,7 +3,8 @@
     Parquet    key-value metadata "curate"
     .gz        trailing empty gzip members; the record is in their extra field (RFC 1952), subfield "CU"
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
-    .tar .npy  the same frame: readers of these formats ignore what lies behind their end; .bin, .idx and .mds, too
+    .tar .npy  the same frame: readers of these formats ignore what lies behind their end; .bin, .idx and .mds, too;
+               so do those of .ds.metadata, which take it for text
     .run       in front of the last bytes, which say where the parts of the file's end are
 
 These trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
@@ -47,6 +48,8 @@ class OutputFormat(StrEnum):
     """All tokens of a shard as one array of numpy."""
     MEGATRON = "megatron"
     """A `.bin` of tokens with its `.idx`, of documents or sequences."""
+    DATATROVE = "datatrove"
+    """A `.ds` of tokens with its `.ds.index` and `.ds.metadata`."""
     MDS = "mds"
     """Shards of mosaicml-streaming."""
     SINK = "sink"
@@ -57,7 +60,7 @@ class OutputFormat(StrEnum):
 
 OFFERED = (OutputFormat.PARQUET, OutputFormat.JSONL, OutputFormat.CSV)
 """Formats that outputs can be asked for in."""
-OF_TOKENS = (OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.MDS)
+OF_TOKENS = (OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.DATATROVE, OutputFormat.MDS)
 """Formats that outputs of tokens can be asked for in, beside these."""
 IGNORE_REST = (OutputFormat.WEBDATASET, OutputFormat.NUMPY, *OF_TOKENS, OutputFormat.SINK)
 """Formats whose readers ignore what lies behind the end: outputs that are not compressed have their record there."""
@@ -165,9 +168,17 @@ def _gzip_record(trailer: bytes) -> bytes:
     return b"".join(parts)
 
 
-def zstd_trailer(record: Mapping[str, Any], data_crc32: int) -> bytes:
-    """Returns a skippable zstd frame holding the record; it goes behind the data (Polars fails on a leading one)."""
+def zstd_trailer(record: Mapping[str, Any], data_crc32: int, *, text: bool = False) -> bytes:
+    """Returns a skippable zstd frame holding the record; it goes behind the data (Polars fails on a leading one).
+
+    `text`: spaces behind the record make its size one whose bytes are ASCII, so that the whole frame is UTF-8.
+    """
     data = encode(record, data_crc32=data_crc32)
+    if text:
+        size = len(data)
+        while not (_ZSTD_TAIL.pack(size, b"") + _ZSTD_TAIL.pack(size + _ZSTD_TAIL.size, b"")).isascii():
+            size += 1
+        data = data.ljust(size)
     content = data + _ZSTD_TAIL.pack(len(data), _ZSTD_MARK)
     return _ZSTD_HEADER.pack(_ZSTD_MAGIC, len(content)) + content
 

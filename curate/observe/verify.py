@@ -21,7 +21,8 @@ from curate.exchange.run_file import RunFile
 from curate.ledger import layout
 from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name
 from curate.ledger.stages import exchanges, parse_stages
-from curate.objects.record import Carried, OutputFormat, read_carried
+from curate.objects.datatrove import read_metadata
+from curate.objects.record import OF_TOKENS, Carried, OutputFormat, read_carried
 from curate.observe.check import check_bytes, count_quarantined, count_rows, output_schema
 from curate.observe.job import FoundJob, find_job, find_stages, read_summary
 from curate.prefetch import ahead
@@ -30,7 +31,7 @@ from curate.tasks.books import Books, UpstreamBooks
 
 PAGES = 32
 """Pages of a run file that are read at a time, of 256 KiB each."""
-UNCOUNTED = (OutputFormat.SINK, OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.MDS)
+UNCOUNTED = (OutputFormat.SINK, *OF_TOKENS)
 """Formats of which the bytes are checked alone."""
 READERS = 8
 """Outputs that are read at once, each with some 20 MiB in memory."""
@@ -252,8 +253,12 @@ class _Checker:
         for side in self._sides:
             beside = self._found.side_name(side, rank), self._found.side(side, rank)
             findings += self._side(side, beside, name, carried.record)
+        checksums = read_metadata(self._store, object) if self._format is OutputFormat.DATATROVE else {}
         for side, called, other in self._found.companions(rank):
-            findings += self._side(side, (called, other), name, carried.record)
+            if (checksum := checksums.get(f".{side}")) is not None and other is not None:
+                findings += self._bytes(called, other, checksum)
+            else:
+                findings += self._side(side, (called, other), name, carried.record)
         return _OutputFindings(findings, books, file)
 
     def _rows(
@@ -297,6 +302,14 @@ class _Checker:
         if differing:
             return [off("record", f"its record is not that of {main}: they differ in {', '.join(differing)}")]
         return self._rows(off, object, carried, self._sides.get(side), record["counters"].get(counter(side)))
+
+    def _bytes(self, name: str, object: Object, checksum: int) -> list[Finding]:
+        """Returns what is off with a file that carries no record, but whose checksum is known."""
+        try:
+            check_bytes(self._store, object, Carried({}, object.size, checksum))
+        except CorruptInput as error:
+            return [_finding("damaged", error, object=name, uri=object.uri)]
+        return []
 
     def _quarantine(self, name: str | None, rows: int) -> str:
         """Returns what is off with the rows that an output says were set aside; empty if nothing is."""

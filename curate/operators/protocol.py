@@ -22,6 +22,11 @@ class Operator(Step, Protocol):
         """Whether every row becomes one row, at its place."""
         ...
 
+    @property
+    def says_all(self) -> bool:
+        """Whether its identity alone decides what it makes, in a job too: no code or parameter of that does."""
+        ...
+
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         """Returns the schema of what rows of schema `found` become; None if unknown. Raises ConfigError."""
         ...
@@ -39,6 +44,7 @@ class OperatorDefaults:
     compute: Compute | None = None
     num_cpus: float | None = None
     one_schema = True
+    says_all = False
 
     def opened(self) -> Self:
         """Returns the operator: there is nothing to load."""

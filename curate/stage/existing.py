@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from curate import log
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.ledger.ledger import Ledger
+from curate.ledger.side_outputs import bare
 from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.job_record import JobRecord
@@ -70,11 +71,7 @@ class ExistingOutputs:
         # The same order tells here as below: whoever overwrote the job did so before it published anything.
         self._refuse_if_overwritten()
         for found in taken.objects:
-            try:
-                record = read_record(self.store, found, self.job.format, self.job.codec)
-            except CorruptInput:
-                record = None
-            if record is None:
+            if not self._written_by_curate(found):
                 raise ConfigError(
                     f"{found.uri} was not written by curate, but it has the name of an extra output; move it, or use "
                     "another output"
@@ -85,6 +82,15 @@ class ExistingOutputs:
                 output=found.uri,
             )
         return None
+
+    def _written_by_curate(self, found: Object) -> bool:
+        """Returns whether curate wrote what lies where another file of an output is to be."""
+        if found.uri.endswith(bare(self.job.suffix)):
+            return True
+        try:
+            return read_record(self.store, found, self.job.format, self.job.codec) is not None
+        except CorruptInput:
+            return False
 
     def _remove_foreign(self, found: Object, error: ForeignOutputError) -> None:
         """Removes what a zombie of a job that was overwritten had published, and nothing else.

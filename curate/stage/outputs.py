@@ -26,7 +26,7 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
 from curate.exchange.run_file import RunWriter
-from curate.formats.write.writer import OutputWriter, TwoFiles
+from curate.formats.write.writer import OutputWriter, SeveralFiles
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, companion, companion_name, counter
 from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
@@ -98,8 +98,9 @@ class HashingSink:
 
 @dataclass(slots=True)
 class _Companion:
-    """The other file of an output, on its way."""
+    """Another file of an output, on its way."""
 
+    suffix: str
     uri: str
     sink: Writer
 
@@ -134,7 +135,7 @@ class Outputs:
         durable: bool = True,
     ) -> None:
         """`uris` and `schemas` are by name of the output: MAIN, and the extra ones; `make_writer` is given a sink and a
-        schema, and the sink of the other file where outputs with this suffix have two; `durable` is as for stores."""
+        schema, and the sinks of the other files of outputs with this suffix; `durable` is as for stores."""
         self.bytes_out = 0
         """Stored bytes of what was published."""
         self._store = store
@@ -143,8 +144,10 @@ class Outputs:
         for name, uri in uris.items():
             sink = self._open.enter_context(store.writer(uri, durable=durable))
             summed = HashingSink(sink)
-            others = [companion_name(uri, suffix, other) for other in companion(suffix)]
-            beside = [_Companion(one, self._open.enter_context(store.writer(one, durable=durable))) for one in others]
+            beside = []
+            for other in companion(suffix):
+                place = companion_name(uri, suffix, other)
+                beside.append(_Companion(other, place, self._open.enter_context(store.writer(place, durable=durable))))
             writer = make_writer(summed, schemas[name], *(one.sink for one in beside))
             self._all[name] = _OpenOutput(uri, schemas[name], sink, summed, writer, beside)
 
@@ -222,8 +225,8 @@ class Outputs:
         for name, one in self._all.items():
             own = record if name == MAIN else {**record, RECORD_SIDE: name}
             for beside in one.beside:
-                assert isinstance(one.writer, TwoFiles)
-                one.writer.close_other({**own, RECORD_SIDE: beside.uri.rpartition(".")[2]})
+                assert isinstance(one.writer, SeveralFiles)
+                one.writer.close_other(beside.suffix, {**own, RECORD_SIDE: beside.suffix[1:]})
                 before(beside.uri, beside.sink.publish)
             if name != MAIN:
                 before(one.uri, partial(one.publish, own))

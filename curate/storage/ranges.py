@@ -66,7 +66,20 @@ def part_of(
 
 def range_stream(fetch: Callable[[int, int], bytes], size: int) -> BinaryIO:
     """Returns a buffered, seekable stream of `size` bytes; `fetch(start, stop)` must return exactly that range."""
-    return cast(BinaryIO, io.BufferedReader(_RangeReader(fetch, size), _BUFFER_BYTES))
+    return cast(BinaryIO, _Buffered(_RangeReader(fetch, size), _BUFFER_BYTES))
+
+
+class _Buffered(io.BufferedReader):
+    """Says how far it is to read: it asks for whole buffers first, and what is behind them would be a request of its
+    own, with more read ahead."""
+
+    def __init__(self, reader: _RangeReader, buffer_bytes: int) -> None:
+        super().__init__(reader, buffer_bytes)
+        self._reader = reader
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._reader.until = self.tell() + (size or 0)
+        return super().read(size)
 
 
 class _RangeReader(io.RawIOBase):
@@ -80,6 +93,8 @@ class _RangeReader(io.RawIOBase):
         self._block_start = 0
         self._ahead = FIRST_BYTES
         """Size of the next request if it follows the block."""
+        self.until = 0
+        """Where what is asked for ends, if that is further than what one call wants."""
 
     def readable(self) -> bool:
         return True
@@ -124,6 +139,7 @@ class _RangeReader(io.RawIOBase):
     def _load(self, wanted: int) -> None:
         """Fetches a block that covers the position."""
         start = self._position
+        wanted = max(wanted, self.until - start)
         if start == self._block_start + len(self._block):
             length = self._ahead
             self._ahead = min(2 * self._ahead, LARGEST_BYTES)

@@ -47,8 +47,9 @@ class MegatronOutput:
             self._lengths.append(lengths)
             self._tokens.write(values.astype(self._dtype.newbyteorder("<"), copy=False).tobytes())
 
-    def close_other(self, record: Mapping[str, Any]) -> None:
+    def close_other(self, suffix: str, record: Mapping[str, Any]) -> None:
         """Writes the record behind the tokens."""
+        del suffix
         self._tokens.close(record)
 
     def close(self, record: Mapping[str, Any]) -> None:

@@ -56,7 +56,10 @@ class PackTokens(OperatorDefaults):
     max_unknown: float
     """Largest share of tokens of a shard that are unknown."""
     name = "pack"
-    keeps_rows = False
+
+    @property
+    def keeps_rows(self) -> bool:
+        return self.packing is None
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         """Returns that of sequences, or of documents as they are."""

@@ -16,7 +16,7 @@ from curate.sources.patterns import parse_input
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
-from curate.training.layouts import LOOKS, SUFFIXES, Layout, TokenFile
+from curate.training.layouts import LOOKS, PACKED, PAIRS, SUFFIXES, Layout, TokenFile
 from curate.training.order import CHUNK_BYTES, Chunks, Integers
 
 READERS = 16
@@ -70,8 +70,10 @@ def find_corpus(path: str, sequence_length: int, column: str, allow_incomplete_i
     uris, names, sizes, generations = (one.to_pylist() for one in inputs.table.columns)
     objects = dict(zip(names, map(Object, uris, sizes, generations), strict=True))
     layout = _layout(path, names)
-    pairs = _paired(path, objects) if layout is Layout.MEGATRON else [(one, column) for one in objects.values()]
-    files = tuple(found for _, found in ahead(lambda pair: LOOKS[layout](*pair), pairs, READERS))
+    pairs: dict[str, tuple[Object, Any]] = {name: (one, column) for name, one in objects.items()}
+    if layout in PAIRS:
+        pairs = _paired(path, objects, *PAIRS[layout])
+    files = tuple(found for _, found in ahead(lambda pair: LOOKS[layout](*pair), pairs.values(), READERS))
     _refuse_other_length(files, sequence_length)
     dtype = np.result_type(*{one.dtype for one in files}).newbyteorder("=")
     if dtype.kind not in "iu":
@@ -83,12 +85,22 @@ def find_corpus(path: str, sequence_length: int, column: str, allow_incomplete_i
         layout,
         column,
         files,
-        _fingerprint([name for name in names if not name.endswith(".idx")], files),
+        _fingerprint(pairs, files),
         dtype,
         np.repeat(np.arange(len(files)), counts),
         np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int64),
         np.array([tokens for one in files for tokens in one.units], np.int64),
     )
+
+
+def refuse_without_documents(corpus: Corpus) -> None:
+    """Raises ConfigError if there are no lengths of documents in a file with tokens."""
+    for one in corpus.files:
+        if sum(one.units) and (not one.packed or corpus.layout is not Layout.PARQUET):
+            raise ConfigError(
+                f"{one.object.uri} has no column {PACKED!r}, which document_lengths=True needs: pack documents "
+                "into sequences as Parquet (jobs/tokens.py with pack=), or leave it out"
+            )
 
 
 def _layout(path: str, names: list[str]) -> Layout:
@@ -103,22 +115,23 @@ def _layout(path: str, names: list[str]) -> Layout:
     )
     raise ConfigError(
         f"{path!r} is not a corpus of tokens of one kind: it has {told}. Expected the output of a job that makes "
-        "tokens: .npy, .bin with .idx, or .parquet files, all alike; name one kind with a glob, such as "
-        f"{path.rstrip('/')}/**/*.npy"
+        "tokens: .npy, .bin with .idx, .ds with .ds.index, or .parquet files, all alike; name one kind with a "
+        f"glob, such as {path.rstrip('/')}/**/*.npy"
     )
 
 
-def _paired(path: str, objects: dict[str, Object]) -> list[tuple[Object, Object]]:
-    """Returns each `.bin` with its index."""
-    stems = {name[: -len(".bin")] for name in objects}
-    alone = [stem for stem in sorted(stems) if f"{stem}.bin" not in objects or f"{stem}.idx" not in objects]
-    if alone:
+def _paired(path: str, objects: dict[str, Object], tokens: str, index: str) -> dict[str, tuple[Object, Object]]:
+    """Returns each file of tokens with its index, by its name; what is neither is left out."""
+    stems = {
+        suffix: {name.removesuffix(suffix) for name in objects if name.endswith(suffix)} for suffix in (tokens, index)
+    }
+    if alone := sorted(stems[tokens] ^ stems[index]):
         shown = ", ".join(alone[:SHOWN])
         raise ConfigError(
-            f"{path!r} has a .bin without its .idx, or the other way around: {shown}; run the job that made them "
-            "again, which makes what is missing"
+            f"{path!r} has a {tokens} without its {index}, or the other way around: {shown}; run the job that made "
+            "them again, which makes what is missing"
         )
-    return [(objects[name], objects[f"{name[:-4]}.idx"]) for name in sorted(objects) if name.endswith(".bin")]
+    return {stem + tokens: (objects[stem + tokens], objects[stem + index]) for stem in sorted(stems[tokens])}
 
 
 def _refuse_other_length(files: Iterable[TokenFile], sequence_length: int) -> None:

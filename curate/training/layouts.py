@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,15 +22,19 @@ import pyarrow.types as pt
 from curate.arrow.types import is_list
 from curate.errors import ConfigError, CorruptInput, MissingColumn
 from curate.formats.read.npy import ArrayHeader
-from curate.formats.read.parquet_file import broken, open_parquet
-from curate.objects.megatron import read_totals
+from curate.formats.read.parquet_file import broken, open_parquet, reopened
+from curate.objects import datatrove, megatron
 from curate.objects.stream import StoredStream, naming
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
+Lengths = np.ndarray[Any, np.dtype[np.object_]]
+"""An array of int32 for each row: tokens of each document in it."""
 HEAD_BYTES = 4096
 """First bytes of a flat file that its fingerprint is made of."""
+MOST_FOOTERS = 256
+"""Footers of Parquet that are kept: some kilobytes for each row group."""
 PACKED = "document_lengths"
 """The column beside packed sequences: with it, each row is a sequence."""
 
@@ -41,11 +46,25 @@ class Layout(StrEnum):
     """An array of numpy for each shard, of one dimension."""
     MEGATRON = "megatron"
     """A `.bin` with the tokens and a `.idx` with where documents begin."""
+    DATATROVE = "datatrove"
+    """A `.ds` with the tokens and a `.ds.index` with where documents end; what lies beside them is not read."""
     PARQUET = "parquet"
     """A column of lists, a row for each document or for each packed sequence."""
 
 
-SUFFIXES = {".npy": Layout.NPY, ".bin": Layout.MEGATRON, ".idx": Layout.MEGATRON, ".parquet": Layout.PARQUET}
+SUFFIXES = {
+    ".npy": Layout.NPY,
+    ".bin": Layout.MEGATRON,
+    ".idx": Layout.MEGATRON,
+    ".ds": Layout.DATATROVE,
+    ".index": Layout.DATATROVE,
+    ".metadata": Layout.DATATROVE,
+    ".loss": Layout.DATATROVE,
+    ".parquet": Layout.PARQUET,
+}
+"""What names end in, behind their last dot."""
+PAIRS = {Layout.MEGATRON: (".bin", ".idx"), Layout.DATATROVE: (".ds", ".ds.index")}
+"""Tokens, and the index without which they say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +86,7 @@ class TokenFile:
 def look_at_npy(object: Object, column: str) -> TokenFile:
     """Looks at an array of numpy. Raises CorruptInput."""
     del column
-    with naming(object.uri), open_store(object.uri).open(object) as stream:
-        head = stream.read(HEAD_BYTES)
+    head = _head(object)
     start = io.BytesIO(head)
     header = ArrayHeader(object.uri, start)
     begin = start.tell()
@@ -84,12 +102,22 @@ def look_at_npy(object: Object, column: str) -> TokenFile:
 def look_at_megatron(object: Object, index: Object) -> TokenFile:
     """Looks at a `.bin` with its index. Raises CorruptInput."""
     with naming(index.uri), open_store(index.uri).open(index) as stream:
-        found = read_totals(stream, index.uri, index.size)
-    with naming(object.uri), open_store(object.uri).open(object) as stream:
-        head = stream.read(HEAD_BYTES)
+        found = megatron.read_totals(stream, index.uri, index.size)
     dtype = _checked(index.uri, found.dtype)
     _refuse_cut(object, found.tokens * dtype.itemsize)
-    return TokenFile(object, dtype, (found.tokens,), 0, _digest(head, str(found).encode()))
+    return TokenFile(object, dtype, (found.tokens,), 0, _digest(_head(object), str(found).encode()))
+
+
+def look_at_datatrove(object: Object, index: Object) -> TokenFile:
+    """Looks at a `.ds` with its index. Raises CorruptInput."""
+    with naming(index.uri), open_store(index.uri).open(index) as stream:
+        found = datatrove.read_totals(stream, index.uri, index.size, object.size)
+    return TokenFile(object, found.dtype, (found.tokens,), 0, _digest(_head(object), str(found).encode()))
+
+
+def _head(object: Object) -> bytes:
+    with naming(object.uri), open_store(object.uri).open(object) as stream:
+        return stream.read(HEAD_BYTES)
 
 
 def look_at_parquet(object: Object, column: str) -> TokenFile:
@@ -165,12 +193,16 @@ def _read(stream: BinaryIO, uri: str, place: int, size: int) -> bytes:
     return data
 
 
-def read_group(file: TokenFile, group: int, column: str) -> Tokens:
-    """Returns the tokens of a row group. Raises CorruptInput if it was changed, or has others than the footer says."""
+def read_group(file: TokenFile, group: int, column: str, documents: bool) -> tuple[Tokens, Lengths | None]:
+    """Returns the tokens of a row group; with `documents` also the lengths of those in each row.
+
+    Raises CorruptInput if it was changed, or has others than the footer says.
+    """
     with StoredStream(open_store(file.object.uri), file.object) as stored:
-        parquet = open_parquet(stored)
+        parquet = reopened(stored, _footer(file.object))
         with broken(stored):
-            lists = parquet.read_row_group(group, columns=[column], use_threads=False).column(0)
+            table = parquet.read_row_group(group, columns=[column, *[PACKED] * documents], use_threads=False)
+        lists = table[column]
         parts = [_flat(stored.uri, one) for one in lists.chunks]
         if file.packed and any(set(_lengths(one)) - {file.packed} for one in lists.chunks):
             raise CorruptInput(f"{stored.uri}: has packed sequences of {file.packed:,} tokens and of others")
@@ -180,6 +212,35 @@ def read_group(file: TokenFile, group: int, column: str) -> Tokens:
             f"{file.object.uri}: row group {group} has {len(found):,} tokens, its statistics say "
             f"{file.units[group]:,}; write the file again, with pyarrow or curate"
         )
+    return found, _documents(file, table[PACKED].combine_chunks()) if documents else None
+
+
+@lru_cache(maxsize=MOST_FOOTERS)
+def _footer(object: Object) -> pq.FileMetaData:
+    """Returns a footer, which is fetched once, not for each row group. Raises CorruptInput."""
+    with StoredStream(open_store(object.uri), object) as stored:
+        return open_parquet(stored).metadata
+
+
+def _documents(file: TokenFile, lists: pa.Array) -> Lengths:
+    """Returns the lengths in each row. Raises CorruptInput for those that are not of packed sequences."""
+    uri, type = file.object.uri, lists.type
+    if not is_list(type) or not pt.is_integer(type.value_type) or lists.null_count:
+        raise CorruptInput(f"{uri}: column {PACKED!r} is {type}; expected lists of whole numbers, and no null")
+    # A copy: Arrow's own memory cannot be written to, and torch wants to be able to.
+    values = _flat(uri, lists).to_numpy().astype(np.int32)
+    counts = pc.list_value_length(lists).to_numpy()
+    rows = np.repeat(np.arange(len(counts)), counts)
+    tokens = np.bincount(rows, weights=values, minlength=len(counts))
+    if (values < 0).any() or (tokens > file.packed).any():
+        raise CorruptInput(
+            f"{uri}: has a sequence of {file.packed:,} tokens whose documents have {int(tokens.max(initial=0)):,}; "
+            "write it again"
+        )
+    found = np.empty(len(counts), object)
+    # One by one: of arrays of one length numpy would make a table.
+    for row, part in enumerate(np.split(values, np.cumsum(counts)[:-1])):
+        found[row] = part
     return found
 
 
@@ -214,5 +275,6 @@ def _digest(*parts: bytes) -> bytes:
 LOOKS: dict[Layout, Callable[[Object, Any], TokenFile]] = {
     Layout.NPY: look_at_npy,
     Layout.MEGATRON: look_at_megatron,
+    Layout.DATATROVE: look_at_datatrove,
     Layout.PARQUET: look_at_parquet,
 }

@@ -13,10 +13,9 @@ import numpy as np
 from curate.arrow.hashing import check_seed
 from curate.errors import ConfigError
 from curate.streaming.prefetch import Stopped, prefetched
-from curate.training.corpus import find_corpus
-from curate.training.layouts import Tokens
+from curate.training.corpus import find_corpus, refuse_without_documents
 from curate.training.order import order_of
-from curate.training.reader import read_window
+from curate.training.reader import Samples, read_window
 from curate.training.state import Batches, Reading, batches_after, check_share
 from curate.units import format_count
 
@@ -31,15 +30,20 @@ class TokenShards:
     """Batches of token sequences for one rank of a training run, resumable at any batch.
 
     `path` is what a job wrote that makes or shuffles tokens, a folder or a glob, local or on a store: `.npy` arrays,
-    `.bin` with `.idx` (Megatron), or Parquet with a column of lists. The tokens of a file (of a row group, in Parquet)
-    are cut into sequences of exactly `sequence_length`, whatever documents they belong to; the remainder at the end is
-    left out and counted (`tokens_left_out`). Packed sequences are taken as they are.
+    `.bin` with `.idx` (Megatron), `.ds` with `.ds.index` (datatrove), or Parquet with a column of lists. The tokens of
+    a file (of a row group, in Parquet) are cut into sequences of exactly `sequence_length`, whatever documents they
+    belong to; the remainder at the end is left out and counted (`tokens_left_out`). Packed sequences are taken as they
+    are.
 
     Iterating yields the rest of the current epoch, as arrays of shape `(batch_size // world_size, sequence_length)`:
     `batch_size` is that of all ranks together, and rank r gets the r-th part of each global batch. `dtype` is the type
     of the arrays; None: as stored, which for 65,536 ids is a quarter of int64. The last global batch is left out if it
     is not full; with `drop_last=False` its sequences are dealt to the ranks, of which some may get an array of 0 rows.
     When an epoch has ended, the next iteration is the next epoch.
+
+    With `document_lengths=True` a batch is a dictionary instead: `tokens`, that array, and `document_lengths`, for each
+    of its rows an array of int32 with the tokens of each document in it, or piece of one, in order; what is not in them
+    is padding. Packed Parquet has them (`--pack` of `jobs/tokens.py`). Order and state are the same without.
 
     The order of an epoch depends on `seed`, the number of the epoch and the corpus alone: it is the same for every
     number of ranks and workers, on any machine and store. Chunks of the corpus (1 MiB; row groups of Parquet) are put
@@ -54,9 +58,9 @@ class TokenShards:
             train(batch), save(shards.state_dict())
 
     Raises ConfigError for a path without tokens, the output of a job that is not complete (unless
-    `allow_incomplete_input`), packed sequences of another length, a `batch_size` that the ranks cannot share, a rank
-    that is not below `world_size`, and a corpus without a batch; CorruptInput for a file that is damaged, or changes
-    while it is read.
+    `allow_incomplete_input`), packed sequences of another length, `document_lengths` of a corpus without, a
+    `batch_size` that the ranks cannot share, a rank that is not below `world_size`, and a corpus without a batch;
+    CorruptInput for a file that is damaged, or changes while it is read.
 
     >>> import numpy, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -83,6 +87,7 @@ class TokenShards:
         shuffle_bytes: int = SHUFFLE_BYTES,
         dtype: Any = np.int64,
         column: str = "tokens",
+        document_lengths: bool = False,
         allow_incomplete_input: bool = False,
     ) -> None:
         check_share(batch_size, rank, world_size)
@@ -91,6 +96,9 @@ class TokenShards:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
         self._corpus = find_corpus(str(path), sequence_length, column, allow_incomplete_input)
+        if document_lengths:
+            refuse_without_documents(self._corpus)
+        self._documents = document_lengths
         self._dtype = _wide_enough(self._corpus.dtype, dtype)
         chunks = self._corpus.chunks(sequence_length)
         self._order = order_of(chunks, sequence_length * self._corpus.dtype.itemsize, seed, shuffle_bytes)
@@ -149,7 +157,7 @@ class TokenShards:
 
     # Batches
 
-    def __iter__(self) -> Iterator[Tokens]:
+    def __iter__(self) -> Iterator[Any]:
         """Yields the batches of this rank that remain of the epoch; in a worker of a DataLoader, its part of them.
 
         A batch counts as handed out when it is yielded: `state_dict()` has it then. Raises RuntimeError if another
@@ -215,11 +223,11 @@ class TokenShards:
             if (close := getattr(batches, "close", None)) is not None:
                 close()
 
-    def _made(self, epoch: int, first: int, worker: int, workers: int) -> Generator[Tokens]:
+    def _made(self, epoch: int, first: int, worker: int, workers: int) -> Generator[Any]:
         """Yields the batches of a worker, from the global batch `first` on."""
         numbers = range(first + worker, self._batches.count, workers)
 
-        def windows(stopped: Stopped) -> Generator[Tokens]:
+        def windows(stopped: Stopped) -> Generator[Samples]:
             # In turn: who takes a window has done with the one before, and new memory costs as much as reading does.
             rooms = [np.empty((0, self._reading.sequence_length), self._corpus.dtype)] * (AHEAD + 1)
             for window in self._order.windows(epoch, first * self._batches.size):
@@ -233,14 +241,14 @@ class TokenShards:
                     if len(room) < len(mine):
                         room = np.empty((len(mine), self._reading.sequence_length), self._corpus.dtype)
                     rooms.append(room)
-                    yield read_window(self._corpus, window, mine, room)
+                    yield read_window(self._corpus, window, mine, room, self._documents)
 
         if not len(numbers):
             return
         read = prefetched(windows, AHEAD)
         try:
             rows = (self._batches.rows(one, self._rank, self._world_size) for one in numbers)
-            yield from cut(rows, read, self._reading.sequence_length, self._dtype)
+            yield from cut(rows, read, self._reading.sequence_length, self._dtype, self._documents)
         finally:
             read.close()
 
@@ -294,24 +302,31 @@ class TokenShards:
         self.__dict__.update(state)
 
 
-def cut(rows: Iterable[int], tables: Iterator[Tokens], width: int, dtype: Any) -> Generator[Tokens]:
-    """Yields arrays of so many rows each, of the rows of others, as a type; each has memory of its own.
+def cut(
+    rows: Iterable[int], windows: Iterator[Samples], width: int, dtype: Any, documents: bool = False
+) -> Generator[Any]:
+    """Yields arrays of so many rows each, of the rows of others, as a type; each has memory of its own. `documents`:
+    each in a dictionary, with the lengths of documents.
 
-    >>> [one.tolist() for one in cut([2, 1], iter([np.zeros((1, 1)), np.ones((2, 1))]), 1, int)]
+    >>> [one.tolist() for one in cut([2, 1], map(Samples, [np.zeros((1, 1)), np.ones((2, 1))]), 1, int)]
     [[[0], [1]], [[1]]]
     """
-    table, at = np.empty((0, width), dtype), 0
+    window, table, at = Samples(np.empty((0, 0))), np.empty((0, width), dtype), 0
     for count in rows:
         made, filled = np.empty((count, width), dtype), 0
+        lengths: list[Any] = []
         while filled < count:
             if at == len(table):
                 # Let go of it first: the next one is as large.
-                table = made[:0]
-                table, at = next(tables), 0
+                window, table = Samples(made[:0]), made[:0]
+                window, at = next(windows), 0
+                table = window.tokens
             taken = min(count - filled, len(table) - at)
             made[filled : filled + taken] = table[at : at + taken]
+            if window.documents is not None:
+                lengths += window.documents[at : at + taken].tolist()
             filled, at = filled + taken, at + taken
-        yield made
+        yield {"tokens": made, "document_lengths": lengths} if documents else made
 
 
 def _wide_enough(stored: np.dtype[Any], wanted: Any) -> np.dtype[Any]:

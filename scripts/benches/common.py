@@ -9,6 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,24 @@ class Runs:
     def median_s(self) -> float:
         return statistics.median(self.seconds)
 
+    @property
+    def median_user_s(self) -> float:
+        return statistics.median(self.user_s)
+
+    @property
+    def median_system_s(self) -> float:
+        return statistics.median(self.system_s)
+
+    @property
+    def median_cpu_s(self) -> float:
+        """Of all processes, in user mode and in the kernel."""
+        return statistics.median(map(sum, zip(self.user_s, self.system_s, strict=True)))
+
+    @property
+    def system_share(self) -> float:
+        """The kernel's part of that, of all rounds."""
+        return sum(self.system_s) / max(1e-9, sum(self.user_s) + sum(self.system_s))
+
 
 @dataclass
 class Report:
@@ -72,18 +91,27 @@ class Report:
         click.echo(f"  {'ok    ' if holds else 'MISSED'}  {what}: {value} (target {wanted})")
 
 
-def alternate(contenders: Mapping[str, Run], folder: Path, rounds: int, check: Check) -> list[Runs]:
-    """Runs all contenders, one after the other, `rounds` times over; each run has a folder of its own in `folder`."""
+def alternate(
+    contenders: Mapping[str, Run],
+    folder: Path,
+    rounds: int,
+    check: Check,
+    apart: Callable[[str], frozenset[int]] = lambda _: frozenset(),
+) -> list[Runs]:
+    """Runs all contenders, one after the other, `rounds` times over; each run has a folder of its own in `folder`.
+
+    `apart` returns the children of this process whose CPU is not a contender's.
+    """
     results = [Runs(name) for name in contenders]
     for number in range(rounds):
         for place, (result, run) in enumerate(zip(results, contenders.values(), strict=True)):
             output = folder / f"{number}-{place}"
             os.sync()  # nobody waits for what another one wrote
-            (user_s, system_s), started, cpu = tree_cpu_s(), time.perf_counter(), time.process_time()
+            (user_s, system_s), started, cpu = tree_cpu_s(apart(result.name)), time.perf_counter(), time.process_time()
             found = run(output)
             result.seconds.append(time.perf_counter() - started)
             result.cpu_s.append(time.process_time() - cpu)
-            after = tree_cpu_s()
+            after = tree_cpu_s(apart(result.name))
             result.user_s.append(after[0] - user_s)
             result.system_s.append(after[1] - system_s)
             try:
@@ -93,9 +121,9 @@ def alternate(contenders: Mapping[str, Run], folder: Path, rounds: int, check: C
     return results
 
 
-def tree_cpu_s() -> tuple[float, float]:
+def tree_cpu_s(apart: frozenset[int] = frozenset()) -> tuple[float, float]:
     """Returns the seconds of CPU, in user mode and in the kernel, of this process and of all that it has started: what
-    has ended counts at who has waited for it."""
+    has ended counts at who has waited for it. Not of processes `apart`, nor of what these have started."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, tuple[int, int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -108,7 +136,7 @@ def tree_cpu_s() -> tuple[float, float]:
     found, pending = [0, 0], [os.getpid()]
     while pending:
         pid = pending.pop()
-        pending += children.get(pid, [])
+        pending += [child for child in children.get(pid, []) if child not in apart]
         found = [a + b for a, b in zip(found, ticks.get(pid, (0, 0)), strict=True)]
     per_s = os.sysconf("SC_CLK_TCK")
     return found[0] / per_s, found[1] / per_s
@@ -127,7 +155,7 @@ def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = No
     """Starts a program, has it go once it prints "ready", and returns the JSON in the last line that it prints. What it
     says beside that is in the file `said`. Raises ClickException if it fails."""
     said.parent.mkdir(parents=True, exist_ok=True)
-    others = _children()
+    others = own_children()
     # What it has started and left is then our child, whose CPU counts.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     argv = [str(one) for one in command]
@@ -147,7 +175,7 @@ def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = No
         os.sync()  # nobody waits for what another one wrote
         before = tree_cpu_s()
         found, _ = child.communicate("go\n" if ready else None)
-    while left := _children() - others:
+    while left := own_children() - others:
         for pid in left:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
@@ -157,7 +185,8 @@ def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = No
     return Ended(orjson.loads(found.splitlines()[-1]), after[0] - before[0], after[1] - before[1])
 
 
-def _children() -> set[int]:
+def own_children() -> set[int]:
+    """Returns the processes that this one has started and that have not been waited for."""
     threads = Path("/proc/self/task").glob("*/children")
     return {int(pid) for one in threads for pid in one.read_text().split()}
 
@@ -272,3 +301,27 @@ def forget(scratch: Path, folder: Path) -> None:
     """Removes a folder of small files, and notes when."""
     shutil.rmtree(folder)
     (scratch / REMOVED).touch()
+
+
+def show(runs: Runs) -> str:
+    """Returns a contender's line."""
+    single = "  ".join(f"{seconds:.2f}" for seconds in runs.seconds)
+    cpu = f"driver CPU {statistics.median(runs.cpu_s):5.2f} s" if runs.cpu_s else " " * 18
+    if runs.user_s:
+        cpu += f", all processes {statistics.median(runs.user_s):5.2f} + {statistics.median(runs.system_s):.2f} s"
+    return f"  {runs.name:<24}{runs.median_s:>7.2f} s   {cpu}   [{single}]"
+
+
+def judge(report: Report, what: str, ours: Runs, rival: Runs, target: float) -> None:
+    ratio = ours.median_s / rival.median_s
+    report.target(what, f"{ratio:.3f} x", f"<= {target:.3f} x", ratio <= target)
+
+
+@contextlib.contextmanager
+def runs_folder(scratch: Path) -> Iterator[Path]:
+    """Yields a folder for outputs. It goes at the end, so that no run pays for what the one before it left."""
+    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="runs-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

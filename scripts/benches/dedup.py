@@ -30,9 +30,9 @@ import pyarrow.parquet as pq
 
 import curate
 
-from .common import Check, Report, Runs, environment, expect, go, once, warm_ray
-from .exchange import runs_folder
-from .map import CODEC, complete, judge, show
+from .common import Check, Report, Runs, environment, expect, go, judge, once, runs_folder, show, warm_ray
+from .rivals import complete
+from .rows import CODEC
 
 DATATROVE = "0.10.1"
 REQUIREMENTS = (

@@ -31,10 +31,10 @@ from curate.exchange.row_ids import ROW_BITS
 from curate.plan.nodes import Exchanged
 from curate.units import GIB, format_bytes
 
-from .common import Report, expect, once, tree_cpu_s
-from .exchange import runs_folder
-from .map import CODEC, complete
+from .common import Report, expect, once, runs_folder, tree_cpu_s
 from .memory import anonymous_bytes, descendants, sampled
+from .rivals import complete
+from .rows import CODEC
 
 FILES = 64
 SHARDS = 400

@@ -10,28 +10,21 @@ gives others, or gives them in another order where there is one, ends the bench.
 
 from __future__ import annotations
 
-import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
-import pyarrow as pa
 import pyarrow.dataset as pads
-import pyarrow.parquet as pq
 
 import curate
 
+from .checks import in_files, same_rows, same_sums, shuffled_rows, sorted_rows
 from .common import (
     ON_LOCAL,
     ON_RAY,
@@ -42,14 +35,16 @@ from .common import (
     Runs,
     alternate,
     expect,
-    once,
+    judge,
+    runs_folder,
+    show,
     wait_until_ready,
     warm_ray,
     written_on,
 )
-from .map import CODEC, FILES, ROW_GROUPS, complete, judge, large_rows, long_texts, same_rows, show
+from .rivals import complete, duckdb_write, polars_write, quiet_ray_data, ray_write, write
+from .rows import CODEC, FILES, GROUPS, exchange_files
 
-GROUPS = 1000
 REPARTITIONED = 12
 """Files that repartitioning makes of 32."""
 RAY_PARTITIONS = 32
@@ -58,105 +53,8 @@ TIMES = 4
 """How much larger the data is that tells how the time grows, and that a driver is killed over."""
 WARM_UP = 0.05
 """Size of what is run once before all rounds, to the size of a round."""
-CORRELATED = 0.02
-"""Most that places before and after a shuffle may correlate: six times the deviation of a hundred thousand rows."""
 RESUMES = 3
 """Drivers that are killed, at most: one a round."""
-COUNTED_ROWS = "rows.parquet"
-
-
-# Inputs, and what becomes of them
-
-
-def exchange_files(folder: Path, rows: int) -> Path:
-    """Writes `rows` rows in 32 Parquet files, unless they are there; about 150 bytes each in Arrow."""
-
-    folder = folder.with_name(folder.name + long_texts.suffix)
-
-    def make() -> None:
-        each = -(-rows // FILES)
-        for number in range(FILES):
-            table = exchange_rows(number * each, min(each, rows - number * each))
-            pq.write_table(table, folder / f"part-{number:05d}.parquet", -(-each // ROW_GROUPS), compression=CODEC)
-
-    return once(folder, make)
-
-
-def exchange_rows(start: int, rows: int) -> pa.Table:
-    """Returns rows with the ids from `start` on: a random key, one of a thousand groups, a value, and a text."""
-    random = np.random.default_rng((start, 1))
-    limits = np.iinfo(np.int64)
-    numbers = {
-        "key": random.integers(limits.min, limits.max, rows, endpoint=True),
-        "group": random.integers(0, GROUPS, rows),
-        "value": random.integers(-1000, 1000, rows),
-    }
-    large = large_rows(start, rows)
-    return pa.table({"id": large["id"], **numbers, "score": large["score"], "text": large["text"]})
-
-
-def parts_of(folder: Path) -> list[pa.Table]:
-    """Returns the rows of each Parquet file below a folder that has any, in the order of their names."""
-    tables = [pq.read_table(path) for path in map(Path, sorted(pads.dataset(folder, format="parquet").files))]
-    return [table for table in tables if table.num_rows]
-
-
-def sorted_rows(wanted: pa.Table, key: str) -> Check:
-    """Returns what checks that files below a folder have these rows, which are sorted by `key` and have no key twice.
-
-    Ray Data names its files by chance; so files are taken in the order of their first keys.
-    """
-
-    def check(folder: Path, _: Any) -> None:
-        found = pa.concat_tables(
-            sorted(parts_of(folder), key=lambda part: part[key][0].as_py()), promote_options="permissive"
-        )
-        expect("the number of rows", found.num_rows, wanted.num_rows)
-        expect("the columns", sorted(found.column_names), sorted(wanted.column_names))
-        for name in [key, *wanted.column_names]:
-            if not found[name].cast(wanted[name].type).equals(wanted[name]):
-                problem = "the rows are not in order" if name == key else f"the column {name!r} is not that of the rows"
-                raise click.ClickException(f"{problem} that pyarrow gives, sorted by {key!r}")
-
-    return check
-
-
-def shuffled_rows(wanted: pa.Table) -> Check:
-    """Returns what checks that files below a folder have these rows, and that their order tells nothing of the ids."""
-    same = same_rows(wanted)
-
-    def check(folder: Path, found: Any) -> None:
-        same(folder, found)
-        ids = np.concatenate([part["id"].to_numpy() for part in parts_of(folder)])
-        correlation = float(np.corrcoef(ids, np.arange(len(ids)))[0, 1])
-        least = max(CORRELATED, 6 / len(ids) ** 0.5)
-        if abs(correlation) > least:
-            raise click.ClickException(f"ids and places correlate by {correlation:.3f}, expected {least:.3f} at most")
-
-    return check
-
-
-def same_sums(wanted: Mapping[int, int]) -> Check:
-    """Returns what checks that files below a folder have these sums of groups, whatever the column is called."""
-
-    def check(folder: Path, _: Any) -> None:
-        found = pads.dataset(folder, format="parquet").to_table()
-        expect("the number of groups", found.num_rows, len(wanted))
-        (name,) = set(found.column_names) - {"group"}
-        sums = dict(zip(found["group"].to_pylist(), found[name].to_pylist(), strict=True))
-        expect("that all sums are those of pyarrow", sums == wanted, True)
-
-    return check
-
-
-def in_files(check: Check, count: int) -> Check:
-    """Returns what checks the number of files, too."""
-
-    def both(folder: Path, found: Any) -> None:
-        expect("the number of files", len(pads.dataset(folder, format="parquet").files), count)
-        check(folder, found)
-
-    return both
 
 
 # The contests
@@ -180,29 +78,6 @@ class Contest:
     def on_local(self) -> Contest:
         """Returns the contest of curate in worker processes with curate on a warm Ray."""
         return Contest(self.name, 1.0, written_on("local", self.ours), {ON_RAY: self.ours}, self.check)
-
-
-def write(dataset: Any, output: Path) -> None:
-    """Writes a dataset of curate, whole."""
-    complete(dataset.write_parquet(output, codec=CODEC))
-
-
-def ray_write(dataset: Any, output: Path) -> None:
-    dataset.write_parquet(str(output), compression=CODEC)
-
-
-def polars_write(query: Any, output: Path) -> None:
-    """Runs a query of Polars by its faster engine; rows are written to one file, which it does by all threads."""
-    output.mkdir(parents=True)
-    query.collect(engine="streaming").write_parquet(output / COUNTED_ROWS, compression=CODEC)
-
-
-def duckdb_write(query: str, output: Path, threads: int) -> None:
-    import duckdb
-
-    output.mkdir(parents=True)
-    with duckdb.connect(config={"threads": threads}) as connection:
-        connection.execute(f"COPY ({query}) TO '{output / COUNTED_ROWS}' (FORMAT parquet, COMPRESSION {CODEC})")
 
 
 def sort_contest(source: Path, threads: int) -> Contest:
@@ -320,16 +195,6 @@ def measure(report: Report, scratch: Path, name: str, rows: int, rounds: int, ba
 def contenders(contest: Contest) -> dict[str, Run]:
     ours = ON_LOCAL if ON_RAY in contest.rivals else "curate"
     return {ours: contest.ours, **contest.rivals, **contest.floors}
-
-
-@contextmanager
-def runs_folder(scratch: Path) -> Iterator[Path]:
-    """Yields a folder for outputs. It goes at the end, so that no run pays for what the one before it left."""
-    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="runs-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 # How the time grows, and how many objects there are
@@ -483,10 +348,7 @@ def measure_exchange(
     )
     if set(parts) - {"resume"}:
         warm_ray()
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        quiet_ray_data()
         try:
             for part in parts:
                 if part in CONTESTS:

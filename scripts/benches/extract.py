@@ -22,8 +22,7 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 from curate.jobs.extract import Extract
 from curate.web.page import Extractor, decoded
 
-from .common import Check, Report, alternate, expect, once
-from .exchange import runs_folder
+from .common import Check, Report, alternate, expect, once, runs_folder
 from .pages import archive
 
 RATIO = 1.15

@@ -8,9 +8,7 @@ for the same work, sorted by `id`; a run that gives others ends the bench.
 from __future__ import annotations
 
 import gc
-import logging
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +28,7 @@ import pyarrow.parquet as pq
 
 import curate
 
+from .checks import same_rows
 from .common import (
     ON_LOCAL,
     ON_RAY,
@@ -42,22 +41,17 @@ from .common import (
     alternate,
     expect,
     forget,
-    once,
+    judge,
     settle,
+    show,
     small_files,
     wait_until_ready,
     warm_ray,
     written_on,
 )
+from .rivals import complete, quiet_ray_data
+from .rows import CODEC, FILES, large_files
 
-CODEC = "zstd"
-WORDS = 30_000
-"""Different words of long texts."""
-FILES = 32
-ROW_GROUPS = 4
-"""Row groups of a file."""
-ROW_BYTES = 148
-"""About what a row of the large files has in Arrow."""
 RARE = 0.01
 """Share of the rows that the filter keeps."""
 PARQUET_FILES = 4_000
@@ -77,80 +71,6 @@ IDLE_S = 60.0
 
 
 # Inputs, and what becomes of them
-
-
-@dataclass
-class LongTexts:
-    """Texts of many words, no two of them the same: how often words occur is as in natural language (Zipf's law), and
-    so is about how well the texts can be compressed."""
-
-    size_bytes: int = 0
-    """About how long each is; 0: texts of a hundred characters instead."""
-
-    @property
-    def suffix(self) -> str:
-        """What the names of folders end in that have such files."""
-        return f"-texts-{self.size_bytes}" if self.size_bytes else ""
-
-    @property
-    def more_bytes(self) -> int:
-        """How much longer a row is than one with a text of a hundred characters."""
-        return max(0, self.size_bytes - 100) if self.size_bytes else 0
-
-    def make(self, random: np.random.Generator, rows: int) -> pa.Array:
-        """Returns that many texts."""
-        letters = np.random.default_rng(0).integers(97, 123, (WORDS, 12), dtype=np.uint8)
-        lengths = np.random.default_rng(1).integers(2, 12, WORDS)
-        words = pa.array([bytes(row[:length]).decode() for row, length in zip(letters, lengths, strict=True)])
-        chances = np.cumsum(1.0 / (np.arange(WORDS) + 2.7))
-        mean = float(np.average(lengths + 1, weights=np.diff(chances, prepend=0.0)))
-        each = max(1, round(self.size_bytes / mean))
-        found = np.searchsorted(chances, random.random(rows * each) * chances[-1])
-        lists = pa.ListArray.from_arrays(np.arange(0, rows * each + 1, each, dtype=np.int32), words.take(found))
-        return pc.binary_join(lists, " ")
-
-
-long_texts = LongTexts()
-"""Those of this process, set by its command."""
-
-
-def large_files(folder: Path, megabytes: int) -> Path:
-    """Writes `megabytes` MB of rows, as they are in Arrow, in 32 Parquet files, unless they are there."""
-
-    folder = folder.with_name(folder.name + long_texts.suffix)
-
-    def make() -> None:
-        rows = megabytes * 1_000_000 // FILES // (ROW_BYTES + long_texts.more_bytes)
-        for number in range(FILES):
-            table = large_rows(number * rows, rows)
-            pq.write_table(table, folder / f"part-{number:05d}.parquet", -(-rows // ROW_GROUPS), compression=CODEC)
-
-    return once(folder, make)
-
-
-def large_rows(start: int, rows: int) -> pa.Table:
-    """Returns rows with the ids from `start` on: numbers, and a text of about 100 characters that no other row has."""
-    random = np.random.default_rng(start)
-    ids = np.arange(start, start + rows)
-    phrases = pa.array(
-        [f"{'the weekly thread ' * 4}{k * 7919 % 10_007:x} {'early train ' * (k % 3)}" for k in range(1000)]
-    )
-    text = pc.binary_join_element_wise(
-        phrases.take(pa.array(random.integers(0, len(phrases), rows))),
-        pc.cast(pa.array(ids * 2_654_435_761), "string"),
-        " ",
-    )
-    if long_texts.size_bytes:
-        text = long_texts.make(random, rows)
-    return pa.table(
-        {
-            "id": ids,
-            "author": random.integers(0, 99_991, rows),
-            "score": random.random(rows),
-            "weight": random.standard_normal(rows).astype(np.float32),
-            "text": text,
-        }
-    )
 
 
 def measured(batch: pa.Table) -> pa.Table:
@@ -175,22 +95,6 @@ class Sleeper:
         started_s = time.time()
         time.sleep(BUSY_S)
         return pa.table({"rows": [batch.num_rows], "started_s": [started_s], "ended_s": [time.time()]})
-
-
-def same_rows(wanted: pa.Table) -> Check:
-    """Returns what checks that Parquet files below a folder have these rows, sorted by `id`, in any order."""
-
-    def check(folder: Path, _: Any) -> None:
-        found = pads.dataset(folder, format="parquet").to_table()
-        expect("the number of rows", found.num_rows, wanted.num_rows)
-        expect("the columns", sorted(found.column_names), sorted(wanted.column_names))
-        found = found.select(wanted.column_names).sort_by("id")
-        for name in wanted.column_names:
-            # Of some types there are two: Ray Data gives large_string for what it read by pandas.
-            if not found[name].cast(wanted[name].type).equals(wanted[name]):
-                raise click.ClickException(f"the column {name!r} is not that of the same work done by pyarrow")
-
-    return check
 
 
 # The contests
@@ -218,11 +122,6 @@ class Contest:
         """Returns the contest of curate in worker processes with curate on a warm Ray."""
         local = self.local or written_on("local", self.ours)
         return replace(self, ours=local, rival=self.ours, target=1.0, floor=None, also=None, names=(ON_LOCAL, ON_RAY))
-
-
-def complete(summary: Any) -> None:
-    if summary.state.exit_code or summary.skipped:
-        raise click.ClickException(f"the run was meant to do every shard, and ended so: {summary}")
 
 
 def write_contest(scratch: Path, megabytes: int) -> Contest:
@@ -426,20 +325,6 @@ def contenders(contest: Contest) -> dict[str, Run]:
     return both | dict([contest.also] if contest.also else [])
 
 
-def show(runs: Runs) -> str:
-    """Returns a contender's line."""
-    single = "  ".join(f"{seconds:.2f}" for seconds in runs.seconds)
-    cpu = f"driver CPU {statistics.median(runs.cpu_s):5.2f} s" if runs.cpu_s else " " * 18
-    if runs.user_s:
-        cpu += f", all processes {statistics.median(runs.user_s):5.2f} + {statistics.median(runs.system_s):.2f} s"
-    return f"  {runs.name:<24}{runs.median_s:>7.2f} s   {cpu}   [{single}]"
-
-
-def judge(report: Report, what: str, ours: Runs, rival: Runs, target: float) -> None:
-    ratio = ours.median_s / rival.median_s
-    report.target(what, f"{ratio:.3f} x", f"<= {target:.3f} x", ratio <= target)
-
-
 # The first batch
 
 
@@ -624,16 +509,6 @@ class Sizes:
 
 
 PARTS = (*CONTESTS, "first", "pool", "many")
-
-
-def quiet_ray_data() -> None:
-    """Ray Data without progress bars and logs, in all else as it is by default."""
-    import ray.data
-
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 def measure_map(

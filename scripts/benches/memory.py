@@ -35,9 +35,9 @@ from curate.backends.make import make_backend
 from curate.runtime.protocol import Resources
 from curate.units import MIB, format_bytes
 
-from .common import Report, expect
-from .exchange import exchange_files, runs_folder
-from .map import CODEC, complete
+from .common import Report, expect, runs_folder
+from .rivals import complete
+from .rows import CODEC, exchange_files
 
 SAMPLE_S = 0.2
 NUMBERS = 15

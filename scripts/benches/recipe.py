@@ -21,10 +21,9 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from comparisons.texts import STOP_WORDS, Writer, made
 
-from .common import Report, Runs, environment, go, once
-from .exchange import runs_folder
-from .map import CODEC, judge, show
+from .common import Report, Runs, environment, go, judge, once, runs_folder, show
 from .pages import PageWriter, packed, response
+from .rows import CODEC
 
 DATATROVE = "0.10.1"
 REQUIREMENTS = (

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .common import Report, environment, expect, go, once
-from .exchange import runs_folder
+from .common import Report, environment, expect, go, once, runs_folder
 
 DATA_JUICER = "1.6.1"
 REQUIREMENTS = (f"py-data-juicer=={DATA_JUICER}", "aiohttp==3.14.5", "matplotlib==3.11.2", "pyarrow==26.0.1")

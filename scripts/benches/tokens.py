@@ -19,8 +19,7 @@ import click
 import numpy as np
 import orjson
 
-from .common import Check, Ended, Report, Runs, environment, expect, go, once
-from .exchange import runs_folder
+from .common import Check, Ended, Report, Runs, environment, expect, go, once, runs_folder
 
 RATIO = 0.9
 END = "<|endoftext|>"

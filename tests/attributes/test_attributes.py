@@ -424,3 +424,34 @@ def test_a_job_that_writes_no_attributes(how: str, said: str, tmp_path: Path) ->
     else:
         assert summary.state == "complete"
         assert curate.read_parquet(tmp_path / "in").with_attributes(tmp_path / "out").sum("one") == FILES * ROWS
+
+
+class Built(Length):
+    """Has a `build` of its own."""
+
+    how: str = curate.param("keeps", help="what it does to the rows of `process`")
+
+    def build(self, ds: curate.Dataset) -> curate.Dataset:
+        match self.how:
+            case "drops":
+                return super().build(ds).filter(curate.col("length") > 3)
+            case "sorts":
+                return super().build(ds).sort("length")
+            case "none":
+                return ds
+            case _:
+                return super().build(ds)
+
+
+@pytest.mark.parametrize("how", ["keeps", "drops", "sorts", "none"])
+def test_a_build_that_keeps_the_rows_of_process(how: str, tmp_path: Path) -> None:
+    """Others are refused before anything is written: a row would have the attributes of another one, or none."""
+    ds = fill(tmp_path / "in")
+    job = Built(how=how)
+    if how != "keeps":
+        with pytest.raises(ConfigError, match="and it has a `build` that makes other rows of these, or none of them"):
+            job.run(input=tmp_path / "in", output=tmp_path / "out", backend="inline")
+        assert not (tmp_path / "out").exists()
+    else:
+        assert job.run(input=tmp_path / "in", output=tmp_path / "out", backend="inline").state == "complete"
+        right(ds.with_attributes(tmp_path / "out").take_all())

@@ -23,7 +23,7 @@ FILES = 8
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        from benches.exchange import exchange_rows
+        from benches.rows import exchange_rows
     finally:
         sys.path.pop(0)
     made = tmp_path_factory.mktemp("duckdb")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,15 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.job.job import Job
+from curate.ledger.layout import COMPANIONS
+from curate.ledger.side_outputs import companion
 from curate.ledger.summary import Summary
 from curate.observe.verify import verify
+from curate.storage import memory
+from curate.storage.faults import Fault
+from curate.storage.open import open_store
 from curate.testing.local import run_local
+from curate.testing.stores import faulty_stores
 from jobs.tokens import Tokenize
 from tests.job.inline import run_job
 from tests.support.harness import Place, Zygote, job_summary, outputs, totals
@@ -35,61 +44,78 @@ def corpus(seed: int = 1) -> dict[str, bytes]:
     return files
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(("--format", "megatron"), marks=pytest.mark.slow),
-        pytest.param(("--format", "mds", "--pack", "16"), marks=[pytest.mark.slow, pytest.mark.nightly]),
-        pytest.param(("--format", "memmap"), marks=pytest.mark.nightly),
-        pytest.param(("--pack", "16", "--pack-by", "best-fit", "--long", "cut"), marks=pytest.mark.nightly),
-    ],
-)
+FORMATS: dict[str, tuple[str, ...]] = {
+    "parquet": (),
+    "best-fit": ("--pack", "16", "--pack-by", "best-fit", "--long", "cut"),
+    "memmap": ("--format", "memmap"),
+    "megatron": ("--format", "megatron"),
+    "datatrove": ("--format", "datatrove"),
+    "mds": ("--format", "mds", "--pack", "16"),
+}
+
+
+def sweeps() -> Iterator[Any]:
+    """Yields each format in each place: one of two files on a disk for each change, all others for the night."""
+    for kind, place in itertools.product(FORMATS, ("local", "gcs", "s3")):
+        often = kind == "megatron" and place == "local"
+        if kind != "parquet":
+            yield pytest.param(FORMATS[kind], place, marks=[] if often else pytest.mark.nightly, id=f"{kind}-{place}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "place"), list(sweeps()), indirect=["place"])
 def test_killed_at_every_operation_and_run_again(
-    local: Place, sweep: Sweep, tmp_path: Path, options: tuple[str, ...]
+    place: Place, sweep: Sweep, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """The same bytes and books, on workers too; a file that is published last never lies there without the other one;
     and nothing names all outputs before they are there."""
-    source = local.write("in", corpus())
+    source = place.write("in", corpus())
     tokenizer = str(byte_level(tmp_path / "tokenizer.json"))
     common = (TOKENS, "--json", "--input", source, "--tokenizer", tokenizer, "--end-token", END, *options)
-    with Zygote(tmp_path / "zygote") as zygote:
+    with Zygote(tmp_path / "zygote", place.env) as zygote:
         inline = (*common, "--backend", "inline", "--output")
-        whole = zygote.run(*inline, f"{local.root}/whole")
+        whole = zygote.run(*inline, f"{place.root}/whole")
         assert whole.code == 0, whole.err
-        expected = local.objects("whole")
-        operations = zygote.operations(*inline, f"{local.root}/count")
+        expected = place.objects("whole")
+        operations = zygote.operations(*inline, f"{place.root}/count")
         for number in sweep(operations, 4):
             name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
-            killed = zygote.run(*inline, f"{local.root}/{name}", kill_operation=number, kill_when="before")
+            killed = zygote.run(*inline, f"{place.root}/{name}", kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
-            left = outputs(local.objects(name))
+            left = outputs(place.objects(name))
             assert set(left.items()) <= set(outputs(expected).items()), where
-            assert {one.replace(".idx", ".bin") for one in left if one.endswith(".idx")} <= set(left), where
+            for last, others in COMPANIONS.items():
+                stems = [one.removesuffix(last) for one in left if one.endswith(last)]
+                assert {stem + other for stem in stems for other in others} <= set(left), where
             if "index.json" in left:
                 assert left == outputs(expected), where
-            again = zygote.run(*inline, f"{local.root}/{name}")
+            again = zygote.run(*inline, f"{place.root}/{name}")
             assert again.code == 0, f"{where}: {again.err}"
-            found = local.objects(name)
+            found = place.objects(name)
             assert outputs(found) == outputs(expected), where
             assert totals(again.json) == totals(whole.json), where
             assert job_summary(found) == job_summary(expected), where
-            assert not verify(f"{local.root}/{name}").findings, where
-            calls = zygote.run(*inline, f"{local.root}/{name}").json["storage_calls"]
+            assert not verify(f"{place.root}/{name}").findings, where
+            calls = zygote.run(*inline, f"{place.root}/{name}").json["storage_calls"]
             assert (calls["put"], calls["delete"]) == (0, 0), f"{where}: {calls}"
 
 
 @pytest.mark.slow
-def test_the_same_bytes_on_workers(local: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=[pytest.mark.nightly, pytest.mark.ray_lane])])
+def test_the_same_bytes_on_workers(local: Place, tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> None:
+    if backend == "ray":
+        request.getfixturevalue("on_ray")
     source = local.write("in", corpus())
     tokenizer = str(byte_level(tmp_path / "tokenizer.json"))
-    common = (TOKENS, "--input", source, "--tokenizer", tokenizer, "--end-token", END, "--format", "megatron")
+    common = (TOKENS, "--input", source, "--tokenizer", tokenizer, "--end-token", END)
     with Zygote(tmp_path / "zygote") as zygote:
-        for backend in ("inline", "local"):
-            ended = zygote.run(*common, "--backend", backend, "--output", f"{local.root}/{backend}")
-            assert ended.code == 0, ended.err
-            # The library says so where it was used before a fork: then its threads are gone.
-            assert "TOKENIZERS_PARALLELISM" not in ended.err
-    assert outputs(local.objects("inline")) == outputs(local.objects("local"))
+        for kind, options in FORMATS.items():
+            for where in ("inline", backend):
+                ended = zygote.run(*common, *options, "--backend", where, "--output", f"{local.root}/{kind}/{where}")
+                assert ended.code == 0, ended.err
+                # The library says so where it was used before a fork: then its threads are gone.
+                assert "TOKENIZERS_PARALLELISM" not in ended.err
+            assert outputs(local.objects(f"{kind}/inline")) == outputs(local.objects(f"{kind}/{backend}")), kind
 
 
 class Shards:
@@ -187,6 +213,139 @@ class TestTwoFiles:
             path.write_bytes(b"\xff" * 8 + data[8:] if damage == "changed" else data[:100])
         found = verify(str(shards.out)).findings
         assert [(one.kind, one.object) for one in found] == [(kind, "0.bin")]
+
+
+class TestStores:
+    """Each format in each kind of store."""
+
+    @pytest.fixture(params=["memory", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gs", "s3"))])
+    def bucket(self, request: pytest.FixtureRequest) -> str:
+        if request.param == "memory":
+            return f"memory://{request.node.name.partition('[')[0]}-{time.monotonic_ns()}"
+        request.getfixturevalue("emulator" if request.param == "gs" else "s3_emulator")
+        return f"{request.param}://bucket"
+
+    def test_the_same_bytes(self, shards: Shards, bucket: str) -> None:
+        """As on a disk; the last file alone means done there, too, and files of other bytes without it are replaced."""
+        store = open_store(bucket)
+        for format in ("parquet", "memmap", "megatron", "datatrove", "mds"):
+            shards.out = shards.folder / format
+            shards.run(format)
+            expected, out = shards.bytes(), f"{bucket}/{format}"
+
+            def stored(out: str = out) -> dict[str, bytes]:
+                found = store.list(f"{out}/")
+                names = [one.uri.removeprefix(f"{out}/") for one in found]
+                return {name: store.read(f"{out}/{name}") for name in names if not name.startswith("_curate/")}
+
+            assert run_job(shards.job(format), shards.source, out).state == "complete"
+            assert stored() == expected
+            last = {"megatron": "0.idx", "datatrove": "0.ds.metadata"}.get(format)
+            if last is not None:
+                stem, _, suffix = last.partition(".")
+                first = stem + companion(f".{suffix}")[0]
+                store.delete(f"{out}/{last}")
+                store.replace(f"{out}/{first}", expected[first.replace("0", "2")])
+                assert run_job(shards.job(format), shards.source, out).attempts == 1
+                assert stored() == expected
+            assert run_job(shards.job(format), shards.source, out).attempts == 0
+            assert not verify(out).findings
+
+    @pytest.mark.parametrize("format", ["megatron", "datatrove"])
+    def test_killed_before_any_change(self, shards: Shards, format: str) -> None:
+        """What a kill leaves is what is stored at that moment: runs go on from there to the same bytes, and what lies
+        there is never the last file without the others."""
+        bucket = f"killed-{time.monotonic_ns()}"
+        out, before = f"memory://{bucket}/out", []
+
+        class Watch(Fault):
+            def hits(self, operation: str, uri: str) -> bool:
+                if operation in ("publish", "replace", "delete") and "/runs/" not in uri and uri.startswith(out):
+                    before.append(dict(memory._buckets.get(bucket, {})))
+                return False
+
+        def data() -> dict[str, bytes]:
+            return {name: one[0] for name, one in memory._buckets[bucket].items() if "_curate/" not in name}
+
+        with faulty_stores(Watch(), retry=None):
+            shards.out = out  # type: ignore[assignment]
+            assert shards.run(format).state == "complete"
+        expected, points = data(), list(before)
+        assert len(points) >= len(expected) + 3
+        for left in points:
+            memory._buckets[bucket] = dict(left)
+            there = set(data())
+            for last, others in COMPANIONS.items():
+                stems = [one.removesuffix(last) for one in there if one.endswith(last)]
+                assert {stem + other for stem in stems for other in others} <= there
+            assert shards.run(format).state == "complete"
+            assert data() == expected
+            assert not verify(out).findings
+
+
+THREE = [f"{number}{suffix}" for number in range(3) for suffix in (".ds", ".ds.index", ".ds.metadata")]
+
+
+class TestWithoutRecords:
+    """Files of datatrove: those of tokens and of ends have no place for a record, so their names say whose they are."""
+
+    def test_the_last_alone_means_done(self, shards: Shards) -> None:
+        """Those without it are replaced, whatever they are: they were planned where nobody had such files."""
+        shards.run("datatrove")
+        expected = shards.bytes()
+        assert shards.names() == THREE
+        assert not verify(str(shards.out)).findings
+        for name in ("0.ds", "0.ds.index", "2.ds"):
+            (shards.out / f"{name[0]}.ds.metadata").unlink(missing_ok=True)
+            (shards.out / name).write_bytes(b"of an attempt with other inputs")
+        assert shards.run("datatrove").attempts == 2
+        assert shards.bytes() == expected
+        assert shards.run("datatrove").attempts == 0
+
+    def test_names_that_somebody_has(self, shards: Shards) -> None:
+        """Refused before anything is planned, in a job that begins and in one that grows."""
+        shards.out.mkdir()
+        (shards.out / "1.ds").write_bytes(b"mine")
+        with pytest.raises(ConfigError, match=r"/1\.ds was not written by curate, but it has the name of an output"):
+            shards.run("datatrove")
+        assert shards.names() == ["1.ds"]
+        (shards.out / "1.ds").rename(shards.out / "3.ds.index")
+        shards.run("datatrove")
+        (shards.source / "3.jsonl").write_bytes(corpus()["0.jsonl"])
+        with pytest.raises(ConfigError, match=r"/3\.ds\.index was not written by curate"):
+            shards.run("datatrove")
+        assert (shards.out / "3.ds.index").read_bytes() == b"mine"
+
+    def test_all_go_together(self, shards: Shards) -> None:
+        """Where the job is made anew, its input changed, or is gone; what else is there stays."""
+        shards.run("datatrove")
+        (shards.out / "0.ds.metadata").unlink()
+        (shards.out / "notes.ds").write_bytes(b"mine")
+        old = shards.bytes()
+        shards.run("datatrove", parameters={"begin_token": END}, overwrite=True, yes=True)
+        assert shards.names() == [*THREE, "notes.ds"]
+        assert shards.bytes()["0.ds"] != old["0.ds"]
+        (shards.source / "0.jsonl").write_bytes(corpus(seed=2)["0.jsonl"])
+        assert shards.run("datatrove", parameters={"begin_token": END}, redo_stale=True).state == "complete"
+        (shards.source / "2.jsonl").unlink()
+        shards.run("datatrove", parameters={"begin_token": END}, drop_removed=True, yes=True)
+        assert shards.names() == [*THREE[:6], "notes.ds"]
+        assert {one.kind for one in verify(str(shards.out)).findings} == {"foreign"}
+        shards.run("parquet", overwrite=True, yes=True)
+        assert shards.names() == ["0.parquet", "1.parquet", "notes.ds"]
+
+    @pytest.mark.parametrize("name", ["0.ds", "0.ds.index"])
+    @pytest.mark.parametrize(("damage", "kind"), [("gone", "missing"), ("changed", "damaged"), ("cut", "damaged")])
+    def test_verify_looks_at_all(self, shards: Shards, name: str, damage: str, kind: str) -> None:
+        shards.run("datatrove")
+        path = shards.out / name
+        data = path.read_bytes()
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(b"\xff" * 8 + data[8:] if damage == "changed" else data[:-8])
+        found = verify(str(shards.out)).findings
+        assert [(one.kind, one.object) for one in found] == [(kind, name)]
 
 
 class TestIndex:

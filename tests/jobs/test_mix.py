@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from curate.errors import ConfigError
+from curate.mixture.choice import Keys
 from curate.mixture.file import digest, parse_mixture
 from curate.mixture.rows import Mixing
 from curate.observe.job import find_job
@@ -211,11 +212,8 @@ def test_strata_have_the_shares_of_their_source(tmp_path: Path) -> None:
 
 def test_strata_of_nearly_each_row_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curate.mixture.choice.MOST_STRATA", 50)
-    ran = run_local(Mix(mixture=mixture(tmp_path, 10, web=1.0), strata_column="id"), corpus(200))
-    assert (
-        "the column 'id' makes more than 50 strata of 1 sources; name a column with fewer"
-        in ran.summary.failures[0].error
-    )
+    with pytest.raises(ConfigError, match="the column 'id' makes more than 50 strata of 1 sources; name a column with"):
+        run_local(Mix(mixture=mixture(tmp_path, 10, web=1.0), strata_column="id"), corpus(200))
 
 
 def test_copies_are_numbered_if_asked(tmp_path: Path) -> None:
@@ -255,16 +253,14 @@ def test_what_cannot_be_met_is_refused_with_all_numbers_or_said(tmp_path: Path) 
     """Each source that lacks something, what the data has instead, and what to do; then what there is, if asked."""
     rows = [{"id": f"d{at}", "source": ["web", "books", "wiki", None][at % 4]} for at in range(400)]
     path = mixture(tmp_path, 1000, web=0.5, boks=0.3, books="weight = 0.2\nmax_epochs = 2")
-    failed = run_local(Mix(mixture=path), rows, directory=tmp_path / "run")
-    assert failed.summary.state == "failed"
-    (group,) = failed.summary.failures
-    assert group.error == (
-        "ConfigError: mix: source 'boks': 300 documents wanted, 0 available; source 'web': 500 documents wanted, 100 "
+    with pytest.raises(ConfigError) as refused:
+        run_local(Mix(mixture=path), rows, directory=tmp_path / "run")
+    assert str(refused.value) == (
+        "mix: source 'boks': 300 documents wanted, 0 available; source 'web': 500 documents wanted, 100 "
         "available, at most 400 in 4 epochs. The mixture does not name these values of 'source': null (100 rows), "
         "'wiki' (100 rows). Lower the budget or its weight, raise max_epochs, or write what there is with "
         "allow_shortfall"
     )
-    assert not failed.outputs
     ran = run_local(Mix(mixture=path, allow_shortfall=True), rows, directory=tmp_path / "run")
     assert Counter(row["source"] for row in ran.rows) == {"web": 400, "books": 200}
     assert {name: (one["wanted"], one["written"], one["missing"]) for name, one in books(ran).items()} == {
@@ -276,11 +272,38 @@ def test_what_cannot_be_met_is_refused_with_all_numbers_or_said(tmp_path: Path) 
     assert ran.summary.books.counters["boks: missing documents"] == 300
 
 
+def test_a_refused_mixture_is_taken_back_and_its_hashes_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job is left that would be in the way: with other weights in the file the same command works, its rows are
+    those of a run from nothing, and no row is looked at twice for its hash."""
+    source, out = spread(tmp_path / "in", corpus(300), 3), tmp_path / "out"
+    hashed, apply = [], Keys.apply
+
+    def counted(self: Keys, batch: pa.Table, *rest: Any) -> Any:
+        hashed.append(batch.num_rows)
+        return apply(self, batch, *rest)
+
+    monkeypatch.setattr(Keys, "apply", counted)
+    path = mixture(tmp_path, 5000, web=0.5, books=0.5)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="source 'books': 2,500 documents wanted"):
+            run_job(Mix(mixture=path), source, out)
+        assert not (out / "_curate" / "job.json").exists()
+        assert {name.partition("/")[2].partition("/")[0] for name in everything(out)} <= {"stages"}
+    path = mixture(tmp_path, 50, web=0.7, books=0.3)
+    assert run_job(Mix(mixture=path), source, out).state == "complete"
+    assert sum(hashed) == 300
+    run_job(Mix(mixture=path), source, tmp_path / "anew")
+    for name, data in everything(tmp_path / "anew").items():
+        assert name.startswith("_curate/") or everything(out)[name] == data
+
+
 def test_no_rows_at_all_is_a_mixture_that_cannot_be_met(tmp_path: Path) -> None:
     empty = pa.table({"id": pa.array([], pa.string()), "source": pa.array([], pa.string())})
     path = mixture(tmp_path, 10, web=1.0)
-    ran = run_local(Mix(mixture=path), empty)
-    assert "source 'web': 10 documents wanted, 0 available" in ran.summary.failures[0].error
+    with pytest.raises(ConfigError, match="source 'web': 10 documents wanted, 0 available"):
+        run_local(Mix(mixture=path), empty)
     assert run_local(Mix(mixture=path, allow_shortfall=True), empty).summary.state == "complete"
 
 
@@ -316,8 +339,10 @@ def test_what_is_not_utf8_is_drawn_as_it_is(tmp_path: Path) -> None:
         path = mixture(tmp_path, 100, unit, web="weight = 1\nmax_epochs = 100")
         ran = run_local(Mix(mixture=path), table)
         assert (ran.summary.state, set(ran.table["n"].to_pylist())) == ("complete", {1, 2, 3})
-    short = run_local(Mix(mixture=mixture(tmp_path, 100, web=1.0)), table).summary.failures[0].error
-    assert "does not name these values of 'source': '\N{REPLACEMENT CHARACTER}web' (1 rows)" in short
+    with pytest.raises(
+        ConfigError, match=re.escape("these values of 'source': '\N{REPLACEMENT CHARACTER}web' (1 rows)")
+    ):
+        run_local(Mix(mixture=mixture(tmp_path, 100, web=1.0)), table)
     source = write_parquet(tmp_path / "in.parquet", table.set_column(0, "id", pa.array([None, "b", "c", "d"])))
     run_job(Mix(mixture=mixture(tmp_path, 2, web=1.0)), source, tmp_path / "out")
     assert [row["reason"] for row in quarantined(tmp_path / "out")] == ["no id"]

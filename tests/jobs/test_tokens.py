@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+import curate
+from curate.errors import ConfigError
 from curate.testing.local import LocalRun, run_local
 from jobs.tokens import Tokenize
 from tests.job.inline import refusing, run_job, write_jsonl
@@ -236,6 +240,41 @@ def expected(bpe: str, number: int) -> list[list[int]]:
     return [[*tokenizer.encode(TEXTS[(k + number) % 6], add_special_tokens=False).ids, 0] for k in range(20)]
 
 
+class TestAttributes:
+    """Tokens beside the rows that they are of."""
+
+    @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+    def test_rows_get_their_own(self, bpe: str, tmp_path: Path, kind: str) -> None:
+        """Joined by place, with rows in between that cannot be read; then a filter by the number of tokens."""
+        rows = [{"id": k, "text": TEXTS[k % 6].replace("\n", " ")} for k in range(40)]
+        (tmp_path / "in").mkdir()
+        for number in range(2):
+            path = tmp_path / "in" / f"{number}.{kind}"
+            some = rows[number * 20 : number * 20 + 20]
+            if kind == "jsonl":
+                path.write_bytes(b"".join(orjson.dumps(row) + b"\n" + b"{\n" * (row["id"] % 7 == 3) for row in some))
+            elif kind == "csv":
+                pa.csv.write_csv(pa.Table.from_pylist(some), path)
+            else:
+                pq.write_table(pa.Table.from_pylist(some), path, row_group_size=7)
+        read = {"jsonl": curate.read_json, "csv": curate.read_csv, "parquet": curate.read_parquet}[kind]
+        job = Tokenize(tokenizer=bpe, end_token=END, attributes=True, max_bad_rows="50%")
+        assert run_job(job, tmp_path / "in", tmp_path / "out").state == "complete"
+        assert curate.read_parquet(tmp_path / "out").columns() == ["id", "tokens", "curate_position"]
+        found = read(tmp_path / "in").using(max_bad_rows="50%").with_attributes(tmp_path / "out").take_all()
+        wanted = [[*plain(bpe).encode(row["text"], add_special_tokens=False).ids, 0] for row in rows]
+        assert [row["id"] for row in found] == [row["id"] for row in rows]
+        assert [row["tokens"] for row in found] == wanted
+
+    @pytest.mark.parametrize(
+        ("parameters", "said"),
+        [({"pack": 8}, "of several documents"), ({"format": "megatron"}, "megatron has no places")],
+    )
+    def test_sequences_have_no_place(self, bpe: str, parameters: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigError, match=f"attributes are tokens of each row beside its place .* {said}"):
+            run_local(Tokenize(tokenizer=bpe, end_token=END, attributes=True, **parameters), ROWS)
+
+
 class TestFormats:
     def test_memory_maps(self, bpe: str, tmp_path: Path) -> None:
         """Numpy maps a file of its own format: all tokens of the shard, one document after the other."""
@@ -273,6 +312,19 @@ class TestFormats:
         run_job(Tokenize(tokenizer=path, format="megatron"), source, tmp_path / "out")
         assert (tmp_path / "out" / "in.idx").read_bytes()[17] == 4  # int32
         assert np.fromfile(tmp_path / "out" / "in.bin", np.int32, 2).tolist() == [1, 70_000]
+
+    @pytest.mark.parametrize("width", ["uint16", "uint32"])
+    def test_datatrove(self, bpe: str, tmp_path: Path, width: str) -> None:
+        """Read by numpy as datatrove's `TokenizedFile` writes it: each byte of `.ds` is one of a token, and each of
+        `.ds.index` one of a document's end; only `.ds.metadata`, whose first line is read as text, has more."""
+        out = written(tmp_path, bpe, format="datatrove", width=width)
+        for number in range(2):
+            tokens = np.fromfile(out / f"in-{number}.ds", np.dtype(width).newbyteorder("<"))
+            ends = np.fromfile(out / f"in-{number}.ds.index", "<u8").astype(np.int64)
+            assert [part.tolist() for part in np.split(tokens, ends[:-1])] == expected(bpe, number)
+            assert (out / f"in-{number}.ds").stat().st_size == ends[-1] * np.dtype(width).itemsize
+            name, total, _, *_ = (out / f"in-{number}.ds.metadata").read_text("utf-8").splitlines()
+            assert (name.partition("|")[2], int(total)) == (str(np.dtype(width).itemsize), ends[-1])
 
     def test_mds(self, bpe: str, tmp_path: Path) -> None:
         """Read as mosaicml-streaming says: a sample by its offsets, and the index names all shards."""

@@ -11,10 +11,12 @@ from typing import Any
 import click
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.benches import common, dedup, edges, exchange, map, memory
+from scripts.benches import checks, common, corpora, dedup, edges, exchange, map, memory, texts
+from scripts.benches import rows as bench_rows
 from tests.support.fakes import NEVER_S
 from tests.support.sweeps import Mode
 
@@ -39,7 +41,7 @@ def table(rows: int) -> pa.Table:
 class TestSameRows:
     def check(self, folder: Path, found: pa.Table, wanted: pa.Table) -> None:
         pq.write_table(found, folder / "a.parquet")
-        map.same_rows(wanted)(folder, None)
+        checks.same_rows(wanted)(folder, None)
 
     def test_order_and_the_kind_of_string_do_not_matter(self, tmp_path: Path) -> None:
         """What Ray Data gives, in its order and with large strings, is the same work."""
@@ -87,9 +89,9 @@ def test_the_median_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
     """One slow round of five changes nothing; a ratio above its target is a miss, and is counted."""
     report = common.Report()
     ours, rival = common.Runs("ours", [1.0, 1.0, 9.0]), common.Runs("rival", [4.0, 4.0, 4.0])
-    map.judge(report, "ratio", ours, rival, 1 / 4)
+    common.judge(report, "ratio", ours, rival, 1 / 4)
     assert report.missed == 0
-    map.judge(report, "ratio", ours, rival, 1 / 5)
+    common.judge(report, "ratio", ours, rival, 1 / 5)
     assert report.missed == 1
     assert capsys.readouterr().out.splitlines() == [
         "  ok      ratio: 0.250 x (target <= 0.250 x)",
@@ -156,7 +158,7 @@ class TestSortedRows:
     """What a sort is compared with: the rows, sorted, by a key that no two rows have."""
 
     def check(self, folder: Path, *found: pa.Table) -> None:
-        exchange.sorted_rows(table(9), "id")(in_folder(folder, *found), None)
+        checks.sorted_rows(table(9), "id")(in_folder(folder, *found), None)
 
     def test_files_are_put_together_by_their_first_keys(self, tmp_path: Path) -> None:
         """Ray Data names files by chance; empty ones have no place, and large strings are strings."""
@@ -188,7 +190,7 @@ class TestShuffledRows:
         places = np.random.default_rng(1).permutation(rows)
         order = np.where(np.arange(rows) < kept * rows, np.arange(rows), 0)
         order[int(kept * rows) :] = places[places >= kept * rows]
-        check = exchange.shuffled_rows(table(rows))
+        check = checks.shuffled_rows(table(rows))
         in_folder(tmp_path, table(rows).take(pa.array(order)))
         if kept:
             with pytest.raises(click.ClickException, match="correlate by"):
@@ -200,7 +202,7 @@ class TestShuffledRows:
         """A random order of other rows is none of these."""
         in_folder(tmp_path, table(10).take([3, 9, 1, 0, 4, 2, 7, 8, 6, 6]))
         with pytest.raises(click.ClickException, match="not that of the same work"):
-            exchange.shuffled_rows(table(10))(tmp_path, None)
+            checks.shuffled_rows(table(10))(tmp_path, None)
 
 
 class TestSums:
@@ -213,7 +215,7 @@ class TestSums:
     ) -> None:
         """In any order, in a column of any name."""
         in_folder(tmp_path, pa.table({"group": groups, "sum(value)": sums}))
-        check = exchange.same_sums({1: 4, 2: 5})
+        check = checks.same_sums({1: 4, 2: 5})
         if problem is None:
             check(tmp_path, None)
         else:
@@ -223,9 +225,9 @@ class TestSums:
     def test_files_are_counted(self, tmp_path: Path) -> None:
         """As many files as were asked for, whatever rows they have."""
         in_folder(tmp_path, table(2), table(3))
-        exchange.in_files(lambda *_: None, 2)(tmp_path, None)
+        checks.in_files(lambda *_: None, 2)(tmp_path, None)
         with pytest.raises(click.ClickException, match="number of files is 2, expected 3"):
-            exchange.in_files(lambda *_: None, 3)(tmp_path, None)
+            checks.in_files(lambda *_: None, 3)(tmp_path, None)
 
 
 def test_objects_are_counted_without_ledgers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -391,17 +393,66 @@ class TestRowsOf:
 def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
     """Ten times the budget is what they have in Arrow, wherever their ids begin."""
     rows = 50_000
-    assert memory.SORTED_ROW_BYTES <= exchange.exchange_rows(start, rows).nbytes / rows < memory.SORTED_ROW_BYTES + 6
+    assert memory.SORTED_ROW_BYTES <= bench_rows.exchange_rows(start, rows).nbytes / rows < memory.SORTED_ROW_BYTES + 6
 
 
-def test_long_texts_are_like_those_of_a_language() -> None:
-    """As long as asked for, no two the same, compressed to less than half and more than a fifth; a seed decides all."""
-    texts = map.LongTexts(1500).make(np.random.default_rng(5), 2000)
-    assert texts.equals(map.LongTexts(1500).make(np.random.default_rng(5), 2000))
-    assert len(set(texts.to_pylist())) == 2000
-    raw = "".join(texts.to_pylist()).encode()
-    assert 1400 <= len(raw) / 2000 <= 1600
-    assert 0.2 <= len(pa.compress(raw, "zstd", asbytes=True)) / len(raw) <= 0.5
+@pytest.mark.parametrize("size_bytes", [150, 1500, 15_000])
+def test_texts_of_corpora_are_like_those_of_a_language(size_bytes: int) -> None:
+    """As long as asked for, no two the same, compressed as texts of the web are; a seed decides all."""
+    made = [texts.Texts(size_bytes).make(np.random.default_rng(5), 3_000_000 // size_bytes) for _ in range(2)]
+    assert made[0].equals(made[1])
+    assert len(set(made[0].to_pylist())) == len(made[0])
+    raw = "".join(made[0].to_pylist()).encode()
+    assert 0.9 * size_bytes <= len(raw) / len(made[0]) <= 1.1 * size_bytes
+    assert 2.2 <= len(raw) / len(pa.compress(raw, "zstd", asbytes=True)) <= 2.8
+
+
+def test_a_row_of_a_corpus_in_five_is_a_copy(tmp_path: Path) -> None:
+    """In all files but the first, of texts of the file before; the rows are those of the corpus in all else."""
+    folder = bench_rows.corpus_with_copies(tmp_path / "rows", 3200, 150)
+    found = pq.read_table(folder)
+    plain = pa.concat_tables(bench_rows.corpus_tables(3200, 150))
+    assert found.drop_columns(["text"]).equals(plain.drop_columns(["text"]))
+    assert 3200 - len(set(found["text"].to_pylist())) == 31 * 20
+
+
+@pytest.mark.parametrize(("kind", "what"), [("maps", "write"), ("sort", "key")])
+def test_the_bare_loop_does_the_work(kind: str, what: str, tmp_path: Path) -> None:
+    """It is no limit if it leaves something out; its time is that of the work, without imports."""
+    source = bench_rows.corpus_files(tmp_path / "rows", 640, 150)
+    ended = common.go([sys.executable, corpora.BARE, kind, what, source, tmp_path / "out", 2], tmp_path / "said")
+    assert ended.found > 0
+    rows = pads.dataset(source).to_table()
+    if kind == "sort":
+        checks.sorted_rows(rows.sort_by("key"), "key")(tmp_path / "out", None)
+    else:
+        checks.same_rows(corpora.measured(rows.sort_by("id")))(tmp_path / "out", None)
+
+
+class TestJudged:
+    """What a corpus' contest is held against."""
+
+    def runs(self, name: str, seconds: float, system_s: float = 0.1) -> common.Runs:
+        return common.Runs(name, [seconds], [0.0], [1.0 - system_s], [system_s])
+
+    @pytest.mark.parametrize(
+        ("ours_s", "floor_s", "rival_s", "system_s", "missed"),
+        [
+            (1.2, 1.0, 6.0, 0.15, 0),
+            (1.3, 1.0, 6.0, 0.15, 0),  # 0.3 s more, where that is more
+            (6.1, 5.0, 60.0, 0.15, 1),
+            (1.2, 1.0, 3.0, 0.15, 1),
+            (1.2, 1.0, 6.0, 0.16, 1),
+            (7.0, 5.0, 8.0, 0.5, 3),
+        ],
+    )
+    def test_by_floor_rival_and_share_of_the_system(
+        self, ours_s: float, floor_s: float, rival_s: float, system_s: float, missed: int
+    ) -> None:
+        report = common.Report()
+        floors = [self.runs("Polars", 2 * floor_s), self.runs("DuckDB", floor_s)]
+        corpora.judge_corpus(report, self.runs("curate", ours_s, system_s), self.runs("Ray Data", rival_s), floors)
+        assert report.missed == missed
 
 
 def test_the_cpu_of_processes_that_have_ended_counts() -> None:
@@ -419,6 +470,22 @@ def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
     parts = [argument for part in exchange.CONTESTS for argument in ("--only", part)]
     code, said = bench("exchange", *parts, "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
     assert said.count("curate, to Ray Data") == len(exchange.CONTESTS)
+    assert code == int("MISSED" in said)
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.ray_lane
+@pytest.mark.parametrize(
+    ("command", "size", "parts"),
+    [("map", ["--megabytes", "1"], corpora.MAPS), ("exchange", ["--rows", "3200"], corpora.EXCHANGES)],
+)
+def test_corpora_at_tiny_sizes(command: str, size: list[str], parts: dict[str, Any], tmp_path: Path) -> None:
+    """Every contest is done by all, checked, judged by three targets, and a line of the table."""
+    code, said = bench(command, *size, "--text-bytes", "150", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count("curate, to Ray Data: ") == said.count("of its CPU, the kernel's: ") == len(parts)
+    assert [line.split(" |")[0][2:] for line in said.splitlines() if line.startswith("| ")][1:] == list(parts)
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 

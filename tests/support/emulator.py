@@ -154,6 +154,8 @@ class Emulator(ABC):
         self._capacity: Capacity | None = None
         self._over = self._refusal(503, "too many requests", "rateLimitExceeded")
         self._counts: Counter[str] = Counter()
+        self.bytes_got = 0
+        """Bytes of objects in the answers so far, those that were lost included."""
         self._stopped = threading.Event()
         self.requests: deque[tuple[str, str, int]] = deque(maxlen=10_000)
         """The latest requests: operation, path with query, status (0 if the connection was reset)."""
@@ -241,6 +243,7 @@ class Emulator(ABC):
         with self._lock:
             self._counts.clear()
             self.requests.clear()
+            self.bytes_got = 0
 
     def create_bucket(self, name: str) -> None:
         """Creates an empty bucket, unless there is one."""
@@ -322,6 +325,9 @@ class Emulator(ABC):
         answer: Answer | None = None
         if fault is None or not broken or fault.when == "after" or fault.truncate:
             answer = self._effect(asked)
+            if asked.operation == "get":
+                with self._lock:
+                    self.bytes_got += len(answer.body)
         if fault is not None and fault.reset:
             answer = None
         elif fault is not None and fault.cut and answer is not None:

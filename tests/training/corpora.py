@@ -46,6 +46,16 @@ def as_megatron(folder: Path, shards: Sequence[np.ndarray[Any, Any]], document: 
     return folder
 
 
+def as_datatrove(folder: Path, shards: Sequence[np.ndarray[Any, Any]], document: int = 3) -> Path:
+    """`document`: tokens of each document."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, tokens in enumerate(shards):
+        ends = [*range(document, len(tokens), document), len(tokens)] if len(tokens) else []
+        (folder / f"part-{number:05}.ds").write_bytes(tokens.tobytes())
+        (folder / f"part-{number:05}.ds.index").write_bytes(np.array(ends, np.uint64).tobytes())
+    return folder
+
+
 def as_parquet(
     folder: Path, shards: Sequence[np.ndarray[Any, Any]], row_tokens: int = 3, group_rows: int = 8, packed: bool = False
 ) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from curate.training import TokenShards
-from tests.training.corpora import LENGTH, as_megatron, as_npy, as_parquet, numbered
+from tests.training.corpora import LENGTH, as_datatrove, as_megatron, as_npy, as_parquet, numbered
 
 BATCH = 8
 RANKS = (1, 2, 4, 8)
@@ -44,7 +44,13 @@ def loop(
 
 @pytest.mark.parametrize(
     ("make", "drop_last", "kills", "epochs"),
-    [(as_npy, True, 100, 8), (as_npy, False, 100, 8), (as_megatron, False, 6, 2), (as_parquet, True, 6, 2)],
+    [
+        (as_npy, True, 100, 8),
+        (as_npy, False, 100, 8),
+        (as_megatron, False, 6, 2),
+        (as_datatrove, False, 6, 2),
+        (as_parquet, True, 6, 2),
+    ],
 )
 def test_killed_at_random_batches(tmp_path: Path, make: Any, drop_last: bool, kills: int, epochs: int) -> None:
     """Ranks 1, 2, 4 and 8, changed in between; what was handed out after the last state that was saved is handed out

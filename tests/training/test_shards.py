@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,11 +15,9 @@ import pytest
 
 import curate
 from curate.errors import ConfigError, CorruptInput
-from curate.storage.open import open_store
 from curate.training import TokenShards
 from curate.training.reader import LOCAL_GAP_BYTES
-from tests.support.gcs_emulator import GcsEmulator
-from tests.training.corpora import LENGTH, as_megatron, as_npy, as_parquet, numbered
+from tests.training.corpora import LENGTH, as_datatrove, as_megatron, as_npy, as_parquet, numbered
 
 Make = Callable[..., Path]
 SHARDS = [numbered(37), np.append(numbered(20, 37), [9, 9, 9]).astype(np.uint16), numbered(4, 57)]
@@ -40,7 +37,7 @@ def read(path: object, batch_size: int = 4, **how: Any) -> list[list[int]]:
     return found
 
 
-@pytest.fixture(params=[as_npy, as_megatron, as_parquet], ids=["npy", "megatron", "parquet"])
+@pytest.fixture(params=[as_npy, as_megatron, as_datatrove, as_parquet], ids=["npy", "megatron", "datatrove", "parquet"])
 def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The same tokens in each layout."""
     made: Path = request.param(tmp_path / "corpus", SHARDS)
@@ -48,9 +45,17 @@ def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 class TestBatches:
+    def test_datatrove_of_either_width_and_without_tokens(self, tmp_path: Path) -> None:
+        """Shards without documents have files of no bytes; what else lies beside them is left alone."""
+        path = as_datatrove(tmp_path, [numbered(8), numbered(0), numbered(8, 8, dtype=np.uint32)])
+        (path / "all.ds.metadata").write_text("name|2\n64\n64T")
+        (path / "part-00000.ds.loss").write_bytes(b"\1" * 32)
+        assert flat(read(path, shuffle_bytes=0)) == list(range(16))
+        assert TokenShards(str(path), LENGTH, 4, dtype=None)._corpus.dtype == np.uint32
+
     def test_in_the_order_of_the_corpus(self, tmp_path: Path) -> None:
         """With shuffle_bytes=0; a batch may begin in one file and end in another."""
-        for make in (as_npy, as_megatron):
+        for make in (as_npy, as_megatron, as_datatrove):
             path = make(tmp_path / make.__name__, SHARDS)
             assert flat(read(path, shuffle_bytes=0)) == list(range(60))
             assert flat(read(path, shuffle_bytes=0, drop_last=False)) == list(range(61))
@@ -134,22 +139,68 @@ class TestBatches:
         assert sorted(flat(found)) == list(range(40))
 
 
-@pytest.mark.parametrize("kind", ["memory", "gs"])
-def test_the_same_order_on_stores(corpus: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy in a bucket has the same order, and takes a state of the local one."""
-    with GcsEmulator() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
-        bucket = f"{kind}://bucket/{corpus.parent.name}-{os.getpid()}"
-        store = open_store(bucket)
-        for file in corpus.iterdir():
-            store.publish(f"{bucket}/here/{file.name}", file.read_bytes())
-        assert read(f"{bucket}/here", seed=2) == read(corpus, seed=2)
-        local, remote = (TokenShards(path, LENGTH, 4, seed=2) for path in (str(corpus), f"{bucket}/here"))
-        batches = iter(local)
-        next(batches)
-        remote.load_state_dict(local.state_dict())
-        assert next(iter(remote)).tolist() == next(batches).tolist()
+class TestDocumentLengths:
+    """For masks, where packed Parquet has them."""
+
+    @pytest.fixture
+    def packed(self, tmp_path: Path) -> Path:
+        """Sequences whose documents say by their lengths which sequence they are of: of some, padding follows."""
+        for part, first in enumerate((0, 20)):
+            numbers = range(first, first + 20)
+            tokens = pa.array(numbered(20, first).reshape(-1, LENGTH).tolist(), pa.list_(pa.uint16()))
+            lengths = pa.array([documents_of(number) for number in numbers], pa.list_(pa.int32()))
+            table = pa.table({"tokens": tokens, "document_lengths": lengths})
+            pq.write_table(table, tmp_path / f"{part}.parquet", row_group_size=6)
+        return tmp_path
+
+    def test_each_row_has_its_own(self, packed: Path) -> None:
+        """In the order, and with the states, that there are without; for any number of ranks."""
+        plain, asked = (
+            TokenShards(str(packed), LENGTH, 8, seed=4, shuffle_bytes=300, document_lengths=asked)
+            for asked in (False, True)
+        )
+        for batch, found in zip(plain, asked, strict=True):
+            assert np.array_equal(found["tokens"], batch)
+            assert [one.tolist() for one in found["document_lengths"]] == [documents_of(row[0]) for row in batch]
+            assert {one.dtype for one in found["document_lengths"]} == {np.dtype(np.int32)}
+            assert asked.state_dict() == plain.state_dict()
+        for rank in range(4):
+            shards = TokenShards(str(packed), LENGTH, 8, 4, rank, 4, document_lengths=True)
+            shards.load_state_dict({**shards.state_dict(), "position": 16})
+            for found in shards:
+                assert len(found["tokens"]) == len(found["document_lengths"]) == 2
+                of = [documents_of(row[0]) for row in found["tokens"]]
+                assert [one.tolist() for one in found["document_lengths"]] == of
+
+    @pytest.mark.parametrize("make", [as_npy, as_megatron, as_datatrove, as_parquet])
+    def test_a_corpus_without(self, tmp_path: Path, make: Make) -> None:
+        """Refused, with what makes them."""
+        path = make(tmp_path, SHARDS)
+        with pytest.raises(ConfigError, match=r"has no column 'document_lengths'.*jobs/tokens.py with pack="):
+            TokenShards(str(path), LENGTH, 4, document_lengths=True)
+
+    @pytest.mark.parametrize(
+        ("lengths", "told"),
+        [
+            (pa.array([[3, 2]] * 4), "4 tokens whose documents have 5"),
+            (pa.array([[4, -1]] * 4), "4 tokens whose documents have 3"),
+            (pa.array([None, [4], [4], [4]]), "is list<.*>; expected lists of whole numbers, and no null"),
+            (pa.array([[None], [4], [4], [4]], pa.list_(pa.int32())), "null"),
+            (pa.array(["4"] * 4), "is string; expected lists of whole numbers"),
+        ],
+    )
+    def test_lengths_that_cannot_be(self, tmp_path: Path, lengths: pa.Array, told: str) -> None:
+        """Found where they are asked for alone."""
+        tokens = pa.array(numbered(4).reshape(-1, LENGTH).tolist(), pa.list_(pa.uint16()))
+        pq.write_table(pa.table({"tokens": tokens, "document_lengths": lengths}), tmp_path / "a.parquet")
+        assert sorted(flat(read(tmp_path))) == [0, 1, 2, 3]
+        with pytest.raises(CorruptInput, match=told):
+            list(TokenShards(str(tmp_path), LENGTH, 4, document_lengths=True))
+
+
+def documents_of(number: int) -> list[int]:
+    """Returns the lengths of the documents in a sequence: one, two or three of them, or nothing but padding."""
+    return [[4], [1, 3], [2, 1, 1], [1, 2], []][int(number) % 5]
 
 
 def test_what_jobs_and_shuffles_wrote(tmp_path: Path) -> None:
@@ -276,12 +327,12 @@ class TestRefused:
         self.refused(tmp_path / "out", "lacks 1 of the 2 outputs")
         assert sorted(flat(read(tmp_path / "out", allow_incomplete_input=True))) == list(range(8, 16))
 
-    @pytest.mark.parametrize("make", [as_npy, as_megatron, as_parquet])
+    @pytest.mark.parametrize("make", [as_npy, as_megatron, as_datatrove, as_parquet])
     def test_a_file_that_changes_while_it_is_read(self, tmp_path: Path, make: Make) -> None:
         """Replaced by one of the same size: its generation tells. And one that is gone."""
         path = make(tmp_path, [numbered(8), numbered(8, 8)])
         shards = TokenShards(str(path), LENGTH, 4)
-        file = max(one for one in path.iterdir() if one.suffix != ".idx")
+        file = max(one for one in path.iterdir() if one.suffix not in (".idx", ".index"))
         content = file.read_bytes()
         file.unlink()
         with pytest.raises(CorruptInput, match=f"{file.name}.*removed"):
@@ -313,6 +364,16 @@ class TestRefused:
         path = as_megatron(tmp_path, [numbered(8), numbered(8)])
         (path / "part-00001.idx").unlink()
         self.refused(path, "a .bin without its .idx, or the other way around: part-00001")
+
+    def test_datatrove_that_is_cut_or_of_another_shard(self, tmp_path: Path) -> None:
+        """The last entry of the index is to be the number of tokens; its width follows from that, and no other fits."""
+        for name, cut in ((".ds", -1), (".ds", -2), (".ds.index", -8), (".ds.index", -3)):
+            path = as_datatrove(tmp_path / f"{name}{cut}", [numbered(8)])
+            file = path / f"part-00000{name}"
+            file.write_bytes(file.read_bytes()[:cut])
+            self.refused(path, "it was cut off|one of both files was cut off")
+        (path / "part-00000.ds.index").unlink()
+        self.refused(path, "a .ds without its .ds.index, or the other way around: part-00000")
 
     def test_arrays_that_are_no_tokens(self, tmp_path: Path) -> None:
         """Fractions, and images."""

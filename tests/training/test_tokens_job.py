@@ -51,7 +51,7 @@ def sequences(source: Path, packed: bool) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["documents", "packed"])
-@pytest.mark.parametrize("format", ["parquet", "memmap", "megatron"])
+@pytest.mark.parametrize("format", ["parquet", "memmap", "megatron", "datatrove"])
 def test_each_token_of_an_epoch_once(format: str, packed: bool, source: Path, tmp_path: Path) -> None:
     job: Any = Tokenize(
         tokenizer=str(source / "tokenizer.json"), end_token=END, format=format, pack=LENGTH if packed else None

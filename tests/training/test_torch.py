@@ -11,7 +11,7 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.training import TokenShards
-from tests.training.corpora import LENGTH, as_npy, numbered
+from tests.training.corpora import LENGTH, as_npy, as_parquet, numbered
 
 needs_torch = pytest.mark.extras
 
@@ -119,3 +119,18 @@ def test_loaders_that_cannot_be_counted(corpus: str, how: dict[str, Any], told: 
         next(shards.follow(torch.utils.data.DataLoader(shards, **{"batch_size": None, **how})))
     with pytest.raises(ConfigError, match="dataset: pass a DataLoader over these TokenShards"):
         next(shards.follow(torch.utils.data.DataLoader(shards_of(corpus), batch_size=None)))
+
+
+@needs_torch
+@pytest.mark.parametrize("workers", [0, 2])
+def test_document_lengths_are_tensors(tmp_path: Path, workers: int) -> None:
+    """One for each sequence, with its tokens."""
+    import torch
+
+    path = str(as_parquet(tmp_path, [numbered(50)], row_tokens=LENGTH, packed=True))
+    shards = TokenShards(path, LENGTH, 8, 7, document_lengths=True)
+    batches = list(shards.follow(loader_of(shards, workers)))
+    assert [one["tokens"].tolist() for one in batches] == [one.tolist() for one in TokenShards(path, LENGTH, 8, 7)]
+    for one in batches:
+        assert [lengths.tolist() for lengths in one["document_lengths"]] == [[LENGTH]] * 8
+        assert {lengths.dtype for lengths in one["document_lengths"]} == {torch.int32}

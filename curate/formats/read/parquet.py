@@ -24,7 +24,7 @@ from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.parquet_file import broken, open_parquet, with_dictionaries
+from curate.formats.read.parquet_file import broken, open_parquet, reopened
 from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.objects.stream import StoredStream
 from curate.storage.protocol import Object, Store
@@ -97,7 +97,7 @@ def read_parquet(
         with broken(stored):
             repeated = _repeated(file.metadata)
         if repeated:
-            file = with_dictionaries(stored, file, repeated)
+            file = reopened(stored, file.metadata, repeated)
         if not len(schema):
             # No file that was looked into said a column. That it is one, is seen here.
             if file.metadata.num_rows:

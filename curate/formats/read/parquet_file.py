@@ -43,10 +43,10 @@ def open_parquet(stored: StoredStream, buffer_size: int = 0) -> pq.ParquetFile:
     return file
 
 
-def with_dictionaries(stored: StoredStream, file: pq.ParquetFile, paths: Sequence[str]) -> pq.ParquetFile:
-    """Returns the same file, the columns of these paths read as dictionaries."""
+def reopened(stored: StoredStream, footer: pq.FileMetaData, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Returns a file whose footer was read before, the columns of these paths read as dictionaries."""
     with broken(stored):
-        return _file(stored, metadata=file.metadata, read_dictionary=list(paths))
+        return _file(stored, metadata=footer, read_dictionary=list(dictionaries))
 
 
 def _file(stored: StoredStream, **how: object) -> pq.ParquetFile:

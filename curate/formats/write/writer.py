@@ -28,6 +28,7 @@ _SUFFIXES = {
     OutputFormat.NUMPY: {"none": ".npy"},
     OutputFormat.MEMMAP: {"none": ".npy"},
     OutputFormat.MEGATRON: {"none": ".idx"},
+    OutputFormat.DATATROVE: {"none": ".ds.metadata"},
     OutputFormat.MDS: {"none": ".mds"},
     OutputFormat.SINK: {"zstd": ".zst", "gzip": ".gz", "none": ""},
     OutputFormat.RUN: {"none": ".run"},
@@ -52,11 +53,12 @@ class OutputWriter(Protocol):
 
 
 @runtime_checkable
-class TwoFiles(Protocol):
-    """What a writer of an output of two files has, too."""
+class SeveralFiles(Protocol):
+    """What a writer of an output of several files has, too."""
 
-    def close_other(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending of the other file, and the record, before `close` does so for the output."""
+    def close_other(self, suffix: str, record: Mapping[str, Any]) -> None:
+        """Writes what is pending of the other file with this suffix, and the record if it carries one, before `close`
+        does so for the output."""
         ...
 
 
