@@ -3,7 +3,7 @@
     pages     Arrow IPC messages, one record batch each, uncompressed, one behind the other, padded to 64 bytes: what is
               memory-mapped is used as it lies
     index     an Arrow IPC stream, one row a page: segment, offset, length, rows, bytes in memory, XXH3 checksum of the
-              `length` bytes at `offset`, and the key of its first row
+              `length` bytes at `offset`, and the key of its first row; its metadata has the key of each segment's last
     schema    an Arrow IPC message
     record    canonical JSON, with its own checksum
     tail      bytes of index, schema and record, version, checksum of all since the index, mark
@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -47,11 +47,15 @@ from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local
 from curate.tasks.books import GROUPED
 
-READERS = 8
-"""Indexes of run files that are read at once."""
+READERS = 32
+"""Indexes of run files that are read at once, each of which is a call of the store."""
+AT_ONCE = 256
+"""Run files that are open at once where the indexes of all are read."""
+KEPT_OPEN = 4096
+"""Run files that stay open in a process, of which a plan or an output reads."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KEPT_OPEN)
 def opened(file: Object) -> RunFile:
     """Returns a run file, which stays open in this process: every output reads of every file."""
     return RunFile.open(open_store(file.uri), file)
@@ -74,20 +78,25 @@ def remove_damaged(file: Object, error: DamagedRun) -> None:
     )
 
 
-def open_all(files: Sequence[Object]) -> list[RunFile]:
-    """Returns the run files, opened. Raises DamagedRun, once all that cannot be opened are removed."""
-    found: list[RunFile] = []
+def open_all(files: Sequence[Object]) -> Iterator[RunFile]:
+    """Yields the run files, opened, one after the other; those of a few stay open. Raises DamagedRun once all were
+    looked at and all that cannot be opened are removed.
+    """
     damaged: list[DamagedRun] = []
     with ThreadPoolExecutor(READERS) as pool:
-        for file, coming in zip(files, [pool.submit(opened, file) for file in files], strict=True):
-            try:
-                found.append(coming.result())
-            except DamagedRun as error:
-                remove_damaged(file, error)
-                damaged.append(error)
+        for some in (files[at : at + AT_ONCE] for at in range(0, len(files), AT_ONCE)):
+            open = opened if len(files) <= KEPT_OPEN else opened.__wrapped__
+            for file, coming in zip(some, [pool.submit(open, file) for file in some], strict=True):
+                try:
+                    found = coming.result()
+                except DamagedRun as error:
+                    remove_damaged(file, error)
+                    damaged.append(error)
+                else:
+                    if not damaged:
+                        yield found
     if damaged:
         raise damaged[0]
-    return found
 
 
 CHUNK_BYTES = 64 << 20
@@ -122,6 +131,8 @@ _TAIL_BYTES = 64 << 10
 """Bytes of the first read of a file's end: the index of some 500 pages, 128 MiB."""
 _KEY = "key "
 """Begins the names of key columns in the index, as no other name there does."""
+_LAST = b"last"
+"""The metadata of the index that has the key of each segment's last row: an Arrow IPC stream, one row a segment."""
 
 
 _Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -169,6 +180,7 @@ class RunWriter:
         self._offset = 0
         self._segments = 0
         self._index: list[pa.Table] = []
+        self._lasts: list[pa.Table] = []
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
@@ -190,10 +202,10 @@ class RunWriter:
         """Writes what is pending, then index, schema and record; the sink stays open."""
         self.finish()
         index = pa.concat_tables(self._index) if self._index else _index_schema(self._schema, self._order).empty_table()
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, index.schema) as writer:
-            writer.write_table(index.combine_chunks())
-        self._sink.write(run_end(stream.getvalue().to_pybytes(), self._noted.serialize().to_pybytes(), record))
+        schema = index.schema
+        if self._lasts and schema.names[-1].startswith(_KEY):
+            schema = schema.with_metadata({_LAST: _stream(pa.concat_tables(self._lasts), self._lasts[0].schema)})
+        self._sink.write(run_end(_stream(index, schema), self._noted.serialize().to_pybytes(), record))
 
     def _take(self, table: pa.Table) -> int:
         """Takes rows from the start of `table`, up to where something is to be done; returns how many."""
@@ -257,7 +269,9 @@ class RunWriter:
             index.add(self._offset, *self._write_page(page))
             self._offset += index.length[-1]
             firsts.append(start)
-        self._index.append(index.table(self._order.keys_of(table), places[firsts]))
+        keys = self._order.keys_of(table)
+        self._index.append(index.table(keys, places[firsts]))
+        self._lasts.append(take_rows(keys, pa.array(places[-1:])).replace_schema_metadata(None))
         self._segments += 1
 
     def _write_page(self, page: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:
@@ -303,6 +317,14 @@ class _PageIndex:
         ]
         found = [pc.take(_one(column), pa.array(firsts)) for column in keys.columns]
         return pa.table([*columns, *found], schema=_indexed(keys.schema))
+
+
+def _stream(table: pa.Table, schema: pa.Schema) -> bytes:
+    """Returns a table as an Arrow IPC stream of one batch."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, schema) as writer:
+        writer.write_table(table.replace_schema_metadata(schema.metadata).combine_chunks())
+    return bytes(stream.getvalue())
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -363,30 +385,43 @@ class RunFile:
         schema: pa.Schema,
         record: dict[str, Any],
         index: pa.Table,
+        lasts: pa.Table | None = None,
     ) -> None:
+        """`index` has the pages; `rows`, `bytes` and `keys` are columns of it, and `bounds` say where each segment
+        begins there, and the last one ends. `lasts` are the keys of the last rows of segments, where they are known."""
         self.uri = uri
         self.schema = schema
         self.record = record
+        self.lasts = lasts
         self._fetch = fetch
-        self._pages: list[_Pages] = []
-        segments = []
+        self._index = index
         numbers = index["segment"].to_numpy()
-        bounds = np.searchsorted(numbers, np.arange(numbers[-1] + 2 if len(numbers) else 1))
+        self.bounds = np.searchsorted(numbers, np.arange(numbers[-1] + 2 if len(numbers) else 1))
+        self.rows = index["rows"].to_numpy()
+        self.bytes = index["bytes"].to_numpy()
         keys = index.select([name for name in index.column_names if name.startswith(_KEY)])
-        keys = keys.rename_columns([name.removeprefix(_KEY) for name in keys.column_names])
-        for start, stop in itertools.pairwise(bounds):
-            rows = index["rows"].to_numpy()[start:stop]
-            bytes = index["bytes"].to_numpy()[start:stop]
-            segments.append(Segment(keys.slice(start, stop - start), rows, bytes))
-            self._pages.append(
-                _Pages(
-                    np.concatenate([[0], np.cumsum(rows)]),
-                    index["offset"].to_numpy()[start:stop],
-                    index["length"].to_numpy()[start:stop],
-                    index["checksum"].to_numpy()[start:stop],
-                )
+        self.keys = keys.rename_columns([name.removeprefix(_KEY) for name in keys.column_names])
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The index of each segment."""
+        return tuple(
+            Segment(self.keys.slice(start, stop - start), self.rows[start:stop], self.bytes[start:stop])
+            for start, stop in itertools.pairwise(self.bounds.tolist())
+        )
+
+    @cached_property
+    def _pages(self) -> list[_Pages]:
+        offset, length, checksum = (self._index[name].to_numpy() for name in ("offset", "length", "checksum"))
+        return [
+            _Pages(
+                np.concatenate([[0], np.cumsum(self.rows[start:stop])]),
+                offset[start:stop],
+                length[start:stop],
+                checksum[start:stop],
             )
-        self.segments = tuple(segments)
+            for start, stop in itertools.pairwise(self.bounds.tolist())
+        ]
 
     @classmethod
     def open(cls, store: Store, object: Object) -> Self:
@@ -413,12 +448,13 @@ class RunFile:
             schema = pa.ipc.read_schema(pa.py_buffer(end[index_end:schema_end]))
             record = run_record(end[schema_end:])
             _check_index(index)
+            lasts = _lasts(index)
             pages = index["offset"].to_numpy()[-1] + index["length"].to_numpy()[-1] if index.num_rows else 0
             if pages != size - length:
                 raise ValueError(f"its pages are {size - length} bytes, expected {pages}")
         except (ValueError, OSError, pa.ArrowException) as error:
             raise DamagedRun(uri, f"its footer is damaged: {error}") from error
-        return cls(uri, fetch, schema, record, index)
+        return cls(uri, fetch, schema, record, index, lasts)
 
     def read(self, segment: int, start_row: int, stop_row: int) -> pa.Table:
         """Returns rows of a segment, from the pages that they lie in, which are one read.
@@ -485,6 +521,21 @@ def _check_index(index: pa.Table) -> None:
         raise ValueError("its index has impossible segments or pages")
     if (rows <= 0).any() or (bytes < 0).any() or (np.diff(offset) != length[:-1]).any():
         raise ValueError("its index has pages that overlap, leave gaps or have no rows")
+
+
+def _lasts(index: pa.Table) -> pa.Table | None:
+    """Returns the keys of the last rows of segments; None where a file has none. Raises ValueError for others."""
+    stored = (index.schema.metadata or {}).get(_LAST)
+    if stored is None:
+        return None
+    found = pa.ipc.open_stream(stored).read_all()
+    keys = [(field.name, field.type) for field in index.schema if field.name.startswith(_KEY)]
+    if [(_KEY + field.name, field.type) for field in found.schema] != keys:
+        raise ValueError("the last keys of its segments are of other columns than its index")
+    segments = index["segment"][-1].as_py() + 1 if index.num_rows else 0
+    if found.num_rows != segments:
+        raise ValueError(f"it has {found.num_rows} last keys for {segments} segments")
+    return found
 
 
 def _mapped(store: Store, object: Object) -> Callable[[int, int], Any]:

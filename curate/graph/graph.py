@@ -5,7 +5,7 @@
 
 `keys` names the stages; `start` begins a job and removes stages when it is complete.
 
-A task that finds a damaged run file removes it (see `curate.exchange.ranges`) and fails. Then all stages are checked
+A task that finds a damaged run file removes it (see `curate.reduce.ranges`) and fails. Then all stages are checked
 again: in each, the shards without output run, and then the failed ones. Nothing else records the loss.
 """
 

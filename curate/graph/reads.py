@@ -12,19 +12,19 @@ from dataclasses import replace
 from math import isqrt
 from typing import cast
 
-from curate.exchange.merge import merge_source
 from curate.exchange.protocol import Exchange
-from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, part_bytes, ranges_of
-from curate.exchange.run_file import RunSettings, open_all
+from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.exchange.side_input import FileMarks
 from curate.objects.record import OutputFormat
 from curate.operators.side_input import Marking
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
+from curate.reduce.merge import merge_source
+from curate.reduce.ranges import COPIES, LEAST_BYTES, MOST_BYTES, part_bytes, ranges_of, read
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.stage.operator import StageOperator
-from curate.stage.stage import Stage, Upstream
+from curate.stage.stage import Stage, TaskSettings, Upstream
 from curate.storage.protocol import Object
 from curate.units import KIB
 
@@ -55,21 +55,30 @@ def merge_stage(stage: Stage, how: Exchange, side: int, files: Sequence[Object])
     Bytes alone decide, and how many segments there are. `stage` is the stage that reads the exchange.
     """
     order = how.orders[side]
-    runs = open_all(files)
-    if any(not one.schema.equals(runs[0].schema) for one in runs):
+    found = read(how, side, tuple(files))
+    if any(not one.equals(found.schemas[0]) for one in {id(one): one for one in found.schemas}.values()):
         return None  # parts of a union, which are brought to one schema as they are read
-    sizes = [int(index.bytes.sum()) for file in runs for index in file.segments]
-    outputs = how.count or max(1, -(-sum(sizes) // part_bytes(how, sum(sizes))))
-    if not order.keys or len(sizes) <= FEWEST_SEGMENTS or sum(sizes) / (len(sizes) * outputs) >= RANGE_BYTES:
+    segments, bytes = len(found.places), found.total_bytes
+    outputs = how.count or max(1, -(-bytes // part_bytes(how, bytes)))
+    if not order.keys or segments <= FEWEST_SEGMENTS or bytes / (segments * outputs) >= RANGE_BYTES:
         return None
-    source = merge_source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
+    source = merge_source(order, tuple(files), found, isqrt(outputs - 1) + 1)
     # By what they are called and not by their generation: those that are made again are the same.
     told = hashlib.sha256(repr([(item.uri.rpartition("/")[2], item.size) for item in files]).encode()).hexdigest()[:16]
     identity = {"job": "merge", "version": None, "order": order.identity(), "of": told}
     record = stage.record.of_stage(identity, OutputFormat.RUN, "none")
-    record = replace(record, name=f"{how.name}: merge", output_schema=runs[0].schema)
-    runs_of = RunSettings(order, None, how.reason, how.keys_begin_pages)
-    return Stage(record, stage.tasks, Pipeline(()), SourceRows([source], [Projection()]), runs_of, holes=stage.holes)
+    record = replace(record, name=f"{how.name}: merge", output_schema=found.schemas[0])
+    most = max(piece.size for piece in source.made)
+    # In chunks as large as those of large map shards: an output reads of each.
+    runs = RunSettings(order, None, how.reason, how.keys_begin_pages, max(CHUNK_BYTES, most // 4))
+    return Stage(
+        record, _needing(stage, most), Pipeline(()), SourceRows([source], [Projection()]), runs, holes=stage.holes
+    )
+
+
+def _needing(stage: Stage, most_bytes: int) -> TaskSettings:
+    """Returns how tasks run that read so many bytes of rows at most."""
+    return stage.tasks.needing(COPIES * most_bytes if most_bytes > LEAST_BYTES else 0)
 
 
 def opened(stage: Stage, outputs: Outputs) -> Stage:
@@ -79,8 +88,7 @@ def opened(stage: Stage, outputs: Outputs) -> Stage:
         files = [_of_side(outputs, side) for side in range(len(how.orders))]
         source = ranges_of(how, stage.exchange.schema, files, stage.tasks.memory_budget or MOST_MEMORY)
         most = max((piece.size for piece in source.made), default=0)
-        needed = COPIES * most if most > LEAST_BYTES else 0
-        stage = replace(stage, rows=SourceRows([source], [Projection()]), tasks=stage.tasks.needing(needed))
+        stage = replace(stage, rows=SourceRows([source], [Projection()]), tasks=_needing(stage, most))
     return replace(stage, operator=_with_marks(stage.operator, outputs), before=(), exchange=None)
 
 

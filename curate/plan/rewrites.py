@@ -11,7 +11,6 @@ import pyarrow as pa
 from curate.arrow.schema import unify_schemas
 from curate.exchange.kinds.base import Limitable, Materialize
 from curate.exchange.kinds.shuffle import Shuffled, buckets_for
-from curate.exchange.ranges import LEAST_BYTES, PARTS
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
 from curate.plan.nodes import (
@@ -27,6 +26,7 @@ from curate.plan.nodes import (
     transform,
     walk,
 )
+from curate.reduce.ranges import LEAST_BYTES, PARTS
 from curate.sources.datasource import UserSource
 from curate.sources.memory import NUMBER_BYTES, Range, Tables
 from curate.sources.protocol import FileListing, Source

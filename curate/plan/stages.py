@@ -14,7 +14,6 @@ from typing import Any, Protocol, cast
 
 from curate.arrow.unknown import is_known
 from curate.exchange.kinds.base import Repartitioned
-from curate.exchange.ranges import COPIES
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
 from curate.formats.write.writer import default_codec, suffix
@@ -27,6 +26,7 @@ from curate.plan.dedup import extensible
 from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
 from curate.plan.rewrites import lacks_seed, map_bytes, seeded, segmented, size_of
+from curate.reduce.ranges import COPIES
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.inputs import FileRows

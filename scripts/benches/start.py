@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import orjson
 
-from .common import _PR_SET_CHILD_SUBREAPER, SCRIPT, Report, _children, once, tree_cpu_s, wait_until_ready
+from .common import _PR_SET_CHILD_SUBREAPER, SCRIPT, Report, own_children, once, tree_cpu_s, wait_until_ready
 
 LOOK_S = 0.004
 """How often it is looked whether there is an output."""
@@ -114,7 +114,7 @@ def _measure(times: Times, tree: Path, backend: str, corpus: Path, output: Path,
 
 def _run(command: Sequence[str], environ: Mapping[str, str], output: Path | None) -> tuple[float, float, float]:
     """Runs a program. Returns the seconds until its first output and until its end, and the CPU that it took."""
-    before, others = sum(tree_cpu_s()), _children()
+    before, others = sum(tree_cpu_s()), own_children()
     began_s = time.perf_counter()
     first_s = 0.0
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
@@ -127,7 +127,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], output: Path | None
     prompt_s = time.perf_counter() - began_s
     if child.returncode:
         raise click.ClickException(f"{' '.join(command)} ended with {child.returncode}:\n{said.decode()[-4000:]}")
-    while left := _children() - others:
+    while left := own_children() - others:
         for pid in left:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)

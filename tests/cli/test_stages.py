@@ -14,13 +14,13 @@ import pytest
 
 from curate.clock import SystemClock
 from curate.driver.stage_progress import JobProgress
-from curate.exchange import ranges
 from curate.ledger import layout
 from curate.ledger.stages import StageReport
 from curate.ledger.summary import RunState, Summary
 from curate.observe import registry
 from curate.observe.summary_text import render
 from curate.plan import rewrites
+from curate.reduce import ranges
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.ordered import Ordered
 from tests.job.inline import outputs, run_job, write_parquet

@@ -15,7 +15,9 @@ import pytest
 import curate
 from curate.arrow.order import Order
 from curate.errors import BadRow, ConfigError
-from curate.exchange.cuts import Segment, cuts
+from curate.exchange.run_file import Segment
+from curate.reduce.cuts import cuts
+from curate.reduce.index import Index
 
 # By expressions
 
@@ -163,8 +165,9 @@ def test_one_group_is_never_cut() -> None:
     """However large: where pages of no key begin, there is no cut."""
     nothing = pa.table({})
     segments = [Segment(nothing, rows, rows * 100) for rows in (pa.array([5] * 9).to_numpy(), pa.array([7]).to_numpy())]
-    assert cuts(Order(), segments, target_bytes=1, count=None, aligned=True) == []
-    assert len(cuts(Order(), segments, target_bytes=100, count=None, aligned=False)) > 3
+    index = Index.of(Order(), segments)
+    assert cuts(Order(), index, target_bytes=1, count=None, aligned=True).cuts == []
+    assert len(cuts(Order(), index, target_bytes=100, count=None, aligned=False).cuts) > 3
 
 
 # What it reads, and how large it is

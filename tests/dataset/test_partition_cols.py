@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import curate
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.exchange import ranges
 from curate.exchange.kinds import partition
 from curate.formats.file_columns import NO_VALUE, partition_folder, partition_values
 from curate.observe.verify import verify
+from curate.reduce import ranges
 
 LANGS = ["", "a b/c=ü%", "..", None, "en", "\n"]
 YEARS = [2024, None, 2025]

@@ -17,9 +17,10 @@ from curate.dedup.choice import Choice
 from curate.dedup.clusters import Clusters, Members
 from curate.dedup.graph import RowBits
 from curate.dedup.near import NearDedup
-from curate.exchange import chunks, ranges
+from curate.exchange import chunks
 from curate.exchange.row_ids import ROW_BITS
 from curate.plan.nodes import Exchanged
+from curate.reduce import ranges
 from tests.exchange.local import exchanged
 from tests.support.examples import examples
 

@@ -28,7 +28,7 @@ from curate.dataset.dataset import Dataset
 from curate.driver import history
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError, StorageError
-from curate.exchange import ranges, run_file
+from curate.exchange import run_file
 from curate.exchange.run_file import RunWriter
 from curate.graph import graph, start, upstream
 from curate.graph.entry import dry_run, run
@@ -38,6 +38,7 @@ from curate.ledger.summary import RunState, Summary
 from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
+from curate.reduce import ranges
 from curate.stage import program
 from curate.storage.faults import Fault
 from curate.storage.local import LocalWriter

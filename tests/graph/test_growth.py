@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import curate
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.exchange import ranges, run_file
+from curate.exchange import run_file
 from curate.exchange.run_file import RunWriter
 from curate.graph import start
 from curate.graph.entry import dry_run
@@ -38,6 +38,7 @@ from curate.observe.job import read_status
 from curate.observe.verify import verify
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
+from curate.reduce import ranges
 from curate.sources import files
 from curate.stage import program
 from curate.storage import memory

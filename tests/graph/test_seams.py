@@ -22,7 +22,7 @@ import pytest
 import curate
 from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
-from curate.exchange import ranges, run_file
+from curate.exchange import run_file
 from curate.exchange.run_file import RunWriter
 from curate.graph.entry import run
 from curate.job.job import Job
@@ -31,6 +31,7 @@ from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
+from curate.reduce import ranges
 from curate.stage import program
 from curate.storage import memory
 from curate.storage.faults import Fault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,24 @@ def test_its_arithmetic() -> None:
     assert f"64 × $5.60 × 1.3 h = **${64 * 5.6 * 1.3:.0f}**" in README
     assert f"12.7 × $0.40 + 0.37 × $5 = ${12.7 * 0.4 + 0.37 * 5:.0f}" in README
     assert f"{shards * 34 / 1e6:.1f} million" in README
+
+
+def test_the_arithmetic_of_a_shuffle() -> None:
+    """The sums of what 100 TB cost, in the units of the table."""
+    files, merged, outputs, parts = 46_566, 74_629, 23_284, 153
+    assert round(100e12 / 2**31) == files
+    assert math.isqrt(outputs - 1) + 1 == parts
+    assert f"{100e12 / outputs / 1e9:.1f} GB" in README
+    ranges = files * 4 * parts / 1e6
+    assert f"{files:,} × 4 × {parts} = {ranges:.1f} million of {100 / ranges:.1f} MB" in README
+    reads, writes = 28.5 + 12.4 + 7.1 + 11.4, (files + merged + outputs) / 1e6
+    assert f"{files + merged + outputs:,} writes: ${reads * 0.4 + writes * 5:.2f}" in README
+    assert f"64 × $5.60 × 4.5 h = **${round(64 * 5.6 * 4.5, -1):,.0f}**" in README
+    assert f"${(64 * 5.6 * 4.5 + reads * 0.4 + writes * 5) / 100:.2f} a TB" in README
+    assert f"{(7.1 + 11.4) * 65_536 / 1e6:.1f} TB" in README
+    assert f"300 + 60 + 16 = {300 + 60 + 16} TB" in README
+    assert round(merged * 2**31 / 1e12) == 100 + 60
+    assert f"376 TB / 25 GB/s, writes beside reads: **{376e12 / 25e9 / 3600:.1f} h**" in README
 
 
 def test_it_names_what_curate_may_delete() -> None:

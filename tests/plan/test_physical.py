@@ -19,13 +19,13 @@ import curate
 from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.errors import BadRow, ConfigError
-from curate.exchange import ranges
 from curate.exchange.kinds import sort
 from curate.exchange.run_file import RunWriter
 from curate.graph.entry import dry_run
 from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan.stages import stage_of
+from curate.reduce import ranges
 from curate.stage import program
 from tests.support.examples import examples
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dataset.dataset import Dataset
-from curate.exchange import ranges
 from curate.job.job import Job
 from curate.job.params import param
 from curate.pipeline.step import ActorPool
 from curate.plan import rewrites
+from curate.reduce import ranges
 
 rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = 2048
 rewrites.MAPS = ranges.PARTS = 1 << 30

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import curate
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.exchange import ranges
 from curate.pipeline.step import ActorPool
 from curate.plan import rewrites
+from curate.reduce import ranges
 
 SMALL_BYTES = 400
 """What a map shard reads, and an output has, so that a few rows make several of each."""

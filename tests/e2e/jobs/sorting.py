@@ -22,11 +22,11 @@ from curate import log
 from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError
-from curate.exchange import ranges
 from curate.graph.entry import dry_run, run
 from curate.keywords import on_command_line
 from curate.objects.record import OutputFormat
 from curate.plan import rewrites, stages
+from curate.reduce import ranges
 from curate.tasks.parts import Part
 
 rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = int(os.environ.get("SORTING_BYTES", "2048"))

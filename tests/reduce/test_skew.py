@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from curate.arrow.order import Order, SortKey
 from curate.exchange.run_file import Segment
-from curate.exchange.skew import HeavyKey, heaviest, refusal
+from curate.reduce.index import Index
+from curate.reduce.skew import HeavyKey, heaviest, refusal
 
 ORDER = Order((SortKey("key"),))
 
@@ -29,7 +30,7 @@ def test_of_the_heaviest_key_all_but_two_pages_of_each_segment_are_known(
     runs: Sequence[Sequence[str | None]], page_rows: int
 ) -> None:
     """What is told of it is there; and no key has more that is not told than two pages of each segment."""
-    found = heaviest(ORDER, [segment(pa.array(run, pa.string()), page_rows) for run in runs])
+    found = heaviest(ORDER, Index.of(ORDER, [segment(pa.array(run, pa.string()), page_rows) for run in runs]))
     counts = Counter(value for run in runs for value in run)
     unknown = 2 * page_rows * len(runs)
     if found is None:
@@ -44,20 +45,20 @@ def test_heavy_is_by_bytes_over_all_segments() -> None:
     """Many short rows weigh less than a few long ones; a key is counted in all segments together."""
     short = segment(pa.array(["a"] * 90 + ["b"] * 10), 10)
     long = segment(pa.array(["b"] * 40), 10, row_bytes=100)
-    assert heaviest(ORDER, [short, long]) == HeavyKey({"key": "b"}, 30, 3000)
-    assert heaviest(ORDER, [short]) == HeavyKey({"key": "a"}, 80, 640)
-    assert heaviest(ORDER, [short, short]) == HeavyKey({"key": "a"}, 160, 1280)
+    assert heaviest(ORDER, Index.of(ORDER, [short, long])) == HeavyKey({"key": "b"}, 30, 3000)
+    assert heaviest(ORDER, Index.of(ORDER, [short])) == HeavyKey({"key": "a"}, 80, 640)
+    assert heaviest(ORDER, Index.of(ORDER, [short, short])) == HeavyKey({"key": "a"}, 160, 1280)
 
 
 def test_without_a_key_none_is_heavy() -> None:
     one = segment(pa.array(["a"] * 30), 10)
-    assert heaviest(Order(), [Segment(one.keys.select([]), one.rows, one.bytes)]) is None
-    assert heaviest(ORDER, []) is None
+    assert heaviest(Order(), Index.of(Order(), [Segment(one.keys.select([]), one.rows, one.bytes)])) is None
+    assert heaviest(ORDER, Index.of(ORDER, [])) is None
 
 
 def test_a_time_that_python_has_no_value_for_is_told_as_a_number() -> None:
     key = pa.array([2**62] * 3, pa.timestamp("s"))
-    assert heaviest(ORDER, [segment(key, 1)]) == HeavyKey({"key": f"{2**62} in timestamp[s]"}, 2, 16)
+    assert heaviest(ORDER, Index.of(ORDER, [segment(key, 1)])) == HeavyKey({"key": f"{2**62} in timestamp[s]"}, 2, 16)
 
 
 def test_a_refusal_says_what_was_found_what_fits_and_what_to_do() -> None:

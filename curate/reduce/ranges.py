@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -20,14 +21,15 @@ from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
 from curate.errors import ConfigError, CurateError, DamagedRun
-from curate.exchange.between import reads_between
-from curate.exchange.by_key import by_key
-from curate.exchange.cuts import Cut, cuts, place
-from curate.exchange.even import EvenPart, SegmentRanges, count_rows, evenly
 from curate.exchange.protocol import Exchange, ReducePart, unequal
-from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
-from curate.exchange.skew import heaviest, refusal
+from curate.exchange.run_file import RunFile, opened, remove_damaged
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
+from curate.reduce.between import reads_between, rows_between
+from curate.reduce.by_key import by_key
+from curate.reduce.cuts import Cut, Planned, cuts, place
+from curate.reduce.even import EvenPart, SegmentRanges, evenly
+from curate.reduce.index import STEPS, Index, Ints, Side, read_side, together
+from curate.reduce.skew import heaviest, refusal
 from curate.sources.protocol import Piece, Projection
 from curate.storage.protocol import Object
 from curate.tasks.books import LIMIT
@@ -49,7 +51,7 @@ class OutputRange:
 
     number: int
     reads: SegmentRanges = field(repr=False)
-    """Rows of segments: from the page that the lower cut is in to the one that the upper cut is in."""
+    """Segments, and which rows of them, if that is told by more than the cuts."""
     size: int
     """Bytes in memory, about."""
     skip: int = 0
@@ -76,7 +78,7 @@ class Ranges:
     """Run files in merge order."""
     sides: tuple[int, ...] = field(repr=False)
     """The side that each of them is of."""
-    segments: tuple[tuple[int, int, int], ...] = field(repr=False)
+    segments: Ints = field(repr=False, compare=False)
     """Of each segment, in merge order: the side that it is of, its file, and its number there."""
     made: tuple[OutputRange, ...] = field(repr=False)
     """What the outputs read; tasks are given none but their own."""
@@ -186,16 +188,13 @@ class Ranges:
         damaged are removed then, so that they are made again at once."""
         tables: list[pa.Table] = []
         damaged: list[DamagedRun] = []
-        reads = piece.reads
-        first = reads.before
-        for number, start, stop in zip(
-            reads.segments.tolist(), reads.starts.tolist(), reads.stops.tolist(), strict=True
-        ):
-            of, file, segment = self.segments[number]
+        first = piece.reads.before
+        for at, number in enumerate(piece.reads.segments.tolist()):
+            of, file, segment = self.segments[number].tolist()
             if of != side:
                 continue
             try:
-                found = opened(self.files[file]).read(segment, start, stop)
+                start, found = self._read(piece, at, opened(self.files[file]), segment)
             except DamagedRun as error:
                 remove_damaged(self.files[file], error)
                 damaged.append(error)
@@ -210,9 +209,23 @@ class Ranges:
             raise damaged[0]
         return _Own(tables, first)
 
+    def _read(self, piece: OutputRange, at: int, file: RunFile, segment: int) -> tuple[int, pa.Table]:
+        """Returns the pages of a segment that a piece reads, its `at`th, and the first row that is in them."""
+        reads = piece.reads
+        if reads.starts is not None and reads.stops is not None:
+            start, stop = int(reads.starts[at]), int(reads.stops[at])
+        else:
+            number = int(reads.segments[at])
+            side = int(self.segments[number][0])
+            index = file.segments[segment]
+            if (to := self.held[side] if self.held else None) is not None:
+                index = replace(index, keys=conform_to_union(index.keys, _of(to, index.keys)))
+            start, stop = rows_between(index, number, self.how.orders[side], piece.low, piece.high)
+        return start, file.read(segment, start, stop)
+
     def _between(self, table: pa.Table, piece: OutputRange, number: int, start: int) -> tuple[int, int]:
         """Returns which rows are between the cuts, of whole pages of a segment from row `start` on."""
-        order = self.how.orders[self.segments[number][0]]
+        order = self.how.orders[int(self.segments[number][0])]
 
         def at(cut: Cut) -> int:
             if number == cut.segment and cut.row:
@@ -262,46 +275,61 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
     have to come to one, do not fit; DamagedRun, once what is damaged was removed.
     """
     files = tuple(item for objects in sides for item in objects)
-    runs = open_all(files)
+    found = [read(how, side, tuple(objects)) for side, objects in enumerate(sides)]
     side_of = [side for side, objects in enumerate(sides) for _ in objects]
-    held = _held(how, runs, side_of)
-    segments: list[tuple[int, int, int]] = []
-    indexes: list[Segment] = []
-    for number, file in enumerate(runs):
-        for segment, index in enumerate(file.segments):
-            segments.append((side_of[number], number, segment))
-            to = held[side_of[number]]
-            indexes.append(
-                index if to is None else replace(index, keys=conform_to_union(index.keys, _of(to, index.keys)))
-            )
+    held = _held(how, found)
+    # Keys of all sides are compared with one another: what they are called says nothing.
+    names = [key.column for key in how.orders[0].keys]
+    indexes = [one.index(to, names) for one, to in zip(found, held, strict=True)]
+    index = together(indexes)
     if how.aligned:
-        heavy = heaviest(how.orders[0], indexes)
+        heavy = heaviest(how.orders[0], index)
         if heavy is not None and heavy.bytes * COPIES > budget_bytes:
             raise ConfigError(refusal(how.name, heavy, budget_bytes, copies=COPIES))
     if how.beside:
-        made = tuple(_pieces_beside(how, indexes, [of for of, _, _ in segments]))
+        made = tuple(_pieces_beside(indexes))
     elif how.by_key:
-        made = tuple(_pieces_by_key(how, indexes))
+        made = tuple(_pieces_by_key(how, index))
     elif how.serial:
-        parts = tuple(_pieces_by_bytes(how, indexes))
+        parts = tuple(_pieces_by_bytes(how, index))
         made = (OutputRange(0, parts[0].reads, max(one.size for one in parts), parts=parts),)
+    elif how.even:
+        made = tuple(_pieces_by_rows(how, index))
     else:
-        made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
-    of = [to or _first_of(runs, side_of, side) for side, to in enumerate(held)]
+        made = tuple(_pieces_by_bytes(how, index))
+    of = [to or _first_of(one) for one, to in zip(found, held, strict=True)]
     if schema is None:
         schema = _made_of(how, of)
-    return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made), held, _given_of(how, of))
+    return Ranges(how, schema, files, tuple(side_of), places_of(found), made, len(made), held, _given_of(how, of))
 
 
-def _held(how: Exchange, runs: Sequence[RunFile], side_of: Sequence[int]) -> tuple[pa.Schema | None, ...]:
+def read(how: Exchange, side: int, files: tuple[Object, ...]) -> Side:
+    """Returns the run files of one side, as far as the plan of an exchange needs to know them. Raises DamagedRun, once
+    what is damaged was removed."""
+    # Where every key begins a page, all pages are needed; without a key, how many rows each segment has.
+    exact = how.keys_begin_pages and bool(how.orders[side].keys)
+    return read_side(files, how.orders[side], how.aligned, None if exact else STEPS)
+
+
+def places_of(sides: Sequence[Side]) -> Ints:
+    """Returns of each segment of some sides the side, its file among those of all, and its number there."""
+    before, found = 0, [np.zeros((0, 3), np.int32)]
+    for number, side in enumerate(sides):
+        own = side.places + np.array([before, 0])
+        found.append(np.concatenate([np.full((len(own), 1), number), own], axis=1).astype(np.int32))
+        before += len(side.schemas)
+    return np.concatenate(found)
+
+
+def _held(how: Exchange, sides: Sequence[Side]) -> tuple[pa.Schema | None, ...]:
     """Returns what the rows of each side are held to; None where all of its run files have one schema.
 
     Raises ConfigError where they have several, none of which holds all values.
     """
     found: list[pa.Schema | None] = []
-    for side in range(len(how.orders)):
-        # Those without rows may not know their columns.
-        schemas = [one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema)]
+    for side in sides:
+        # Those without rows may not know their columns. Files of one schema have it in common.
+        schemas = [one for one in {id(one): one for one in side.schemas}.values() if len(one)]
         to = unify_schemas(how.name, schemas) if schemas else None
         found.append(to if any(not one.equals(to) for one in schemas) else None)
     return tuple(found)
@@ -311,10 +339,9 @@ def _of(schema: pa.Schema, keys: pa.Table) -> pa.Schema:
     return pa.schema([schema.field(name) for name in keys.column_names])
 
 
-def _first_of(runs: Sequence[RunFile], side_of: Sequence[int], side: int) -> pa.Schema | None:
+def _first_of(side: Side) -> pa.Schema | None:
     """Returns the schema of the first run file of a side that has columns."""
-    found = (one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema))
-    return next(map(given_schema, found), None)
+    return next((given_schema(schema) for schema in side.schemas if len(schema)), None)
 
 
 def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
@@ -341,39 +368,31 @@ def _given_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
         return pa.schema([])
 
 
-def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[OutputRange]:
-    total = sum(int(one.bytes.sum()) for one in indexes)
-    # Keys of all sides are compared with one another: what they are called says nothing.
-    names = [key.column for key in how.orders[0].keys]
-    named = [replace(index, keys=index.keys.rename_columns(names)) for index in indexes]
-    target = None if how.count else part_bytes(how, total)
-    made = cuts(how.orders[0], named, target_bytes=target, count=how.count, aligned=how.aligned)
-    weights = weights_of(indexes)
-    for number, reads in enumerate(reads_between(named, made, how.orders[0])):
-        low, high = made[number - 1] if number else None, made[number] if number < len(made) else None
-        yield OutputRange(
-            number, reads, int(np.dot(reads.stops - reads.starts, weights[reads.segments])), low=low, high=high
-        )
-
-
-def _within(how: Exchange, indexes: Sequence[Segment], pieces: Iterator[OutputRange]) -> Iterator[OutputRange]:
+def _pieces_by_bytes(how: Exchange, index: Index) -> Iterator[OutputRange]:
     """Yields the pieces that give rows within the limit of an exchange, as far as the index tells; one at least."""
+    target = None if how.count else part_bytes(how, index.total_bytes)
+    plan = cuts(how.orders[0], index, target_bytes=target, count=how.count, aligned=how.aligned)
     if how.first is None:
-        yield from pieces
+        yield from pieces_between(index, plan, how.orders[0])
         return
-    last = next(pieces)
-    for one in pieces:
-        # Of outputs that are counted there are as many as were asked for.
-        if not how.even and one.reads.first >= how.first:
-            break
-        yield last
-        last = one
-    yield replace(last, over=max(0, count_rows(indexes) - how.first))
+    # Of outputs that are counted there are as many as were asked for.
+    least = np.append(0, plan.least_rows())
+    count = len(least) if how.even else max(1, int(np.searchsorted(least, how.first)))
+    pieces = pieces_between(index, plan, how.orders[0], counted=True)
+    for piece in islice(pieces, count):
+        over = max(0, index.total_rows - how.first) if piece.number == count - 1 else 0
+        yield replace(piece, over=over)
 
 
-def weights_of(indexes: Sequence[Segment]) -> Any:
-    """Returns the bytes of a row of each segment, on average."""
-    return np.array([one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes])
+def pieces_between(index: Index, plan: Planned, order: Order, *, counted: bool = False) -> Iterator[OutputRange]:
+    """Yields what is read between the cuts of a plan. The size of a piece is of the pages that its rows lie in, which
+    are read whole: half a page at each end, about."""
+    page = index.sums(index.bytes) / index.pages
+    for number, reads in enumerate(reads_between(index, plan, order, counted=counted)):
+        low, high = plan.between(number)
+        ends = (low is not None) + (high is not None)
+        size = int(plan.bytes[number]) + int(page[reads.segments].sum() * ends / 2)
+        yield OutputRange(number, reads, size, low=low, high=high)
 
 
 def part_bytes(how: Exchange, total_bytes: int) -> int:
@@ -386,19 +405,18 @@ def target_of(total_bytes: int) -> int:
     return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
 
 
-def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[OutputRange]:
-    rows = count_rows(indexes)
+def _pieces_by_rows(how: Exchange, index: Index) -> Iterator[OutputRange]:
+    rows = index.total_rows
     first = rows if how.first is None else min(how.first, rows)
-    bytes = sum(int(one.bytes.sum()) for one in indexes) * first // max(1, rows)
-    parts: Sequence[EvenPart] = evenly(
-        how.orders[0], indexes, how.count or max(1, -(-bytes // target_of(bytes))), first
-    )
+    bytes = index.total_bytes * first // max(1, rows)
+    parts: Sequence[EvenPart] = evenly(how.orders[0], index, how.count or max(1, -(-bytes // target_of(bytes))), first)
     for number, part in enumerate(parts):
-        yield OutputRange(number, part.reads, part.bytes, part.skip, part.take)
+        over = max(0, rows - first) if number == len(parts) - 1 else 0
+        yield OutputRange(number, part.reads, part.bytes, part.skip, part.take, over=over)
 
 
-def _pieces_by_key(how: Exchange, indexes: Sequence[Segment]) -> Iterator[OutputRange]:
-    keys, parts = by_key(how.orders[0], indexes, target_of(sum(int(one.bytes.sum()) for one in indexes)))
+def _pieces_by_key(how: Exchange, index: Index) -> Iterator[OutputRange]:
+    keys, parts = by_key(how.orders[0], index, target_of(index.total_bytes))
     folders = how.folders(keys)
     for number, one in enumerate(parts):
         yield OutputRange(number, one.reads, one.bytes, name=f"{folders[one.key]}/{_part_name(one.number, one.of)}")
@@ -412,17 +430,17 @@ def _part_name(number: int, of: int) -> str:
     return f"part-{number:05d}-of-{of:05d}"
 
 
-def _pieces_beside(how: Exchange, indexes: Sequence[Segment], sides: Sequence[int]) -> Iterator[OutputRange]:
+def _pieces_beside(sides: Sequence[Index]) -> Iterator[OutputRange]:
     """Yields pieces of as many rows of each side. Raises ConfigError if one has more rows than another."""
-    of = [[number for number, one in enumerate(sides) if one == side] for side in range(len(how.orders))]
-    lengths = [count_rows([indexes[number] for number in numbers]) for numbers in of]
+    lengths = [one.total_rows for one in sides]
     if len(set(lengths)) > 1:
         raise ConfigError(unequal([f"{length:,}" for length in lengths]))
-    total = sum(int(one.bytes.sum()) for one in indexes)
+    total = sum(one.total_bytes for one in sides)
     count = max(1, -(-total // target_of(total)))
-    parts = [evenly(Order(), [indexes[number] for number in own], count) for own in of]
+    before = np.cumsum([0, *(one.segments for one in sides)])
+    parts = [evenly(Order(), one, count) for one in sides]
     for number, beside in enumerate(zip(*parts, strict=True)):
-        numbers = [np.array(own, dtype=np.int64)[part.reads.segments] for own, part in zip(of, beside, strict=True)]
-        starts, stops = [part.reads.starts for part in beside], [part.reads.stops for part in beside]
+        numbers = [part.reads.segments + start for part, start in zip(beside, before[:-1].tolist(), strict=True)]
+        starts, stops = ([getattr(part.reads, name) for part in beside] for name in ("starts", "stops"))
         reads = SegmentRanges(np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops))
         yield OutputRange(number, reads, sum(part.bytes for part in beside))

@@ -7,6 +7,7 @@ tells how many rows there are of a key, every key begins a page. Without a key r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,24 +16,22 @@ import numpy as np
 
 from curate.arrow.order import Order
 from curate.exchange.run_file import Segment
+from curate.reduce.index import Index
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRanges:
-    """What a part reads: of these segments, in merge order, the rows from `starts` to before `stops`, never none."""
+    """What a part reads of these segments, in merge order: rows from `starts` to before `stops`, never none; or those
+    between its cuts, which who reads them finds."""
 
-    segments: Ints
-    starts: Ints
-    stops: Ints
+    segments: np.ndarray[Any, Any]
+    """Their numbers."""
+    starts: Ints | None = None
+    stops: Ints | None = None
     before: int = 0
     """Rows that lie before it in the segments of which it reads nothing."""
-
-    @property
-    def first(self) -> int:
-        """How many rows of all lie before what it reads."""
-        return self.before + int(self.starts.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +67,39 @@ def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Segme
         yield SegmentRanges(numbers[own], starts[own], stops[own], int(before[part]))
 
 
-def evenly(order: Order, segments: Sequence[Segment], count: int, first: int | None = None) -> list[EvenPart]:
+def evenly(order: Order, index: Index, count: int, first: int | None = None) -> list[EvenPart]:
     """Returns `count` parts of all rows that have as many rows each, to one; or of the `first` of them. `order` has one
     key at most."""
     if len(order.keys) > 1:
         raise ValueError(f"rows can be counted by one key at most, not by {len(order.keys)}")
-    total = count_rows(segments) if first is None else min(first, count_rows(segments))
+    total = index.total_rows if first is None else min(first, index.total_rows)
     edges = np.array([total * number // count for number in range(count + 1)], dtype=np.int64)
     if order.keys:
-        skips, read = _by_key(order.keys[0].column, segments, edges)
+        skips, read = _by_key(order.keys[0].column, list(index.each()), edges)
+        parts = by_part(count, read)
     else:
-        skips, read = np.zeros(count, dtype=np.int64), _as_they_are(segments, edges)
-    weight = sum(int(one.bytes.sum()) for one in segments) / max(1, count_rows(segments))
+        skips, parts = np.zeros(count, dtype=np.int64), _as_they_are(index.sums(index.rows), edges)
+    weight = index.total_bytes / max(1, index.total_rows)
     return [
-        EvenPart(reads, int((reads.stops - reads.starts).sum() * weight), skip, take)
-        for reads, skip, take in zip(by_part(count, read), skips.tolist(), np.diff(edges).tolist(), strict=True)
+        EvenPart(reads, int(_rows(reads) * weight), skip, take)
+        for reads, skip, take in zip(parts, skips.tolist(), np.diff(edges).tolist(), strict=True)
     ]
 
 
-def count_rows(segments: Sequence[Segment]) -> int:
-    """Returns how many rows there are."""
-    return sum(int(one.rows.sum()) for one in segments)
+def _rows(reads: SegmentRanges) -> int:
+    assert reads.starts is not None
+    assert reads.stops is not None
+    return int((reads.stops - reads.starts).sum())
 
 
-def _as_they_are(segments: Sequence[Segment], edges: Ints) -> Iterator[tuple[Ints, Ints]]:
-    before = 0
-    for one in segments:
-        rows = int(one.rows.sum())
-        here = np.clip(edges - before, 0, rows)
-        yield here[:-1], here[1:]
-        before += rows
+def _as_they_are(rows: Ints, edges: Ints) -> Iterator[SegmentRanges]:
+    """Yields what every part reads where rows are where they are: of segments of so many rows."""
+    ends = np.cumsum(rows)
+    for low, high in itertools.pairwise(edges.tolist()):
+        first, last = np.searchsorted(ends, [low, high - 1], side="right").tolist()
+        own = np.arange(first, last + 1 if high > low else first)
+        starts, stops = (np.clip(edge - (ends - rows)[own], 0, rows[own]) for edge in (low, high))
+        yield SegmentRanges(own, starts, stops, int(ends[first - 1]) if first else 0)
 
 
 def _by_key(column: str, segments: Sequence[Segment], edges: Ints) -> tuple[Ints, Iterator[tuple[Ints, Ints]]]:

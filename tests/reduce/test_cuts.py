@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +15,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from curate.arrow.order import Order, SortKey
-from curate.exchange.cuts import Cut, cuts, place
 from curate.exchange.run_file import Segment
+from curate.reduce.cuts import Cut, place
+from curate.reduce.cuts import cuts as planned
+from curate.reduce.index import Index
 
 ROW_BYTES = 8
 
@@ -64,6 +67,13 @@ def segment(order: Order, table: pa.Table, page_rows: int) -> Segment:
     firsts = np.arange(0, table.num_rows, page_rows)
     rows = np.diff(firsts, append=table.num_rows)
     return Segment(order.keys_of(table).take(pa.array(firsts)), rows, rows * ROW_BYTES)
+
+
+def cuts(order: Order, segments: Sequence[Segment], **how: Any) -> list[Cut]:
+    # A run file has no segment without rows.
+    there = [number for number, one in enumerate(segments) if len(one.rows)]
+    found = planned(order, Index.of(order, segments), **how).cuts
+    return [replace(cut, segment=there[cut.segment]) if there and not how["aligned"] else cut for cut in found]
 
 
 def parts(order: Order, runs: Sequence[pa.Table], made: Sequence[Cut]) -> list[pa.Table]:

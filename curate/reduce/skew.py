@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
-from curate.exchange.cuts import pages
-from curate.exchange.run_file import Segment
+from curate.reduce.index import Index
 from curate.units import format_bytes
 
 _LONGEST = 60
@@ -30,28 +28,23 @@ class HeavyKey:
     """In memory."""
 
 
-def heaviest(order: Order, segments: Sequence[Segment]) -> HeavyKey | None:
+def heaviest(order: Order, index: Index) -> HeavyKey | None:
     """Returns the key that is known to have most bytes, the first of several; None where no page is of one key.
 
     A page is of one key if that begins both it and the next page of its segment. So the index misses less than two
-    pages of each segment: rows at the end of the page before, and of the last page that it begins.
+    pages of each segment: rows at the end of the page before, and of the last page that it begins. Of every page, also
+    where the index has only some of them.
     """
-    all = pages(order, segments)
-    if not order.keys or not len(all.places):
+    if index.heavy is None or not index.heavy.num_rows or not order.keys:
         return None
-    starts = all.groups(order)
-    group = np.empty_like(all.places)
-    group[all.places] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(all.places)))
-    full = np.append(group[:-1] == group[1:], False) & ~all.last
-    if not full.any():
-        return None
-    # Floats are exact up to 8 PiB.
-    sizes = np.bincount(group[full], weights=all.bytes[full])
-    worst = int(sizes.argmax())
-    of_it = full & (group == worst)
-    row = take_rows(all.keys, pa.array([int(all.places[starts[worst]])]))
+    places = order.indices(index.heavy).to_numpy().astype(np.int64)
+    keys = take_rows(index.heavy, pa.array(places))
+    starts = order.starts(keys)
+    rows, bytes = (np.add.reduceat(one[places], starts) for one in (index.heavy_rows, index.heavy_bytes))
+    worst = int(bytes.argmax())
+    row = take_rows(keys, pa.array([int(starts[worst])]))
     key = {name: _python(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
-    return HeavyKey(key, int(all.rows[of_it].sum()), int(sizes[worst]))
+    return HeavyKey(key, int(rows[worst]), int(bytes[worst]))
 
 
 def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int = 1, instead: str = "") -> str:

@@ -6,16 +6,16 @@ than an output has is cut between its pages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
-from curate.exchange.cuts import Ints, Pages, pages
-from curate.exchange.even import SegmentRanges
-from curate.exchange.run_file import Segment
+from curate.reduce.cuts import Ints, Pages, pages
+from curate.reduce.even import SegmentRanges
+from curate.reduce.index import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class KeyPart:
     bytes: int
 
 
-def by_key(order: Order, segments: Sequence[Segment], target_bytes: int) -> tuple[pa.Table, Iterator[KeyPart]]:
+def by_key(order: Order, index: Index, target_bytes: int) -> tuple[pa.Table, Iterator[KeyPart]]:
     """Returns all keys, in order, and what outputs of `target_bytes` at most, about, read of each."""
-    all = pages(order, segments)
+    all = pages(order, index)
     starts = all.groups(order) if len(all.places) else np.zeros(0, dtype=np.int64)
     keys = take_rows(all.keys, pa.array(all.places[starts])) if len(starts) else all.keys.slice(0, 0)
     stops = np.append(starts, len(all.places))[1:]

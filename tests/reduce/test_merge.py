@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.exchange import merge, ranges, run_file
+from curate.exchange import run_file
 from curate.graph import reads
 from curate.plan import rewrites
+from curate.reduce import merge, ranges
 
 ROWS = 4000
 

@@ -7,13 +7,14 @@
 
 How many bytes lie before a cut is told from the index alone: half of a page is taken to lie at its own key, and half at
 the key of the next page of its segment. That is wrong by half a page of each segment at most, so that parts differ by
-a page of each segment at most, and by far less as these errors cancel out. Where one key is heavier than a part, it is
+a page of each segment at most, and by far less as these errors cancel out. Of very many pages every k-th is known, and
+a page here is k of those that are read: see `curate.reduce.index`. Where one key is heavier than a part, it is
 split between its pages; aligned cuts leave it whole, and share out anew what comes after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
-from curate.exchange.run_file import Segment
+from curate.reduce.index import Index
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -62,68 +63,108 @@ class Pages:
     last: np.ndarray[Any, np.dtype[np.bool_]]
     """Whether it is the last of its segment."""
 
+    ends: Ints | None = None
+    """How many pages begin before each segment ends, in their order; None where that is not known of all, or all pages
+    are known: the last one of a segment is short as a rule."""
+
     def groups(self, order: Order) -> Ints:
         """Returns the place at which each group of pages that begin with equal keys starts."""
         return order.starts(take_rows(self.keys, pa.array(self.places)))
 
 
-def pages(order: Order, segments: Sequence[Segment]) -> Pages:
-    """Returns the pages of `segments`, numbered in merge order."""
-    counts = [len(segment.rows) for segment in segments]
-    number = np.repeat(np.arange(len(segments)), counts)
-    rows = _joined([segment.rows for segment in segments])
-    # What the sides of a join call their keys is not the same.
-    names = [key.column for key in order.keys]
-    keys = [segment.keys.rename_columns(names) for segment in segments]
+def pages(order: Order, index: Index) -> Pages:
+    """Returns the pages, or steps of several, of an index in merge order."""
+    rows, starts = index.rows, index.starts
     before = np.cumsum(rows) - rows
-    opens = np.append(True, number[1:] != number[:-1])[: len(rows)]
-    table = pa.concat_tables(keys).combine_chunks() if names and keys else pa.table({})
+    last = np.zeros(len(rows), dtype=bool)
+    last[starts + index.counts - 1] = True
+    table, places, ends = pa.table({}), np.arange(len(rows)), None
+    if order.keys and index.keys.num_columns:
+        table = index.keys.combine_chunks()
+        if index.every > 1 and index.known.all():
+            # Of steps of several pages the last one is half as long as others, and lies behind where it begins.
+            mixed = order.indices(pa.concat_tables([table, index.lasts]).combine_chunks()).to_numpy().astype(np.int64)
+            step = mixed < len(rows)
+            places, ends = mixed[step], np.empty(index.segments, np.int64)
+            ends[mixed[~step] - len(rows)] = np.cumsum(step)[~step]
+        else:
+            places = order.indices(table).to_numpy().astype(np.int64)
     return Pages(
         keys=table,
-        places=order.indices(table).to_numpy().astype(np.int64) if names and keys else np.arange(len(rows)),
-        segment=number,
-        row=before - np.repeat(before[opens], [count for count in counts if count]),
+        places=places,
+        segment=index.number,
+        row=before - np.repeat(before[starts], index.counts),
         rows=rows,
-        bytes=_joined([segment.bytes for segment in segments]),
-        last=np.append(opens[1:], True)[: len(rows)],
+        bytes=index.bytes,
+        last=last,
+        ends=ends,
     )
 
 
-def cuts(
-    order: Order, segments: Sequence[Segment], *, target_bytes: int | None, count: int | None, aligned: bool
-) -> list[Cut]:
-    """Returns the cuts between parts of about equal bytes, in order; the same for the same segments.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Cuts, and the pages that they are among."""
+
+    pages: Pages
+    cuts: list[Cut]
+    places: Ints
+    """The place of the page that each cut is at the start of."""
+    bytes: Ints
+    """Bytes of each part, about."""
+
+    aligned: bool
+
+    def between(self, part: int) -> tuple[Cut | None, Cut | None]:
+        """Returns the cuts that a part is between; None at the ends."""
+        return (self.cuts[part - 1] if part else None), (self.cuts[part] if part < len(self.cuts) else None)
+
+    def least_rows(self) -> Ints:
+        """Returns how many rows lie before each cut at least: those of pages that end before it."""
+        all, count = self.pages, len(self.pages.places)
+        rank = np.empty_like(all.places)
+        rank[all.places] = np.arange(count)
+        ended = np.zeros(count + 1, np.int64)
+        ended[rank[1:][~all.last[:-1]]] = all.rows[:-1][~all.last[:-1]]
+        # Of a page that ends where an aligned cut is, rows may be of its key.
+        return np.cumsum(ended)[np.maximum(self.places - 1, 0) if self.aligned else self.places]
+
+
+def cuts(order: Order, index: Index, *, target_bytes: int | None, count: int | None, aligned: bool) -> Planned:
+    """Returns the cuts between parts of about equal bytes, in order; the same for the same index.
 
     With `count` there are count - 1 cuts, whatever there is: no two are the same where there are as many pages
     (aligned: pages of different keys), else some are, and what lies between those is empty. Without, parts are of
     `target_bytes` at most on average, no two cuts are the same, and no part is empty. Bytes are those in memory.
 
-    `segments` are all that the exchange reads, in merge order: of one input after the other, of file after file. Takes
+    `index` is of all that the exchange reads, in merge order: of one input after the other, of file after file. Takes
     about 1 us and 150 bytes a page, beside a copy of its key.
     """
     if (count if count is not None else target_bytes or 0) < 1:
         raise ValueError(f"count={count} and target_bytes={target_bytes}: one is needed, at least 1")
-    all = pages(order, segments)
-    total = 2 * int(all.bytes.sum())
+    all = pages(order, index)
+    total = 2 * index.total_bytes
     if not len(all.places):
         # No rows: where the cuts are is all the same, but there are as many parts as were asked for.
-        schema = segments[0].keys.schema if segments else pa.schema([])
+        schema = index.keys.schema
         nothing = pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)
-        return [Cut(nothing, 0, 0)] * ((count or 1) - 1)
+        none = (count or 1) - 1
+        return Planned(all, [Cut(nothing, 0, 0)] * none, np.zeros(none, int), np.zeros(none + 1, int), aligned)
     # Place 0 is no candidate: nothing lies before it.
     candidates = all.groups(order)[1:] if aligned else np.arange(1, len(all.places))
     wanted = count - 1 if count is not None else None
+    before = _before(all)
     if wanted is not None and wanted >= len(candidates):
         chosen = candidates[np.arange(wanted) * len(candidates) // wanted] if len(candidates) else np.zeros(wanted, int)
     else:
-        chosen = candidates[_even(_before(all)[candidates], total, wanted, 2 * (target_bytes or 0))]
+        chosen = candidates[_even(before[candidates], total, wanted, 2 * (target_bytes or 0))]
     found = all.places[chosen]
     keys = take_rows(all.keys, pa.array(found))
     # Each of a memory of its own: what is pickled of a slice is all that it is a slice of.
     own = [take_rows(keys, pa.array([number])) for number in range(len(found))]
-    if aligned:
-        return [Cut(key, 0, 0) for key in own]
-    return [Cut(key, int(all.segment[page]), int(all.row[page])) for key, page in zip(own, found, strict=True)]
+    segments, rows = (np.zeros_like(found) if aligned else one[found] for one in (all.segment, all.row))
+    made = [Cut(*one) for one in zip(own, segments.tolist(), rows.tolist(), strict=True)]
+    edges = np.concatenate([[0], before[chosen], [total]])
+    return Planned(all, made, chosen.astype(np.int64), np.diff(edges) // 2, aligned)
 
 
 def place(cut: Cut, segment: int, position: Callable[[pa.Table, bool], int]) -> int:
@@ -136,19 +177,44 @@ def place(cut: Cut, segment: int, position: Callable[[pa.Table, bool], int]) -> 
     return cut.row or position(cut.key, False)
 
 
-def _joined(parts: Sequence[Any]) -> Ints:
-    return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64)
-
-
 def _before(all: Pages) -> Ints:
     """Returns how many bytes, doubled, lie before each place."""
     rank = np.empty_like(all.places)
     rank[all.places] = np.arange(len(rank))
+    if all.ends is not None:
+        return _spread(all, rank, all.ends)
     weight = np.append(0, all.bytes[all.places])
     weight[rank[1:][~all.last[:-1]]] += all.bytes[:-1][~all.last[:-1]]
     # The index does not tell where a segment ends; its last page is short as a rule.
     weight[rank[all.last] + 1] += all.bytes[all.last]
     return np.cumsum(weight)[:-1]
+
+
+def _spread(all: Pages, rank: Ints, ends: Ints) -> Ints:
+    """Returns how many bytes, doubled, lie before each place, where a page stands for several that are not known.
+
+    The bytes of one are taken to lie evenly from where it begins to where it ends, as measured by how many others begin
+    in between: segments of rows in random order are alike, and theirs begin evenly. The first ones of segments begin
+    where these do and say nothing.
+    """
+    stops = np.empty_like(rank)
+    stops[:-1] = rank[1:]
+    stops[all.last] = ends
+    measure = np.append(np.cumsum((all.row > 0)[all.places]), 0)
+    measure[-1] = measure[-2]
+    far = measure[stops] - measure[rank]
+    some = far > 0
+    slope = all.bytes[some] / far[some]
+    # What is begun and not ended, as a line over the measure: its rise, and what it would be at nought.
+    rise, nought, done = np.zeros((3, len(rank) + 1))
+    for values, into in ((slope, rise), (slope * measure[rank[some]], nought)):
+        np.add.at(into, rank[some], values)
+        np.subtract.at(into, stops[some], values)
+    np.add.at(done, stops[some], all.bytes[some])
+    for at in (rank[~some] + 1, stops[~some]):
+        np.add.at(done, np.minimum(at, len(rank)), all.bytes[~some] / 2)
+    found = np.cumsum(rise) * measure - np.cumsum(nought) + np.cumsum(done)
+    return np.maximum.accumulate(np.rint(2 * found).astype(np.int64))[:-1]
 
 
 def _even(before: Ints, total: int, wanted: int | None, target: int) -> list[int]:
