@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import orjson
 
-from .common import _PR_SET_CHILD_SUBREAPER, SCRIPT, Report, own_children, once, tree_cpu_s, wait_until_ready
+from .common import _PR_SET_CHILD_SUBREAPER, SCRIPT, Report, once, own_children, tree_cpu_s, wait_until_ready
 
 LOOK_S = 0.004
 """How often it is looked whether there is an output."""

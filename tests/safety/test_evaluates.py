@@ -54,6 +54,7 @@ RUNS_CODE = {
     "read_pickle",
 }
 ALLOWED = {
+    ("backends/make.py", "importlib.import_module"): "Ray, by its name, in a thread",
     ("backends/ray/backend.py", "pickle.loads"): "between driver and workers, by Ray, whose cluster takes a token",
     ("backends/ray/calls.py", "pickle.loads"): "the board of a pool in the cluster's own key-value store",
     ("local/wire.py", "pickle.loads"): "between driver and workers, over sockets that no other process has",
