@@ -23,7 +23,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Self
@@ -42,6 +41,7 @@ from curate.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
 from curate.log import get_logger
 from curate.objects.compress import Sink
 from curate.objects.record import RUN_TAIL, check_run_end, run_end, run_record, run_sizes
+from curate.prefetch import Threads
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local
@@ -83,7 +83,7 @@ def open_all(files: Sequence[Object]) -> Iterator[RunFile]:
     looked at and all that cannot be opened are removed.
     """
     damaged: list[DamagedRun] = []
-    with ThreadPoolExecutor(READERS) as pool:
+    with Threads(READERS) as pool:
         for some in (files[at : at + AT_ONCE] for at in range(0, len(files), AT_ONCE)):
             open = opened if len(files) <= KEPT_OPEN else opened.__wrapped__
             for file, coming in zip(some, [pool.submit(open, file) for file in some], strict=True):

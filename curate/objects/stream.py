@@ -131,10 +131,10 @@ class DecompressedStream:
 
     def read(self, size: int) -> bytes:
         """Returns up to `size` decompressed bytes; none at the end. Raises CorruptInput if the stream is broken."""
-        if self._unread:
-            back, self._unread = self._unread[:size], self._unread[size:]
-            return back
         if self._unpacked is None:
+            if self._unread:
+                back, self._unread = self._unread[:size], self._unread[size:]
+                return back
             # The listed size says where the end is, which saves the read that would return nothing.
             if self._left <= 0:
                 return b""
@@ -143,17 +143,22 @@ class DecompressedStream:
             if not data:
                 raise CorruptInput(f"{self.uri}: ends {self._left} bytes before its listed size")
             return data
+        blocks = [self._unread] if self._unread else []
+        size, self._unread = size - len(self._unread), b""
         try:
-            block = self._unpacked.block()
+            # As many as were asked for: who parses rows that are longer than a block asks for more of them.
+            while size > 0 and (block := self._unpacked.block()):
+                blocks.append(block)
+                size -= len(block)
         except _BROKEN as error:
             if self._stored.error is not None:
                 raise
             raise CorruptInput(
                 f"{self.uri}: not a whole {self._codec} stream (truncated, or followed by something else): {error}"
             ) from error
-        if len(block) > size:
-            block, self._unread = block[:size], block[size:]
-        return block
+        if size < 0:
+            blocks[-1], self._unread = blocks[-1][:size], blocks[-1][size:]
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def unread(self, data: bytes) -> None:
         """Takes bytes that were read back: they are read next."""

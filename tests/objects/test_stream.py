@@ -54,6 +54,18 @@ def test_what_was_packed_comes_out(codec: Codec | None, data: bytes, size: int) 
     assert read(packed, codec, size) == data
 
 
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_as_much_is_read_as_was_asked_for(codec: Codec) -> None:
+    """But at the end: who parses rows that are longer than a block asks for more of them at a time."""
+    with DecompressedStream(*stored({"gzip": gzip.compress, "zstd": zstd}[codec](LARGE)), codec) as source:
+        sizes = [1, 3 * BLOCK_BYTES + 1, BLOCK_BYTES, 7, 8 * BLOCK_BYTES]
+        found = [source.read(size) for size in sizes]
+        assert list(map(len, found)) == [*sizes[:-1], len(LARGE) - sum(sizes[:-1])]
+        assert b"".join(found) == LARGE
+        source.unread(b"back")
+        assert source.read(9) == b"back"
+
+
 @given(st.lists(st.tuples(st.binary(max_size=300), st.integers(0, 31)), min_size=1, max_size=5), st.integers(0, 20))
 def test_members_of_any_header_are_one_stream(parts: list[tuple[bytes, int]], zeros: int) -> None:
     """Also with zeros behind it, which tapes and some tools add."""
