@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import shutil
@@ -102,6 +103,7 @@ class Scene:
             self.found = self.bench.objects()
 
         script = Script(at, when, pause)
+        self.found, self.ended = {}, None
         self._monkeypatch.setattr(state, "open_store", lambda _, scratch: PausedStore(scratch, script))
         try:
             self.ended = self.bench.run(clock=self.clock, **options)
@@ -111,12 +113,18 @@ class Scene:
             self._monkeypatch.setattr(state, "open_store", open_store)
         return script
 
-    def writes(self, **options: Any) -> int:
-        """Returns the number of writes of a driver that nobody disturbs."""
-        number = len(self.run(-1, "", lambda: None, **options).writes)
-        assert number >= 8
-        self.check_complete()
-        return number
+    def each(
+        self, when: str, other: Callable[[], object], begin: Callable[[], object], **options: Any
+    ) -> Iterator[Script]:
+        """Runs the driver with a pause at each of its writes, after `begin`. How many there are is not always the same:
+        of its log and its heartbeat, which a thread of its own writes, several become one."""
+        for at in itertools.count():
+            begin()
+            script = self.run(at, when, other, **options)
+            if not script.paused:
+                assert at >= 8, script.writes
+                return
+            yield script
 
     def check_kept(self, script: Script, expected: Mapping[str, bytes] | None = None) -> None:
         """Checks that what was there when the other one had ended is there still, but for what the driver may touch:
@@ -171,23 +179,22 @@ def ledger_names(found: dict[str, bytes]) -> set[str]:
 def test_another_job_has_the_output_now(scene: Scene, when: str) -> None:
     """Everything that the other one left stays as it is, and nothing is added; the driver ends with an error."""
     bench = scene.bench
-    number = scene.writes()
-    for at in range(number):
+
+    def begin() -> None:
         clean(bench)
         bench.parameters = {}
 
-        def overwrite() -> None:
-            bench.parameters = {"short": 25}
-            complete(bench.run(clock=scene.clock, overwrite=True, confirm=lambda _: True))
+    def overwrite() -> None:
+        bench.parameters = {"short": 25}
+        complete(bench.run(clock=scene.clock, overwrite=True, confirm=lambda _: True))
 
-        script = scene.run(at, when, overwrite)
-        assert script.paused, script.where
+    for script in scene.each(when, overwrite, begin):
         after = bench.objects()
         scene.check_kept(script)
         assert set(after) == set(scene.found), script.where
         scene.check_refused(script)
-    bench.parameters = {"short": 25}
-    complete(bench.run())
+        bench.parameters = {"short": 25}
+        complete(bench.run())
 
 
 @pytest.mark.slow
@@ -195,17 +202,17 @@ def test_another_job_has_the_output_now(scene: Scene, when: str) -> None:
 def test_the_same_job_was_begun_anew(scene: Scene, when: str) -> None:
     """Overwritten with the same parameters, over other inputs: no output, no plan, no total of the old one returns."""
     bench = scene.bench
-    number = scene.writes()
     old, new = SOURCE["2021/RC-01.jsonl"], SOURCE["2021/RC-01.jsonl"] * 2
-    for at in range(number):
+
+    def begin() -> None:
         clean(bench)
         bench.place.write("in", {"2021/RC-01.jsonl": old})
 
-        def overwrite() -> None:
-            bench.place.write("in", {"2021/RC-01.jsonl": new})
-            complete(bench.run(clock=scene.clock, overwrite=True, confirm=lambda _: True))
+    def overwrite() -> None:
+        bench.place.write("in", {"2021/RC-01.jsonl": new})
+        complete(bench.run(clock=scene.clock, overwrite=True, confirm=lambda _: True))
 
-        script = scene.run(at, when, overwrite)
+    for script in scene.each(when, overwrite, begin):
         after = bench.objects()
         scene.check_kept(script)
         assert ledger_names(after) == ledger_names(scene.found), script.where
@@ -220,10 +227,11 @@ def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
     bench = scene.bench
     complete(bench.run(output="fresh"))
     expected = bench.objects("fresh")
-    number = scene.writes()
-    for at in range(number):
-        clean(bench)
-        script = scene.run(at, when, lambda: complete(bench.run(clock=scene.clock, allow_concurrent=True)))
+
+    def other() -> None:
+        complete(bench.run(clock=scene.clock, allow_concurrent=True))
+
+    for script in scene.each(when, other, lambda: clean(bench)):
         after = bench.objects()
         scene.check_kept(script, expected)
         assert outputs(after) == outputs(expected), script.where
@@ -239,10 +247,11 @@ def test_the_driver_of_another_part_finished_the_job(scene: Scene, when: str) ->
     bench = scene.bench
     complete(bench.run(output="fresh"))
     expected = bench.objects("fresh")
-    number = scene.writes(part="0/2")
-    for at in range(number):
-        clean(bench)
-        script = scene.run(at, when, lambda: complete(bench.run(clock=scene.clock, part="1/2")), part="0/2")
+
+    def other() -> None:
+        complete(bench.run(clock=scene.clock, part="1/2"))
+
+    for script in scene.each(when, other, lambda: clean(bench), part="0/2"):
         after = bench.objects()
         scene.check_kept(script, expected)
         assert outputs(after) == outputs(expected), script.where
@@ -273,16 +282,15 @@ def test_a_growth_that_another_driver_finished(scene: Scene, when: str) -> None:
         changed = SOURCE["2021/RC-01.jsonl"] * 2
         bench.place.write("in", {NEW: encoded(".jsonl", rows(NEW, 20, random.Random(1))), "2021/RC-01.jsonl": changed})
 
+    def other() -> None:
+        complete(bench.run(clock=scene.clock, allow_concurrent=True, redo_stale=True))
+
     prepare_bench()
-    number = scene.writes(**options)
+    complete(bench.run(**options))
     complete(bench.run(output="fresh"))
     expected = bench.objects("fresh")
     assert outputs(bench.objects()) == outputs(expected)
-    for at in range(number):
-        prepare_bench()
-        script = scene.run(
-            at, when, lambda: complete(bench.run(clock=scene.clock, allow_concurrent=True, redo_stale=True)), **options
-        )
+    for script in scene.each(when, other, prepare_bench, **options):
         after = bench.objects()
         scene.check_kept(script, expected)
         assert outputs(after) == outputs(expected), script.where
