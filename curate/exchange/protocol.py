@@ -17,16 +17,22 @@ class ExchangeDefaults:
     """What exchanges answer as a rule: rows stay as they are, and any may come to any output."""
 
     __slots__ = ()
-    aligned = False
     beside = False
     by_key = False
     count: int | None = None
     first: int | None = None
-    even = False
     keeps_rows = False
     plain = False
     serial = False
     sorts = False
+
+    @property
+    def aligned(self) -> bool:
+        return False
+
+    @property
+    def even(self) -> bool:
+        return False
 
     @property
     def reason(self) -> str:

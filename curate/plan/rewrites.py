@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import unify_schemas
 from curate.exchange.kinds.base import Limitable, Materialize
-from curate.exchange.kinds.shuffle import Shuffled, buckets_for
+from curate.exchange.kinds.shuffle import COUNTED_BUCKETS, Shuffled, buckets_for
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
 from curate.plan.nodes import (
@@ -26,7 +26,7 @@ from curate.plan.nodes import (
     transform,
     walk,
 )
-from curate.reduce.ranges import LEAST_BYTES, PARTS
+from curate.reduce.ranges import target_of
 from curate.sources.datasource import UserSource
 from curate.sources.memory import NUMBER_BYTES, Range, Tables
 from curate.sources.protocol import FileListing, Source
@@ -139,8 +139,10 @@ def seeded(plan: Plan, seed: int) -> Plan:
 
 def shuffle_plan(input: Plan, seed: int | None, count: int | None) -> Plan:
     """Returns the rows of a plan in random order, thrown into as many buckets as suit the bytes that are read."""
-    outputs = count or min(PARTS, max(1, sum(map(size_of, sources_of(unmarked(input)))) // LEAST_BYTES))
-    return Exchanged((input,), Shuffled(seed, buckets_for(outputs), count))
+    if count is not None:
+        return Exchanged((input,), Shuffled(seed, buckets_for(count, COUNTED_BUCKETS), count))
+    size = sum(map(size_of, sources_of(unmarked(input))))
+    return Exchanged((input,), Shuffled(seed, buckets_for(max(1, size // target_of(size))), None))
 
 
 def unified(plans: Sequence[Plan], ask: Callable[[Plan], pa.Schema | None] = lambda _: None) -> tuple[Plan, ...]:

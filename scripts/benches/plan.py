@@ -1,4 +1,5 @@
-"""The plan of a sort of very many bytes over a made-up index: the driver's memory and time, and how even outputs are.
+"""The plan of a sort, or a shuffle, of very many bytes over a made-up index: the driver's memory and time, and how even
+outputs are.
 
 The run files are there in name only: a store in their place answers reads of their ends with the end of a real run
 file, in which other keys were written; what that takes is not counted. All else is what a job does:
@@ -26,7 +27,7 @@ import xxhash
 from benches.common import SCRIPT, Report
 from curate.units import GIB, format_bytes
 
-KEYS = ("random", "heavy", "strings")
+KEYS = ("random", "heavy", "strings", "shuffle")
 TB = 10**12
 SEGMENTS, PAGES = 4, 256
 """Segments of a run file and pages of each, where there are more than 128 GiB of rows."""
@@ -46,6 +47,8 @@ class _Layout:
     page_rows: int
     low: np.ndarray[Any, Any]
     high: np.ndarray[Any, Any]
+    scale: int
+    """The key of the last quantile."""
     in_order: bool
     """Whether each file is in order from its first segment to its last, as one that a merge wrote."""
 
@@ -60,8 +63,12 @@ class _Layout:
         at = self.low[number] + draw * (self.high[number] - self.low[number])
         if self.keys == "heavy":
             at = np.where((at >= HEAVY[0]) & (at < HEAVY[1]), HEAVY[0], at)
-        numbers = (at * float(1 << 62)).astype(np.int64)
+        numbers = (at * float(self.scale)).astype(_type(self.keys))
         return _digits(numbers) if self.keys == "strings" else numbers
+
+
+def _type(keys: str) -> Any:
+    return np.uint32 if keys == "shuffle" else np.int64
 
 
 def _digits(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -137,6 +144,8 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
 
     rng = np.random.default_rng(1 << 40)
     numbers = np.sort(rng.integers(0, 1 << 62, (segments, PAGES)), axis=1)
+    if keys == "shuffle":
+        numbers = (numbers >> 30).astype(_type(keys))
     held = _digits(numbers) if keys == "strings" else numbers
     column = [bytes(one).decode() for one in held.reshape(-1, 24)] if keys == "strings" else numbers.reshape(-1)
     rows = pa.table(
@@ -180,11 +189,14 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
 def plan_and_say(terabytes: float, keys: str) -> None:
     """Makes one plan and prints what it took, as JSON: what `measure_plan` starts."""
     import curate
+    from curate.exchange.kinds.shuffle import Shuffled, buckets_for
     from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES
     from curate.graph import reads
     from curate.objects.record import OutputFormat
+    from curate.plan.nodes import Exchanged
     from curate.plan.rewrites import map_bytes
     from curate.plan.stages import stage_of
+    from curate.reduce.ranges import target_of
 
     global SEGMENTS
     total = int(terabytes * TB)
@@ -194,11 +206,17 @@ def plan_and_say(terabytes: float, keys: str) -> None:
     page_bytes = max(PAGE_BYTES, chunk // PAGES)
     count = max(1, round(total / file_bytes))
     end, size, spots = _template(keys, page_bytes, SEGMENTS)
-    layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, np.zeros(count), np.ones(count), in_order=False)}
+    outputs_wanted = total // target_of(total)
+    scale = buckets_for(outputs_wanted) if keys == "shuffle" else 1 << 62
+    whole = np.zeros(count), np.ones(count)
+    layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, *whole, scale, in_order=False)}
     store = _MadeUp(end, size, spots, layouts)
     _open_with(lambda _: store)
     rows = pa.table({"key": pa.array(["a"] if keys == "strings" else [1]), "text": ["a text"]})
-    stage = stage_of(curate.from_arrow(rows).sort("key")._plan, OutputFormat.PARQUET, None)
+    plan = curate.from_arrow(rows).sort("key")._plan
+    if keys == "shuffle":
+        plan = Exchanged((curate.from_arrow(rows)._plan,), Shuffled(0, scale, None))
+    stage = stage_of(plan, OutputFormat.PARQUET, None)
     before = replace(stage.before[0])
     store.read(store.files("map")[0].uri, 0, size)
     store.cpu_s = store.reads = 0
@@ -213,8 +231,8 @@ def plan_and_say(terabytes: float, keys: str) -> None:
         merge_s = time.process_time() - started - store.cpu_s
         template_s = time.process_time()
         merged = len(shards)
-        edges = np.array([_quantiles(one.pieces[0].piece.data, keys, count * SEGMENTS) for one in shards])
-        layouts["merged"] = _Layout(keys, page_bytes // ROW_BYTES, edges[:, 0], edges[:, 1], in_order=True)
+        edges = np.array([_quantiles(one.pieces[0].piece.data, layouts["map"], count * SEGMENTS) for one in shards])
+        layouts["merged"] = replace(layouts["map"], low=edges[:, 0], high=edges[:, 1], in_order=True)
         template = _template(keys, total // (merged * SEGMENTS * PAGES), SEGMENTS)
         merge_store = _MadeUp(*template, layouts)
         _open_with(lambda uri: merge_store if "/merged/" in uri else store)
@@ -267,26 +285,26 @@ def _shards(stage: Any) -> Any:
     return stage.rows._shards
 
 
-def _quantiles(piece: Any, keys: str, segments: int) -> tuple[float, float]:
+def _quantiles(piece: Any, layout: _Layout, segments: int) -> tuple[float, float]:
     """Returns the range of quantiles that a piece reads; of the key of very many rows, each segment has as many."""
 
     def at(cut: Any) -> float:
-        found = _quantile(cut, keys)
+        found = _quantile(cut, layout)
         share = cut.segment / segments * (HEAVY[1] - HEAVY[0])
-        return found + share if keys == "heavy" and abs(found - HEAVY[0]) < 1e-9 else found
+        return found + share if layout.keys == "heavy" and abs(found - HEAVY[0]) < 1e-9 else found
 
     return (0.0 if piece.low is None else at(piece.low)), (1.0 if piece.high is None else at(piece.high))
 
 
-def _quantile(cut: Any, keys: str) -> float:
-    (key,) = cut.key.to_pydict()["key"]
-    return (int(key[8:], 16) if keys == "strings" else key) / (1 << 62)
+def _quantile(cut: Any, layout: _Layout) -> float:
+    ((key,),) = cut.key.to_pydict().values()
+    return float((int(key[8:], 16) if layout.keys == "strings" else key) / layout.scale)
 
 
 def _bytes_of(shards: Any, layout: _Layout, total: int) -> list[int]:
     """Returns how many bytes of rows outputs have, as the keys were made up: of those whose cuts are not at the key of
     very many rows."""
-    edges = np.array([0.0, *(_quantile(one.pieces[0].piece.data.high, layout.keys) for one in shards[:-1]), 1.0])
+    edges = np.array([0.0, *(_quantile(one.pieces[0].piece.data.high, layout) for one in shards[:-1]), 1.0])
     low, first = np.unique(layout.low, return_index=True)
     # Files are taken to have as many bytes each, whatever range of quantiles is theirs.
     before = np.interp(edges, np.append(low, 1.0), np.append(first, len(layout.low)) / len(layout.low))

@@ -291,6 +291,20 @@ class TestShuffle:
         assert (len(sizes), sum(sizes), max(sizes) - min(sizes) <= 1) == (count, 181, True)
         assert sorted(k for table in made for k in ids(table)) == list(range(181))
 
+    def test_outputs_of_whole_buckets(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where no number is asked for: by their bytes, about as large, no bucket in two of them, in the order that
+        there is where they are counted."""
+        monkeypatch.setattr(ranges, "LEAST_BYTES", 8 << 10)
+        pq.write_table(pa.table({"id": range(10_000)}), tmp_path / "in.parquet", compression="none")
+        ds = curate.read_parquet(tmp_path / "in.parquet").using(backend="inline")
+        made = written(ds.random_shuffle(seed=7), tmp_path / "out")
+        sizes = [table.num_rows for table in made]
+        assert len(sizes) > 10
+        assert max(sizes) < 1.3 * min(sizes[:-1])
+        # With as many buckets.
+        counted = written(ds.random_shuffle(seed=7, num_shards=12), tmp_path / "counted")
+        assert [k for table in made for k in ids(table)] == [k for table in counted for k in ids(table)]
+
     @pytest.mark.slow
     def test_positions_are_uniform(self, tmp_path: Path) -> None:
         """Over many seeds, where rows of one file come: a chi-square test of their place, and of who is beside whom."""

@@ -1,4 +1,9 @@
-"""Rows in random order, the same for the same seed: by buckets, each of which one task holds."""
+"""Rows in random order, the same for the same seed: by buckets, each of which one task holds.
+
+Where no number of outputs is asked for, each is some whole buckets, eight or so: what is read is what is written, and a
+plan need not know how many rows a bucket has, which in run files of 100 TB would be more pages than anybody can count.
+Outputs of as many rows each, to one, read the buckets whole that they begin and end in.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +25,12 @@ from curate.pipeline.step import BatchPosition
 
 BUCKET = "__bucket"
 """The column that a shuffle sorts by; rows do not have it before, nor after."""
-BUCKETS = 1 << 16
+BUCKETS = 1 << 20
 """Most buckets that a shuffle throws rows into."""
+COUNTED_BUCKETS = 1 << 16
+"""The same where it is known how many rows each of them has: every one begins a page in each chunk of a run file."""
 BUCKETS_PER_OUTPUT = 8
-"""An output reads the buckets whole that it begins and ends in."""
+"""So outputs of whole buckets differ by an eighth at most; and of others, those at the ends are read twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,11 @@ class Bucketed(OperatorDefaults):
             return None
         if BUCKET in found.names:
             raise ConfigError(f"random_shuffle: the rows already have a column {BUCKET!r}; rename it")
-        return found.append(pa.field(BUCKET, pa.uint16()))
+        return found.append(pa.field(BUCKET, self._type))
+
+    @property
+    def _type(self) -> pa.DataType:
+        return pa.uint16() if self.buckets <= 1 << 16 else pa.uint32()
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
         return needed & set(schema.names)
@@ -61,7 +72,7 @@ class Bucketed(OperatorDefaults):
         keys = random_keys(self.seed, shard, place.row, batch.num_rows)
         # The upper bits of a product: as even as the keys, for any number of buckets.
         buckets = ((keys >> np.uint64(32)) * np.uint64(self.buckets)) >> np.uint64(32)
-        yield batch.append_column(BUCKET, pa.array(buckets.astype(np.uint16)))
+        yield batch.append_column(BUCKET, pa.array(buckets.astype(self._type.to_pandas_dtype())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,15 @@ class Shuffled(Limitable):
     count: int | None
     plain = False
     sorts = True
-    even = True
+
+    @property
+    def even(self) -> bool:
+        """Where the rows of an output are counted."""
+        return self.count is not None or self.first is not None
+
+    @property
+    def aligned(self) -> bool:
+        return not self.even
 
     @property
     def name(self) -> str:
@@ -89,7 +108,8 @@ class Shuffled(Limitable):
         return (Order((SortKey(BUCKET),)),)
 
     def identity(self) -> Any:
-        return self._identity("random_shuffle", self.seed, self.count, self.buckets)
+        said = self._identity("random_shuffle", self.seed, self.count, self.buckets)
+        return said if self.even else [*said, "whole buckets"]
 
     def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
         [found] = prepared
@@ -138,11 +158,11 @@ def permutation(seed: int, bucket: int, rows: int) -> np.ndarray[Any, np.dtype[n
     return order
 
 
-def buckets_for(outputs: int) -> int:
-    """Returns how many buckets are used where there will be about as many outputs.
+def buckets_for(outputs: int, most: int = BUCKETS) -> int:
+    """Returns how many buckets are used where there will be about as many outputs, `most` at most.
 
     >>> buckets_for(1), buckets_for(100), buckets_for(1_000_000)
-    (64, 1024, 65536)
+    (64, 1024, 1048576)
     """
     wanted = max(64, outputs * BUCKETS_PER_OUTPUT)
-    return min(BUCKETS, 1 << (wanted - 1).bit_length())
+    return min(most, 1 << (wanted - 1).bit_length())
