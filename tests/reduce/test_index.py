@@ -49,7 +49,8 @@ def test_steps_are_pages_together(order: Order, rows: Any, page_rows: int, most:
     for number, (one, steps) in enumerate(zip(segments, index.each(), strict=True)):
         at = index.at[index.number == number]
         assert at[0] == 0
-        assert steps.keys.equals(one.keys.take(pa.array(at)))
+        # As text: NaN is not what it is.
+        assert repr(steps.keys.to_pylist()) == repr(one.keys.take(pa.array(at)).to_pylist())
         assert steps.rows.tolist() == [int(part.sum()) for part in np.split(one.rows, at[1:])]
         assert steps.bytes.tolist() == [int(part.sum()) for part in np.split(one.bytes, at[1:])]
     # Only the number of pages decides, and not how they came.
@@ -64,7 +65,7 @@ def test_steps_are_pages_together(order: Order, rows: Any, page_rows: int, most:
             None,
         )
         assert building.made(pa.schema([])).at.tolist() == index.at.tolist()
-    assert heaviest(order, index) == heaviest(order, index_of(order, runs, segments, None))
+    assert repr(heaviest(order, index)) == repr(heaviest(order, index_of(order, runs, segments, None)))
 
 
 @given(
