@@ -139,6 +139,7 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
     """Returns the end of a run file of pages of so many bytes, the size of the file, and where in the end its keys are:
     those of pages, and, if it has them, the last of each segment."""
     from curate.arrow.order import Order, SortKey
+    from curate.exchange.kinds.shuffle import BUCKET
     from curate.exchange.run_file import RunWriter
     from curate.objects.record import RUN_TAIL, run_end, run_record, run_sizes
 
@@ -148,9 +149,10 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
         numbers = (numbers >> 30).astype(_type(keys))
     held = _digits(numbers) if keys == "strings" else numbers
     column = [bytes(one).decode() for one in held.reshape(-1, 24)] if keys == "strings" else numbers.reshape(-1)
+    name = BUCKET if keys == "shuffle" else "key"
     rows = pa.table(
         {
-            "key": column,
+            name: column,
             "text": pa.array(["a text"] * held[..., 0].size if keys == "strings" else ["a text"] * held.size),
         }
     )
@@ -160,7 +162,7 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
     from curate.exchange.chunks import PLACE_BYTES
 
     chunk = int((row_bytes(one) + PLACE_BYTES).sum())
-    writer = RunWriter(sink, rows.schema, Order((SortKey("key"),)), chunk_bytes=chunk, page_bytes=1)
+    writer = RunWriter(sink, rows.schema, Order((SortKey(name),)), chunk_bytes=chunk, page_bytes=1)
     writer.write(rows)
     writer.close({"job": "made up"})
     index_bytes, schema_bytes, record_bytes = run_sizes(bytes(sink.data[-RUN_TAIL:])) or (0, 0, 0)

@@ -30,7 +30,7 @@ BUCKETS = 1 << 20
 COUNTED_BUCKETS = 1 << 16
 """The same where it is known how many rows each of them has: every one begins a page in each chunk of a run file."""
 BUCKETS_PER_OUTPUT = 8
-"""So outputs of whole buckets differ by an eighth at most; and of others, those at the ends are read twice."""
+"""About, where there are fewer than BUCKETS. Of outputs that are counted, those at the ends are read twice."""
 
 
 @dataclass(frozen=True, slots=True)
