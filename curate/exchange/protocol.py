@@ -49,6 +49,10 @@ class ExchangeDefaults:
     def folders(self, keys: pa.Table) -> Sequence[str]:
         return [""] * keys.num_rows
 
+    def given_cuts(self, outputs: int) -> pa.Table | None:
+        del outputs
+        return None
+
     def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
         return self.schema(prepared)
 
@@ -164,6 +168,11 @@ class Exchange(Protocol):
     def folders(self, keys: pa.Table) -> Sequence[str]:
         """Returns the folder of the outputs of each of these keys, if outputs go by keys. Raises ConfigError if there
         are too many, and for a key after which no folder can be called."""
+        ...
+
+    def given_cuts(self, outputs: int) -> pa.Table | None:
+        """Returns the keys at which all outputs but the first begin, where they are to be about as many and that can be
+        told without a look at rows; None: cuts are where the bytes are. Asked where outputs are not counted."""
         ...
 
     @property

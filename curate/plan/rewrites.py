@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import unify_schemas
 from curate.exchange.kinds.base import Limitable, Materialize
-from curate.exchange.kinds.shuffle import COUNTED_BUCKETS, Shuffled, buckets_for
+from curate.exchange.kinds.shuffle import Shuffled, buckets_for
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
 from curate.plan.nodes import (
@@ -140,9 +140,9 @@ def seeded(plan: Plan, seed: int) -> Plan:
 def shuffle_plan(input: Plan, seed: int | None, count: int | None) -> Plan:
     """Returns the rows of a plan in random order, thrown into as many buckets as suit the bytes that are read."""
     if count is not None:
-        return Exchanged((input,), Shuffled(seed, buckets_for(count, COUNTED_BUCKETS), count))
+        return Exchanged((input,), Shuffled(seed, buckets_for(count, counted=True), count))
     size = sum(map(size_of, sources_of(unmarked(input))))
-    return Exchanged((input,), Shuffled(seed, buckets_for(max(1, size // target_of(size))), None))
+    return Exchanged((input,), Shuffled(seed, buckets_for(max(1, size // target_of(size)), counted=False), None))
 
 
 def unified(plans: Sequence[Plan], ask: Callable[[Plan], pa.Schema | None] = lambda _: None) -> tuple[Plan, ...]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
 from curate.exchange.run_file import Segment
-from curate.reduce.cuts import Cut, Planned
+from curate.reduce.cuts import Cut, Cuts
 from curate.reduce.even import SegmentRanges
 from curate.reduce.index import Index, Ints
 
@@ -18,7 +18,7 @@ _PARTS = 64
 """Parts whose segments are looked for together."""
 
 
-def reads_between(index: Index, plan: Planned, order: Order, *, counted: bool = False) -> Iterator[SegmentRanges]:
+def reads_between(index: Index, plan: Cuts, order: Order, *, counted: bool = False) -> Iterator[SegmentRanges]:
     """Yields what every part reads: each segment that may have rows between its cuts, as far as the index tells. Where
     these are in the segment is left to who reads it.
 

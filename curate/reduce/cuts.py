@@ -102,21 +102,26 @@ def pages(order: Order, index: Index) -> Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """Cuts, and the pages that they are among."""
+class Cuts:
+    """Cuts, in order."""
 
-    pages: Pages
     cuts: list[Cut]
-    places: Ints
-    """The place of the page that each cut is at the start of."""
     bytes: Ints
     """Bytes of each part, about."""
-
-    aligned: bool
 
     def between(self, part: int) -> tuple[Cut | None, Cut | None]:
         """Returns the cuts that a part is between; None at the ends."""
         return (self.cuts[part - 1] if part else None), (self.cuts[part] if part < len(self.cuts) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Cuts):
+    """Cuts at the starts of pages, and the pages that they are among."""
+
+    pages: Pages
+    places: Ints
+    """The place of the page that each cut is at the start of."""
+    aligned: bool
 
     def least_rows(self) -> Ints:
         """Returns how many rows lie before each cut at least: those of pages that end before it."""
@@ -148,7 +153,7 @@ def cuts(order: Order, index: Index, *, target_bytes: int | None, count: int | N
         schema = index.keys.schema
         nothing = pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)
         none = (count or 1) - 1
-        return Planned(all, [Cut(nothing, 0, 0)] * none, np.zeros(none, int), np.zeros(none + 1, int), aligned)
+        return Planned([Cut(nothing, 0, 0)] * none, np.zeros(none + 1, int), all, np.zeros(none, int), aligned)
     # Place 0 is no candidate: nothing lies before it.
     candidates = all.groups(order)[1:] if aligned else np.arange(1, len(all.places))
     wanted = count - 1 if count is not None else None
@@ -159,12 +164,23 @@ def cuts(order: Order, index: Index, *, target_bytes: int | None, count: int | N
         chosen = candidates[_even(before[candidates], total, wanted, 2 * (target_bytes or 0))]
     found = all.places[chosen]
     keys = take_rows(all.keys, pa.array(found))
-    # Each of a memory of its own: what is pickled of a slice is all that it is a slice of.
-    own = [take_rows(keys, pa.array([number])) for number in range(len(found))]
     segments, rows = (np.zeros_like(found) if aligned else one[found] for one in (all.segment, all.row))
-    made = [Cut(*one) for one in zip(own, segments.tolist(), rows.tolist(), strict=True)]
     edges = np.concatenate([[0], before[chosen], [total]])
-    return Planned(all, made, chosen.astype(np.int64), np.diff(edges) // 2, aligned)
+    return Planned(_made(keys, segments, rows), np.diff(edges) // 2, all, chosen.astype(np.int64), aligned)
+
+
+def cuts_at(keys: pa.Table, index: Index) -> Cuts:
+    """Returns aligned cuts at keys that are given, in order, between parts of which nothing is known but that they are
+    about as large."""
+    none = np.zeros(keys.num_rows, np.int64)
+    edges = np.arange(keys.num_rows + 2) * index.total_bytes // (keys.num_rows + 1)
+    return Cuts(_made(keys, none, none), np.diff(edges))
+
+
+def _made(keys: pa.Table, segments: Ints, rows: Ints) -> list[Cut]:
+    # Each of a memory of its own: what is pickled of a slice is all that it is a slice of.
+    own = [take_rows(keys, pa.array([number])) for number in range(len(segments))]
+    return [Cut(*one) for one in zip(own, segments.tolist(), rows.tolist(), strict=True)]
 
 
 def place(cut: Cut, segment: int, position: Callable[[pa.Table, bool], int]) -> int:

@@ -26,7 +26,7 @@ from curate.exchange.run_file import RunFile, opened, remove_damaged
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.reduce.between import reads_between, rows_between
 from curate.reduce.by_key import by_key
-from curate.reduce.cuts import Cut, Planned, cuts, place
+from curate.reduce.cuts import Cut, Cuts, cuts, cuts_at, place
 from curate.reduce.even import EvenPart, SegmentRanges, evenly
 from curate.reduce.index import STEPS, Index, Ints, Side, read_side, together
 from curate.reduce.skew import heaviest, refusal
@@ -371,6 +371,10 @@ def _given_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
 def _pieces_by_bytes(how: Exchange, index: Index) -> Iterator[OutputRange]:
     """Yields the pieces that give rows within the limit of an exchange, as far as the index tells; one at least."""
     target = None if how.count else part_bytes(how, index.total_bytes)
+    given = None if target is None else how.given_cuts(max(1, -(-index.total_bytes // target)))
+    if given is not None:
+        yield from pieces_between(index, cuts_at(given, index), how.orders[0])
+        return
     plan = cuts(how.orders[0], index, target_bytes=target, count=how.count, aligned=how.aligned)
     if how.first is None:
         yield from pieces_between(index, plan, how.orders[0])
@@ -384,7 +388,7 @@ def _pieces_by_bytes(how: Exchange, index: Index) -> Iterator[OutputRange]:
         yield replace(piece, over=over)
 
 
-def pieces_between(index: Index, plan: Planned, order: Order, *, counted: bool = False) -> Iterator[OutputRange]:
+def pieces_between(index: Index, plan: Cuts, order: Order, *, counted: bool = False) -> Iterator[OutputRange]:
     """Yields what is read between the cuts of a plan. The size of a piece is of the pages that its rows lie in, which
     are read whole: half a page at each end, about."""
     page = index.sums(index.bytes) / index.pages

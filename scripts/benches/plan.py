@@ -209,7 +209,7 @@ def plan_and_say(terabytes: float, keys: str) -> None:
     count = max(1, round(total / file_bytes))
     end, size, spots = _template(keys, page_bytes, SEGMENTS)
     outputs_wanted = total // target_of(total)
-    scale = buckets_for(outputs_wanted) if keys == "shuffle" else 1 << 62
+    scale = buckets_for(outputs_wanted, counted=False) if keys == "shuffle" else 1 << 62
     whole = np.zeros(count), np.ones(count)
     layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, *whole, scale, in_order=False)}
     store = _MadeUp(end, size, spots, layouts)

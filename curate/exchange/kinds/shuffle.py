@@ -1,8 +1,9 @@
 """Rows in random order, the same for the same seed: by buckets, each of which one task holds.
 
-Where no number of outputs is asked for, each is some whole buckets, eight or so: what is read is what is written, and a
-plan need not know how many rows a bucket has, which in run files of 100 TB would be more pages than anybody can count.
-Outputs of as many rows each, to one, read the buckets whole that they begin and end in.
+Where no number of outputs is asked for, each is some whole buckets, as many as the others to one: what is read is what
+is written, and a plan need not know how many rows a bucket has, which in run files of 100 TB would be more pages than
+anybody can count. Buckets are as even as chance allows, so outputs are; how many there are depends on the bytes alone,
+and not on the seed. Outputs of as many rows each, to one, read the buckets whole that they begin and end in.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ BUCKETS = 1 << 20
 """Most buckets that a shuffle throws rows into."""
 COUNTED_BUCKETS = 1 << 16
 """The same where it is known how many rows each of them has: every one begins a page in each chunk of a run file."""
-BUCKETS_PER_OUTPUT = 8
-"""About, where there are fewer than BUCKETS. Of outputs that are counted, those at the ends are read twice."""
+BUCKETS_PER_OUTPUT = 64
+"""At least, where there are fewer than BUCKETS: an output has one more than another, or one less."""
+COUNTED_PER_OUTPUT = 8
+"""The same of outputs that are counted, where those at the ends are read twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,7 @@ class Bucketed(OperatorDefaults):
             return None
         if BUCKET in found.names:
             raise ConfigError(f"random_shuffle: the rows already have a column {BUCKET!r}; rename it")
-        return found.append(pa.field(BUCKET, self._type))
-
-    @property
-    def _type(self) -> pa.DataType:
-        return pa.uint16() if self.buckets <= 1 << 16 else pa.uint32()
+        return found.append(pa.field(BUCKET, bucket_type(self.buckets)))
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
         return needed & set(schema.names)
@@ -72,7 +71,7 @@ class Bucketed(OperatorDefaults):
         keys = random_keys(self.seed, shard, place.row, batch.num_rows)
         # The upper bits of a product: as even as the keys, for any number of buckets.
         buckets = ((keys >> np.uint64(32)) * np.uint64(self.buckets)) >> np.uint64(32)
-        yield batch.append_column(BUCKET, pa.array(buckets.astype(self._type.to_pandas_dtype())))
+        yield batch.append_column(BUCKET, pa.array(buckets.astype(bucket_type(self.buckets).to_pandas_dtype())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,14 @@ class Shuffled(Limitable):
 
     def identity(self) -> Any:
         said = self._identity("random_shuffle", self.seed, self.count, self.buckets)
-        return said if self.even else [*said, "whole buckets"]
+        return said if self.even else [*said, "even buckets"]
+
+    def given_cuts(self, outputs: int) -> pa.Table | None:
+        if self.even:
+            return None
+        outputs = min(outputs, self.buckets)
+        starts = np.arange(1, outputs) * self.buckets // outputs
+        return pa.table({BUCKET: pa.array(starts.astype(bucket_type(self.buckets).to_pandas_dtype()))})
 
     def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
         [found] = prepared
@@ -158,11 +164,18 @@ def permutation(seed: int, bucket: int, rows: int) -> np.ndarray[Any, np.dtype[n
     return order
 
 
-def buckets_for(outputs: int, most: int = BUCKETS) -> int:
-    """Returns how many buckets are used where there will be about as many outputs, `most` at most.
+def bucket_type(buckets: int) -> pa.DataType:
+    """Returns the type of a column of the numbers of buckets."""
+    return pa.uint16() if buckets <= 1 << 16 else pa.uint32()
 
-    >>> buckets_for(1), buckets_for(100), buckets_for(1_000_000)
-    (64, 1024, 1048576)
+
+def buckets_for(outputs: int, *, counted: bool) -> int:
+    """Returns how many buckets are used where there will be about as many outputs; `counted`: whether their rows are.
+
+    >>> buckets_for(1, counted=False), buckets_for(100, counted=False), buckets_for(1_000_000, counted=False)
+    (64, 8192, 1048576)
+    >>> buckets_for(1, counted=True), buckets_for(100, counted=True), buckets_for(1_000_000, counted=True)
+    (64, 1024, 65536)
     """
-    wanted = max(64, outputs * BUCKETS_PER_OUTPUT)
-    return min(most, 1 << (wanted - 1).bit_length())
+    wanted = max(64, outputs * (COUNTED_PER_OUTPUT if counted else BUCKETS_PER_OUTPUT))
+    return min(COUNTED_BUCKETS if counted else BUCKETS, 1 << (wanted - 1).bit_length())
