@@ -72,11 +72,14 @@ def _address(table: pa.Table) -> int:
     return 0
 
 
-def page_ends(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None) -> Iterator[tuple[int, int]]:
+def page_ends(
+    sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None, first_bytes: int | None = None
+) -> Iterator[tuple[int, int]]:
     """Yields where pages of sorted rows begin and end: `sizes` has the bytes of rows as they came, `places` how they
-    are sorted. Sorted rows in `starts` begin a page.
+    are sorted. Sorted rows in `starts` begin a page. The first page has `first_bytes`, by default as many as others.
     """
     at, guess = 0, 64
+    wanted = page_bytes if first_bytes is None else first_bytes
     while at < len(places):
         end = len(places)
         if starts is not None:
@@ -84,13 +87,13 @@ def page_ends(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | N
             end = int(starts[following]) if following < len(starts) else end
         most = min(PAGE_ROWS, end - at)
         ahead = places[at : at + min(guess, most)]
-        rows = int(np.searchsorted(np.cumsum(sizes[ahead]), page_bytes, side="right"))
+        rows = int(np.searchsorted(np.cumsum(sizes[ahead]), wanted, side="right"))
         if rows == len(ahead) < most:
             guess *= 2
             continue
         rows = max(1, rows)
         yield at, at + rows
-        at, guess = at + rows, max(64, 2 * rows)
+        at, guess, wanted = at + rows, max(64, 2 * rows), page_bytes
 
 
 def gather(rows: pa.RecordBatch, places: _Int64, schema: pa.Schema) -> pa.RecordBatch:

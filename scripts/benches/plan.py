@@ -51,19 +51,31 @@ class _Layout:
     """The key of the last quantile."""
     in_order: bool
     """Whether each file is in order from its first segment to its last, as one that a merge wrote."""
+    page_bytes: np.ndarray[Any, Any]
+    """File by file; a merge makes more of some keys than of others."""
 
-    def of(self, number: int) -> np.ndarray[Any, Any]:
-        """Returns the keys of the pages of a file, segment by segment, as they are stored."""
+    def shares(self, number: int) -> np.ndarray[Any, Any]:
+        """Returns how much of a page each page of a file has, segment by segment: the first is drawn, and the last is
+        what is left."""
+        found = np.ones((SEGMENTS, PAGES))
+        found[:, 0] = np.random.default_rng([number, 1]).uniform(size=SEGMENTS)
+        found[:, -1] = 1.01 - found[:, 0]
+        return found
+
+    def of(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Returns the keys that pages of a file begin with, segment by segment, and those that segments end with: as
+        they are stored."""
         # Pages have as many rows each, and keys as far from one another as those of so many random rows.
-        gaps = np.random.default_rng(number).normal(1, self.page_rows**-0.5, (SEGMENTS, PAGES))
+        gaps = self.shares(number) * np.random.default_rng(number).normal(1, self.page_rows**-0.5, (SEGMENTS, PAGES))
         sums = gaps.cumsum().reshape(gaps.shape) if self.in_order else gaps.cumsum(axis=1)
-        draw = (sums - gaps[:, :1] if not self.in_order else sums - gaps[0, 0]) / sums[:, -1:].max(
-            axis=0 if self.in_order else 1, keepdims=True
-        )
+        whole = sums[-1:, -1:] if self.in_order else sums[:, -1:]
+        return self._keys(number, (sums - gaps) / whole), self._keys(number, sums[:, -1] / whole[:, 0])
+
+    def _keys(self, number: int, draw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         at = self.low[number] + draw * (self.high[number] - self.low[number])
         if self.keys == "heavy":
             at = np.where((at >= HEAVY[0]) & (at < HEAVY[1]), HEAVY[0], at)
-        numbers = (at * float(self.scale)).astype(_type(self.keys))
+        numbers = np.minimum(at * float(self.scale), self.scale - 1).astype(_type(self.keys))
         return _digits(numbers) if self.keys == "strings" else numbers
 
 
@@ -84,7 +96,7 @@ def _digits(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 class _MadeUp:
     """A store of run files of one layout, which are there in name only."""
 
-    def __init__(self, end: bytes, size: int, spots: Sequence[tuple[int, int]], layouts: dict[str, _Layout]) -> None:
+    def __init__(self, end: bytes, size: int, spots: Sequence[int], layouts: dict[str, _Layout]) -> None:
         self.size = size
         self.cpu_s = 0.0
         self.reads = 0
@@ -106,11 +118,13 @@ class _MadeUp:
         started = time.thread_time()
         name = uri.split("/")
         end = bytearray(self._end)
-        keys = self._layouts[name[-2]].of(int(name[-1][5:10]))
-        (first, _), *lasts = self._spots
+        layout, number = self._layouts[name[-2]], int(name[-1][5:10])
+        keys, ends = layout.of(number)
+        size, first, *lasts = self._spots
+        _put(end, size, (layout.shares(number) * layout.page_bytes[number]).astype(np.int64))
         _put(end, first, keys)
         if lasts:
-            _put(end, lasts[0][0], keys[:, -1])
+            _put(end, lasts[0], ends)
         checksum = xxhash.xxh3_64_intdigest(memoryview(end)[:-20])
         end[-20:-12] = checksum.to_bytes(8, "little")
         found = bytes(end)[max(0, start - (self.size - len(end))) : stop - (self.size - len(end))]
@@ -135,9 +149,9 @@ class _Held:
         self.data += data
 
 
-def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, list[tuple[int, int]]]:
-    """Returns the end of a run file of pages of so many bytes, the size of the file, and where in the end its keys are:
-    those of pages, and, if it has them, the last of each segment."""
+def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, list[int]]:
+    """Returns the end of a run file of pages of so many bytes, the size of the file, and where in the end that is which
+    differs from file to file: bytes of pages in memory, their keys, and the last key of each segment, if there is."""
     from curate.arrow.order import Order, SortKey
     from curate.exchange.kinds.shuffle import BUCKET
     from curate.exchange.run_file import RunWriter
@@ -170,11 +184,13 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
     index = pa.ipc.open_stream(end[:index_bytes]).read_all()
     count = index.num_rows
     assert count == segments * PAGES, count
+    # As no other number in the index.
+    in_memory = np.arange(count) + (1 << 50)
     for name, values in {
         "offset": np.arange(count) * page_bytes,
         "length": np.full(count, page_bytes),
         "rows": np.full(count, page_bytes // ROW_BYTES),
-        "bytes": np.full(count, page_bytes),
+        "bytes": in_memory,
     }.items():
         place = index.schema.get_field_index(name)
         index = index.set_column(place, index.schema.field(name), pa.array(values, pa.int64()))
@@ -183,9 +199,9 @@ def _template(keys: str, page_bytes: int, segments: int) -> tuple[bytes, int, li
         out.write_table(index.combine_chunks())
     schema = end[index_bytes : index_bytes + schema_bytes]
     end = run_end(stream.getvalue().to_pybytes(), schema, run_record(end[index_bytes + schema_bytes :]))
-    spots = [end.find(one.tobytes()) for one in (held, np.ascontiguousarray(held[:, -1]))]
-    assert spots[0] > 0
-    return end, count * page_bytes + len(end), [(spot, 0) for spot in spots if spot >= 0]
+    spots = [end.find(one.tobytes()) for one in (in_memory, held, np.ascontiguousarray(held[:, -1]))]
+    assert min(spots[:2]) > 0
+    return end, count * page_bytes + len(end), [spot for spot in spots if spot >= 0]
 
 
 def plan_and_say(terabytes: float, keys: str) -> None:
@@ -209,9 +225,11 @@ def plan_and_say(terabytes: float, keys: str) -> None:
     count = max(1, round(total / file_bytes))
     end, size, spots = _template(keys, page_bytes, SEGMENTS)
     outputs_wanted = total // target_of(total)
-    scale = buckets_for(outputs_wanted, counted=False) if keys == "shuffle" else 1 << 62
+    # As many at least as have to be numbered with 32 bits.
+    scale = max(1 << 17, buckets_for(outputs_wanted, counted=False)) if keys == "shuffle" else 1 << 62
     whole = np.zeros(count), np.ones(count)
-    layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, *whole, scale, in_order=False)}
+    sizes = np.full(count, page_bytes)
+    layouts = {"map": _Layout(keys, page_bytes // ROW_BYTES, *whole, scale, in_order=False, page_bytes=sizes)}
     store = _MadeUp(end, size, spots, layouts)
     _open_with(lambda _: store)
     rows = pa.table({"key": pa.array(["a"] if keys == "strings" else [1]), "text": ["a text"]})
@@ -234,7 +252,10 @@ def plan_and_say(terabytes: float, keys: str) -> None:
         template_s = time.process_time()
         merged = len(shards)
         edges = np.array([_quantiles(one.pieces[0].piece.data, layouts["map"], count * SEGMENTS) for one in shards])
-        layouts["merged"] = replace(layouts["map"], low=edges[:, 0], high=edges[:, 1], in_order=True)
+        # Each segment that is read has as many rows of each quantile.
+        rows_of = (edges[:, 1] - edges[:, 0]) * [len(one.pieces[0].piece.data.reads.segments) for one in shards]
+        sizes = (rows_of / rows_of.sum() * total / (SEGMENTS * PAGES)).astype(np.int64)
+        layouts["merged"] = replace(layouts["map"], low=edges[:, 0], high=edges[:, 1], in_order=True, page_bytes=sizes)
         template = _template(keys, total // (merged * SEGMENTS * PAGES), SEGMENTS)
         merge_store = _MadeUp(*template, layouts)
         _open_with(lambda uri: merge_store if "/merged/" in uri else store)
@@ -249,7 +270,7 @@ def plan_and_say(terabytes: float, keys: str) -> None:
         store.reads += merge_store.reads
     seconds = time.process_time() - started - store.cpu_s
     ranges = sum(len(one.pieces[0].piece.data.reads.segments) for one in made)
-    sizes = _bytes_of(made, layouts.get("merged", layouts["map"]), total)
+    found_bytes = _bytes_of(made, layouts["map"], total)
     click.echo(
         json.dumps(
             {
@@ -268,9 +289,9 @@ def plan_and_say(terabytes: float, keys: str) -> None:
                 "reads": store.reads,
                 "ranges": ranges,
                 "bytes_read": sum(one.size for one in made),
-                "bytes_min": min(sizes),
+                "bytes_min": min(found_bytes),
                 "bytes_mean": total // len(made),
-                "bytes_max": max(sizes),
+                "bytes_max": max(found_bytes),
             }
         )
     )
@@ -307,13 +328,10 @@ def _bytes_of(shards: Any, layout: _Layout, total: int) -> list[int]:
     """Returns how many bytes of rows outputs have, as the keys were made up: of those whose cuts are not at the key of
     very many rows."""
     edges = np.array([0.0, *(_quantile(one.pieces[0].piece.data.high, layout) for one in shards[:-1]), 1.0])
-    low, first = np.unique(layout.low, return_index=True)
-    # Files are taken to have as many bytes each, whatever range of quantiles is theirs.
-    before = np.interp(edges, np.append(low, 1.0), np.append(first, len(layout.low)) / len(layout.low))
-    sizes = np.diff(before)
+    shares = np.diff(edges)
     if layout.keys == "heavy":
-        sizes = sizes[(edges[1:] < HEAVY[0] - 1e-9) | (edges[:-1] >= HEAVY[1])]
-    return [round(float(one) * total) for one in sizes]
+        shares = shares[(edges[1:] < HEAVY[0] - 1e-9) | (edges[:-1] >= HEAVY[1])]
+    return [round(float(one) * total) for one in shares]
 
 
 def _peak_bytes() -> int:

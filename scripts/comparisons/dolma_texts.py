@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 from .texts import MAKES, Make, Writer, _mixed, _said, _symbols
@@ -9,13 +10,17 @@ from .texts import MAKES, Make, Writer, _mixed, _said, _symbols
 PHRASES = ("{", "lorem ipsum", "javascript")
 
 
-def _middle(short: int, long: int) -> Make:
-    """Words of two lengths; the shorter ones are more than half of them below a ratio of 1."""
+def _middle(threshold: int, beyond: float) -> Make:
+    """Words of a median length that is a threshold, or `beyond` it by half a letter; or, far from it, by a letter."""
 
     def make(writer: Writer, ratio: float) -> str:
-        total = writer.random.randint(60, 160)
-        shorter = round(total * min(max(0.5 + (1 - ratio) / 2, 0), 1)) + (1 if ratio < 1 else -1)
-        sizes = [short] * shorter + [long] * (total - shorter)
+        dropped, far = (ratio - 1) * beyond > 0, abs(1 - ratio) > 0.05
+        median = threshold + (beyond * (1 + far) if dropped else -2 * beyond * far)
+        low, high = math.floor(median), math.ceil(median)
+        half = writer.random.randint(30, 80)
+        sizes = [low, high]
+        sizes += [writer.random.randint(max(1, low - 2), low) for _ in range(half)]
+        sizes += [writer.random.randint(high, high + 2) for _ in range(half)]
         writer.random.shuffle(sizes)
         return " ".join("".join(writer.random.choices("abcdefghijklmnoprstuvw", k=size)) for size in sizes)
 
@@ -141,8 +146,8 @@ def _lines(writer: Writer, ratio: float) -> str:
 
 DOLMA: dict[str, Make] = {
     **{name: MAKES[name] for name in ("min_words", "max_words", "letters")},
-    "median_below": _middle(2, 4),
-    "median_above": _middle(10, 11),
+    "median_below": _middle(3, -0.5),
+    "median_above": _middle(10, 0.5),
     "hashes": _symbols("#"),
     "ellipses": _symbols("so…"),
     "stop_words": _stop_words,
