@@ -406,7 +406,7 @@ def part_bytes(how: Exchange, total_bytes: int) -> int:
 
 def target_of(total_bytes: int) -> int:
     """Returns the bytes in memory of an output, about, where there are as many of rows in all."""
-    return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
+    return min(max(-(-total_bytes // PARTS), LEAST_BYTES), MOST_BYTES)
 
 
 def _pieces_by_rows(how: Exchange, index: Index) -> Iterator[OutputRange]:
