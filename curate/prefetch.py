@@ -56,6 +56,34 @@ class Threads:
         self._pool.shutdown(wait=kind is not GeneratorExit, cancel_futures=kind is not None)
 
 
+class ReadAhead:
+    """Blocks of a stream that a thread reads ahead of who takes them. Closing it does not wait for that thread, nor for
+    another one that takes a block: Arrow's reader of CSV has one."""
+
+    def __init__(self, read: Callable[[], bytes], blocks: int) -> None:
+        """`read` returns the next block, nothing at the end. At most `blocks` wait to be taken; 0: there is no thread,
+        and each is read when it is taken."""
+        self._read = read
+        self._blocks = blocks
+        self._thread = ThreadPoolExecutor(1) if blocks else None
+        self._waiting: deque[Future[bytes]] = deque()
+        self._ended = False
+
+    def take(self) -> bytes:
+        """Returns the next block; nothing at the end. Raises what `read` raises, where its turn comes."""
+        if self._thread is None:
+            return self._read()
+        while len(self._waiting) < self._blocks and not self._ended:
+            self._waiting.append(self._thread.submit(self._read))
+        block = self._waiting.popleft().result() if self._waiting else b""
+        self._ended = self._ended or not block
+        return block
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+
 def _made(call: Callable[[T], R], item: T) -> Future[R]:
     made: Future[R] = Future()
     try:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate.prefetch import ahead
+from curate.prefetch import ReadAhead, ahead
 from tests.support.fakes import NEVER_S
 
 
@@ -98,3 +98,52 @@ def test_no_generator_waits_for_threads_where_it_is_closed() -> None:
             if is_pool and any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
                 found.append(f"{path.name}:{node.lineno}")
     assert found == []
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 3])
+def test_blocks_come_in_order_until_there_is_none(blocks: int) -> None:
+    """And no further: a stream that has ended is not read again and again."""
+    stream = [b"a", b"b", b"c", b""]
+    reading = ReadAhead(lambda: stream.pop(0), blocks)
+    assert [reading.take() for _ in range(4)] == [b"a", b"b", b"c", b""]
+    assert not stream
+    reading.close()
+
+
+def test_what_breaks_a_stream_is_raised_behind_what_was_read_before() -> None:
+    """Though the thread met it before."""
+    broken = threading.Event()
+
+    def read() -> bytes:
+        if stream:
+            return stream.pop(0)
+        broken.set()
+        raise OSError("cut")
+
+    stream = [b"a", b"b"]
+    reading = ReadAhead(read, 3)
+    assert reading.take() == b"a"
+    assert broken.wait(NEVER_S)
+    assert reading.take() == b"b"
+    with pytest.raises(OSError, match="cut"):
+        reading.take()
+    reading.close()
+
+
+def test_no_more_blocks_than_asked_for_wait() -> None:
+    """And closing waits for none."""
+    begun, release, reads = threading.Semaphore(0), threading.Event(), []
+
+    def read() -> bytes:
+        reads.append(1)
+        if len(reads) > 1:
+            begun.release()
+            assert release.wait(NEVER_S)
+        return b"a"
+
+    reading = ReadAhead(read, 2)
+    assert reading.take() == b"a"
+    assert begun.acquire(timeout=NEVER_S)
+    reading.close()
+    release.set()
+    assert len(reads) == 2

@@ -11,9 +11,7 @@ Arrow (900). Either is unpacked in a thread, a few blocks ahead of who parses th
 from __future__ import annotations
 
 import io
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
@@ -23,6 +21,7 @@ from isal import igzip
 from isal.igzip_lib import IsalError
 
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.prefetch import ReadAhead
 from curate.storage.protocol import Object, Store
 
 Codec = Literal["gzip", "zstd"]
@@ -123,9 +122,12 @@ class DecompressedStream:
         self._stored = StoredStream(store, object) if stored is None else stored
         self._left = object.size - start
         self._unread = b""
-        self._unpacked: _Unpacked | None = None
+        self._unpacked: ReadAhead | None = None
         if codec is not None:
-            self._unpacked = _Unpacked(self._stored, codec, small=object.size < _SMALL_BYTES)
+            stream = _unpacking(self._stored, codec)
+            # What is so small is one block.
+            ahead = 0 if object.size < _SMALL_BYTES else _BLOCKS_AHEAD
+            self._unpacked = ReadAhead(lambda: stream.read(BLOCK_BYTES), ahead)
         elif start:
             self._stored.seek(start)
 
@@ -147,7 +149,7 @@ class DecompressedStream:
         size, self._unread = size - len(self._unread), b""
         try:
             # As many as were asked for: who parses rows that are longer than a block asks for more of them.
-            while size > 0 and (block := self._unpacked.block()):
+            while size > 0 and (block := self._unpacked.take()):
                 blocks.append(block)
                 size -= len(block)
         except _BROKEN as error:
@@ -195,38 +197,10 @@ _BROKEN: tuple[type[Exception], ...] = (OSError, EOFError, cast(type[Exception],
 """What is raised for a stream that is not whole."""
 
 
-class _Unpacked:
-    """What is in a stored stream, a block at a time, unpacked by a thread ahead of who takes it; not where it is so
-    small that there is one block. Closing it does not wait for that thread, nor for another one that takes a block:
-    Arrow's reader of CSV has one."""
-
-    def __init__(self, stored: StoredStream, codec: Codec, *, small: bool) -> None:
-        self._stream: Any
-        if codec == "gzip":
-            self._stream = igzip.IGzipFile(fileobj=stored, mode="rb")  # type: ignore[no-untyped-call]
-        else:
-            self._stream = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), codec)
-        self._thread = None if small else ThreadPoolExecutor(1)
-        self._waiting: deque[Future[bytes]] = deque()
-        self._ended = False
-
-    def block(self) -> bytes:
-        """Returns the next block; nothing at the end. Raises what the stream raises."""
-        if self._thread is None:
-            return self._read()
-        while len(self._waiting) < _BLOCKS_AHEAD and not self._ended:
-            self._waiting.append(self._thread.submit(self._read))
-        data = self._waiting.popleft().result() if self._waiting else b""
-        self._ended = self._ended or not data
-        return data
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _read(self) -> bytes:
-        data: bytes = self._stream.read(BLOCK_BYTES)
-        return data
+def _unpacking(stored: StoredStream, codec: Codec) -> Any:
+    if codec == "gzip":
+        return igzip.IGzipFile(fileobj=stored, mode="rb")  # type: ignore[no-untyped-call]
+    return pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), codec)
 
 
 class _Raw(io.RawIOBase):

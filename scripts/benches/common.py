@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import shutil
 import statistics
@@ -18,6 +19,8 @@ from typing import Any
 
 import click
 import orjson
+
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 SCRIPT = Path(__file__).parents[1] / "bench"
 ROWS = 20
@@ -219,19 +222,21 @@ def wait_until_ready(child: subprocess.Popen[str]) -> None:
     raise click.ClickException(f"a process ended with {child.wait()} before it was ready")
 
 
-def once(folder: Path, make: Callable[[], None]) -> Path:
-    """Makes a folder by `make`, unless that was done before; one that was left half made is made anew."""
+def once(folder: Path, make: Callable[[], None], of: str = "") -> Path:
+    """Makes a folder by `make`, unless that was done before, and `of` the same; one that was left half made is made
+    anew."""
     made = folder.parent / f"{folder.name}.made"
-    if not made.exists():
+    if not made.exists() or made.read_text() != of:
+        made.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         make()
-        made.touch()
+        made.write_text(of)
     return folder
 
 
 def environment(folder: Path, name: str, requirements: Sequence[str]) -> Path:
-    """Makes a virtual environment for a rival, unless there is one; returns its Python."""
+    """Makes a virtual environment for a rival, unless there is one of the same requirements; returns its Python."""
     python = folder / "bin" / "python"
 
     def make() -> None:
@@ -244,7 +249,12 @@ def environment(folder: Path, name: str, requirements: Sequence[str]) -> Path:
             if done.returncode:
                 raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
 
-    once(folder, make)
+    # Of curate itself, what it asked for then may not be what it asks for now.
+    of = [
+        *requirements,
+        *([PYPROJECT.read_text()] if any(str(PYPROJECT.parent) in one for one in requirements) else []),
+    ]
+    once(folder, make, hashlib.sha256("\n".join(of).encode()).hexdigest())
     return python
 
 

@@ -607,3 +607,16 @@ def test_shards_at_a_tiny_size(tmp_path: Path) -> None:
     phases = orjson.loads(said.splitlines()[-1])["3000"]
     assert phases["run"]["total"] == phases["rerun"]["skipped"] == phases["status"]["done"] == 3000
     assert code == int("MISSED" in said)
+
+
+def test_what_is_kept_is_made_anew_for_something_else(tmp_path: Path) -> None:
+    """And where its making was cut off; a virtual environment is of what curate asked for when it was made."""
+    made = []
+    for of in ("one", "one", "other"):
+        common.once(tmp_path / "folder", lambda: made.append(len(made)), of)
+    assert made == [0, 1]
+    with pytest.raises(KeyError):
+        common.once(tmp_path / "folder", lambda: {}["cut off"], "third")
+    for of in ("other", "other"):
+        common.once(tmp_path / "folder", lambda: made.append(len(made)), of)
+    assert made == [0, 1, 2]
