@@ -66,19 +66,26 @@ def near(rule: Rule, values: Any, least: float = 0) -> int:
 class Aim:
     """Says whether a text is near the threshold of the rule that it was made for, on the side that was meant."""
 
-    def __init__(self, job: Quality, rules: Iterable[Rule], kinds: Mapping[str, str], least: Callable[[Rule], float]):
-        """`kinds`: the reason of a rule by the kind of texts that are made for it; `least`: as `near` has it."""
-        job.setup()
-        self._job = job
+    def __init__(
+        self,
+        rules_of: Iterable[tuple[Quality, Iterable[Rule]]],
+        kinds: Mapping[str, str],
+        least: Callable[[Rule], float],
+    ):
+        """`rules_of`: jobs, with the rules that each of them measures; `kinds`: the reason of a rule by the kind of texts
+        that are made for it; `least`: as `near` has it."""
+        by_reason = {}
+        for job, rules in rules_of:
+            job.setup()
+            by_reason |= {rule.reason: (job, rule) for rule in rules}
         self._least = least
-        by_reason = {rule.reason: rule for rule in rules}
         self._rules = {kind: by_reason[reason] for kind, reason in kinds.items()}
 
     def __call__(self, kind: str, text: str, dropped: bool) -> bool:
-        rule = self._rules.get(kind)
-        if rule is None:
+        if kind not in self._rules:
             return True
-        (table,) = _processed(self._job, as_table([text]))
+        job, rule = self._rules[kind]
+        (table,) = _processed(job, as_table([text]))
         values = table[rule.measure].to_numpy(zero_copy_only=False).astype(float)
         return near(rule, values, self._least(rule)) == 1 and bool(rule.fails({rule.measure: values})[0]) == dropped
 

@@ -135,7 +135,7 @@ def spoken_alike(texts: list[str], english: list[float]) -> tuple[dict[str, Any]
 def main() -> None:
     python, count, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     whole = job(annotate=True, ended_lines=False)
-    aim = Aim(whole, whole.dolma(), REASONS_IN_DOLMA, lambda rule: STEPS.get(rule.measure, 0))
+    aim = Aim([(whole, whole.dolma())], REASONS_IN_DOLMA, lambda rule: STEPS.get(rule.measure, 0))
     texts = list(made(count, seed, DOLMA, BELOW_IN_DOLMA, aim))
     spoken = languages(count, seed)
     found = theirs(python, texts, spoken)
