@@ -68,14 +68,14 @@ class Aim:
 
     def __init__(
         self,
-        rules_of: Iterable[tuple[Quality, Iterable[Rule]]],
+        jobs: Iterable[tuple[Quality, Iterable[Rule]]],
         kinds: Mapping[str, str],
         least: Callable[[Rule], float],
     ):
-        """`rules_of`: jobs, with the rules that each of them measures; `kinds`: the reason of a rule by the kind of texts
-        that are made for it; `least`: as `near` has it."""
+        """`jobs`: each with the rules that it measures; `kinds`: the reason of a rule by the kind of texts that are made
+        for it; `least`: as `near` has it."""
         by_reason = {}
-        for job, rules in rules_of:
+        for job, rules in jobs:
             job.setup()
             by_reason |= {rule.reason: (job, rule) for rule in rules}
         self._least = least

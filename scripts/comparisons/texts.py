@@ -149,7 +149,9 @@ def _phrase(size: int, share: float, *, counted_once: bool) -> Make:
         phrase = " ".join(writer.random.choices(writer.vocabulary, k=size))
         count = writer.random.randint(3, 6)
         # All phrases, but for the first where it does not count, are to be the wanted share of the whole.
-        chars = len(phrase) * (count - counted_once) / min(share * ratio, 0.8) - (len(phrase) + 1) * count
+        # Spaces count in a text, and not in its phrases.
+        wanted = share * ratio * (1.15 if counted_once else 1)
+        chars = len(phrase) * (count - counted_once) / min(wanted, 0.8) - (len(phrase) + 1) * count
         words: list[str] = []
         while chars > 0:
             words.append(writer.random.choice(writer.vocabulary))
@@ -235,7 +237,7 @@ MAKES: dict[str, Make] = {
         writer, 0.9 * ratio + (ratio > 1) / 60, 60, lambda _: "- " + writer.sentence(), lambda _: writer.sentence()
     ),
     "unfinished": lambda writer, ratio: _mixed(
-        writer, 0.3 * ratio + (ratio > 1) / 120, 120, lambda _: writer.word() + " ...", lambda _: writer.sentence(4)
+        writer, 0.3 * ratio + (ratio > 1) / 200, 120, lambda _: writer.word() + " ...", lambda _: writer.sentence(4)
     ),
     "letters": _with_numbers,
     "stop_words": _stop_words,
