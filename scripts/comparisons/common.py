@@ -72,8 +72,8 @@ class Aim:
         kinds: Mapping[str, str],
         least: Callable[[Rule], float],
     ):
-        """`jobs`: each with the rules that it measures; `kinds`: the reason of a rule by the kind of texts that are made
-        for it; `least`: as `near` has it."""
+        """`jobs`: each with the rules that it measures; `kinds`: the reason of a rule by the kind of texts that are
+        made for it; `least`: as `near` has it."""
         by_reason = {}
         for job, rules in jobs:
             job.setup()
