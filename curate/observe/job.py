@@ -344,7 +344,7 @@ def ledger_status(output: str, now: float) -> JobStatus:
     done = total if summary is not None else min(max(counted, default=0), total)
     earlier = max(0, len(run_ids) - max(NEWEST_RUNS, len(beats)))
     status = job_status(JobCounts(job["job"], ledger.root, total, done), beats, summary, now, earlier)
-    status = replace(status, outputs_listed=False, as_of=newest and newest.updated)
+    status = replace(status, outputs_listed=False, as_of=newest.updated if newest else None)
     planned = parse_stages(job)
     if not planned:
         return status
