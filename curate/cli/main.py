@@ -70,7 +70,8 @@ def jobs() -> None:
 @click.argument("output", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--watch", is_flag=True, help="Show it again every two seconds while it runs.")
-def status(output: str | None, as_json: bool, watch: bool) -> None:
+@click.option("--quick", is_flag=True, help="Tell from the ledger alone, without listing outputs; says as of when.")
+def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
     """Shows how far the job that writes to OUTPUT is; without OUTPUT, all jobs known under $CURATE_HOME.
 
     Works while a job runs, and after it was killed: everything comes from what lies beside the output.
@@ -79,13 +80,15 @@ def status(output: str | None, as_json: bool, watch: bool) -> None:
     from curate.cli.status import show_all, show_job
     from curate.clock import SystemClock
 
+    if quick and (output is None or output.endswith(CHAIN)):
+        raise click.UsageError("--quick is for one job; give the OUTPUT of a job")
     log.configure()
     watch_s = WATCH_S if watch else None
     if output is not None and output.endswith(CHAIN):
         sys.exit(show_chain(output, as_json=as_json))
     if output is None:
         sys.exit(show_all(SystemClock(), as_json=as_json, watch_s=watch_s))
-    sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s))
+    sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s, quick=quick))
 
 
 @cli.command(short_help="Take a job off the list of known jobs.")

@@ -21,7 +21,7 @@ from curate.ledger.stages import WAITING, StageReport, exchanges, stage_title
 from curate.ledger.summary import incomplete_text, missing_text
 from curate.observe import registry
 from curate.observe.eta import format_range
-from curate.observe.job import NoJobError, read_status
+from curate.observe.job import NoJobError, ledger_status, read_status
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, quiet_text
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.pages.known import look_at
@@ -70,16 +70,19 @@ MOST_GONE = 10
 UNREACHABLE = "unreachable"
 
 
-def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
-    """Prints the status of one job, again and again while it runs if watched. Returns the exit code."""
+def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None, quick: bool = False) -> int:
+    """Prints the status of one job, again and again while it runs if watched. Returns the exit code.
+
+    `quick`: from its ledger alone.
+    """
     console = Console(highlight=False)
     try:
         while True:
-            status = read_status(output, clock.now())
+            status = (ledger_status if quick else read_status)(output, clock.now())
             if as_json:
                 click.echo(json_line(status.as_dict()))
             else:
-                more = f"curate status {_word(output)}"
+                more = f"curate status {'--quick ' if quick else ''}{_word(output)}"
                 show(console, partial(_render, console, status, clock.now()), more if watch_s is not None else "")
             if watch_s is None or status.state != RUNNING:
                 return 0
@@ -169,6 +172,11 @@ def _facts(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
         ", ".join(f"{n:,} {name}{so_far if name == 'running' else ''}" for name, n in counts.items() if n)
         or ("all done" if status.total or status.state == COMPLETE or not status.stages else "not planned yet"),
     )
+    if not status.outputs_listed:
+        said = "no run has reported yet"
+        if status.as_of is not None:
+            said = f"{_time(status.as_of)} UTC, {format_duration(max(0.0, now - status.as_of))} ago"
+        yield "as of", f"{said}; from the ledger alone, outputs were not looked at"
     if status.state == RUNNING:
         yield from _going_on(status, now)
 
@@ -197,7 +205,8 @@ def _books(status: JobStatus) -> Iterator[tuple[str, str]]:
     for one in exchanges(status.stages) if status.state == COMPLETE else ():
         if one.rows_in != one.rows_out:
             yield "unequal", f"{plain_line(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
-    yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
+    if status.outputs_listed or status.bytes_total:
+        yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if any(status.missing):
         yield "", missing_text(*status.missing)
     yield from (("", text) for text in incomplete_text(status.incomplete_input))

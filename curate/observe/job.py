@@ -318,20 +318,54 @@ def quick_status(output: str, now: float) -> JobStatus:
 
     So the jobs of a year are listed without listing each one's outputs. Raises as `read_status` does.
     """
+    status = ledger_status(output, now)
+    return read_status(output, now) if not status.runs or status.total <= COUNTED_SHARDS else status
+
+
+def ledger_status(output: str, now: float) -> JobStatus:
+    """Returns the status of a job from its ledger alone: one listing of the files of runs, and a few small reads.
+
+    Shards are as the last heartbeat counted them: outputs that were published or removed since are not known of.
+    `as_of` is the time of that heartbeat. Bytes of inputs are not known. Raises as `read_status` does.
+    """
     ledger = _ledger(output)
-    listing = sort_listing(ledger.store.list(ledger.uri(layout.LEDGER + "/")), ledger.root)
-    if not listing.has_job:
-        raise _no_job(ledger, 0)
-    beats = newest_heartbeats(ledger, listing.run_ids)
-    if not beats:
-        return read_status(output, now)
-    shards = max(beats, key=lambda beat: beat.updated).shards
-    if shards["total"] <= COUNTED_SHARDS:
-        return read_status(output, now)
-    summary = read_summary(ledger, listing)
-    done = shards["done"] if summary is None else shards["total"]
-    counts = JobCounts(ledger.read_job()["job"], ledger.root, shards["total"], done)
-    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - max(NEWEST_RUNS, len(beats))))
+    try:
+        job = ledger.read_job()
+    except ObjectNotFound:
+        raise _no_job(ledger) from None
+    run_ids = _below(ledger, layout.RUNS).run_ids
+    beats = newest_heartbeats(ledger, run_ids)
+    if job.get("inputs"):
+        job |= ledger.read_growth(_below(ledger, layout.INPUTS))
+    newest = max(beats, key=lambda beat: beat.updated, default=None)
+    total = newest.shards["total"] if newest else len(ledger.read_plan(_below(ledger, layout.PLAN)))
+    summary = _summary(ledger)
+    counted = [beat.shards["done"] for beat in beats if beat is newest or (beat.part and beat.running)]
+    done = total if summary is not None else min(max(counted, default=0), total)
+    earlier = max(0, len(run_ids) - max(NEWEST_RUNS, len(beats)))
+    status = job_status(JobCounts(job["job"], ledger.root, total, done), beats, summary, now, earlier)
+    status = replace(status, outputs_listed=False, as_of=newest.updated if newest else None)
+    planned = parse_stages(job)
+    if not planned:
+        return status
+    if status.state == COMPLETE and summary is not None:
+        reports = parse_stages(summary)
+        size = source_bytes(reports)
+        return replace(status, stages=reports, bytes_total=size, bytes_done=size)
+    staged = with_stages(status, _known_stages(planned, newest), {}, newest)
+    return replace(staged, outputs_listed=False, as_of=status.as_of)
+
+
+def _known_stages(planned: tuple[StageReport, ...], beat: Heartbeat | None) -> tuple[StageReport, ...]:
+    """Returns the stages that were planned, and those that only the heartbeat of a run tells of."""
+    known = {one.key: one for one in planned[:-1]}
+    for one in beat.stages[:-1] if beat else ():
+        known.setdefault(one.key, one)
+    return (*known.values(), planned[-1])
+
+
+def _below(ledger: Ledger, folder: str) -> OutputListing:
+    return sort_listing(ledger.store.list(ledger.uri(folder)), ledger.root)
 
 
 def _ledger(output: str) -> Ledger:
@@ -339,20 +373,23 @@ def _ledger(output: str) -> Ledger:
     return Ledger(open_store(root), root)
 
 
-def _no_job(ledger: Ledger, found: int) -> NoJobError:
+def _no_job(ledger: Ledger, found: int | None = None) -> NoJobError:
+    """Returns the error for an output without a job, with so many other objects; None: they were not listed."""
+    others = f"{found:,} other objects, but no {layout.JOB}" if found else "there is nothing"
     return NoJobError(
-        f"no curate job at {ledger.root} "
-        + (f"({found:,} other objects, but no {layout.JOB})" if found else "(there is nothing)")
+        f"no curate job at {ledger.root} ({f'there is no {layout.JOB}' if found is None else others})"
         + ". Pass the output of a job, or list the known ones with: curate status"
     )
 
 
 def read_summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
     """Returns `summary.json`; None if there is none, or it is not valid."""
-    if listing.summary is None:
-        return None
+    return None if listing.summary is None else _summary(ledger)
+
+
+def _summary(ledger: Ledger) -> dict[str, Any] | None:
     try:
         summary = ledger.read_json(layout.SUMMARY)
     except ObjectNotFound:
-        return None  # removed since it was listed: a run began
+        return None  # or removed since it was listed: a run began
     return summary if summary.keys() >= {"rows", "counters"} else None

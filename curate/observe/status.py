@@ -97,6 +97,10 @@ class JobStatus:
     """Inputs of earlier runs that the newest one was not given, and their shards, which are still part of the job."""
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
     """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
+    outputs_listed: bool = True
+    """Whether outputs were looked at; if not, all of this is what the ledger says."""
+    as_of: float | None = None
+    """When what the ledger says was written, if outputs were not looked at; None if no run has said anything."""
 
     @property
     def pending(self) -> int:
@@ -154,6 +158,7 @@ class JobStatus:
                 for run in self.runs
             ],
             **({"rows_running": self.rows_running} if self.rows_running else {}),
+            **({} if self.outputs_listed else {"outputs_listed": False, "as_of": self.as_of}),
             **({"waits": self.waits} if self.waits else {}),
             **({"waits_since": self.waits_since} if self.waits_since is not None else {}),
             **({"no_progress_seconds": round(self.quiet_s, 1)} if self.quiet_s else {}),

@@ -19,7 +19,7 @@ STATUS_S = 2.0
 """Target, beyond the listing of outputs."""
 RERUN = 1.3
 """Target: of the listings."""
-PHASES = ("listings", "listing", "run", "status", "rerun")
+PHASES = ("listings", "listing", "run", "status", "quick", "rerun")
 
 
 def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], *, as_json: bool) -> None:

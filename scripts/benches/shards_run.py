@@ -18,7 +18,7 @@ import pyarrow as pa
 from curate.clock import SystemClock
 from curate.graph.entry import run
 from curate.job.shapes import FileJob
-from curate.observe.job import read_status
+from curate.observe.job import ledger_status, read_status
 from curate.runtime.protocol import BackendEvent, Message, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
 from curate.sources.inputs import InputFile
 from curate.storage.open import open_store, wrap_stores
@@ -167,8 +167,8 @@ def main(phase: str, shards: int, folder: str) -> None:
             said["objects"] = sum(1 for root in (source, output) for _ in store.list(f"{root}/"))
         elif phase == "listing":
             said["objects"] = sum(1 for _ in store.list(f"{output}/"))
-        elif phase == "status":
-            status = read_status(output, SystemClock().now())
+        elif phase in ("status", "quick"):
+            status = (read_status if phase == "status" else ledger_status)(output, SystemClock().now())
             said["done"] = status.done
         else:
             options = Passing.options(input=f"{source}/", output=output, backend="inline")
