@@ -150,6 +150,17 @@ class TestStatus:
             (one["state"], one["shards"]) for one in seen["stages"]
         ]
 
+    @pytest.mark.parametrize("bad", [(BEFORE,), (AFTER,), ()])
+    def test_a_quick_look(self, place: Place, curate: Curate, bad: tuple[str, ...]) -> None:
+        """Says the same, whichever stage it is at: the run has said how far they are."""
+        place.run(*bad)
+        seen, told = (curate("status", place.out, "--json", *more).json for more in ((), ("--quick",)))
+        for name in ("stage", "state", "shards", "rows", "failures", "exchanges"):
+            assert told.get(name) == seen.get(name), name
+        assert [(one["name"], one["state"], one["shards"]) for one in told["stages"]] == [
+            (one["name"], one["state"], one["shards"]) for one in seen["stages"]
+        ]
+
     def test_it_is_one_job_in_the_list(self, place: Place) -> None:
         """Stages are no jobs of their own."""
         place.run(BEFORE)
