@@ -45,7 +45,6 @@ from curate.backends.ray.errors import CallSite, ended
 from curate.backends.ray.pools import Pools
 from curate.backends.ray.versions import check_of_workers, refuse_other_code
 from curate.errors import ConfigError
-from curate.late_pandas import import_pandas_late
 from curate.runtime import shipping
 from curate.runtime.demand import Demand, DemandWatch
 from curate.runtime.interrupts import uninterrupted
@@ -92,7 +91,6 @@ def _run(key: str, reference: Any, addresses: Sequence[PoolAddress], task: int, 
     program = _programs.get(key)
     if new := program is None:
         _programs.clear()
-        import_pandas_late()
         program = ray.get(reference)
         if addresses:
             cast(PoolUser, program).connect([CalledPool(address) for address in addresses])
