@@ -73,13 +73,12 @@ def _address(table: pa.Table) -> int:
 
 
 def page_ends(
-    sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None, first_bytes: int | None = None
+    sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None, first_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Yields where pages of sorted rows begin and end: `sizes` has the bytes of rows as they came, `places` how they
-    are sorted. Sorted rows in `starts` begin a page. The first page has `first_bytes`, by default as many as others.
+    are sorted. Sorted rows in `starts` begin a page. The first page has `first_bytes`.
     """
-    at, guess = 0, 64
-    wanted = page_bytes if first_bytes is None else first_bytes
+    at, guess, wanted = 0, 64, first_bytes
     while at < len(places):
         end = len(places)
         if starts is not None:

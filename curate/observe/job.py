@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -318,8 +318,12 @@ def quick_status(output: str, now: float) -> JobStatus:
 
     So the jobs of a year are listed without listing each one's outputs. Raises as `read_status` does.
     """
-    status = ledger_status(output, now)
-    return read_status(output, now) if not status.runs or status.total <= COUNTED_SHARDS else status
+    ledger = _ledger(output)
+    run_ids = _below(ledger, layout.RUNS).run_ids
+    beats = newest_heartbeats(ledger, run_ids)
+    if not beats or max(beats, key=lambda beat: beat.updated).shards["total"] <= COUNTED_SHARDS:
+        return read_status(output, now)
+    return _told(ledger, _job_of(ledger), run_ids, beats, now)
 
 
 def ledger_status(output: str, now: float) -> JobStatus:
@@ -329,12 +333,22 @@ def ledger_status(output: str, now: float) -> JobStatus:
     `as_of` is the time of that heartbeat. Bytes of inputs are not known. Raises as `read_status` does.
     """
     ledger = _ledger(output)
+    job = _job_of(ledger)
+    run_ids = _below(ledger, layout.RUNS).run_ids
+    return _told(ledger, job, run_ids, newest_heartbeats(ledger, run_ids), now)
+
+
+def _job_of(ledger: Ledger) -> dict[str, Any]:
     try:
-        job = ledger.read_job()
+        return ledger.read_job()
     except ObjectNotFound:
         raise _no_job(ledger) from None
-    run_ids = _below(ledger, layout.RUNS).run_ids
-    beats = newest_heartbeats(ledger, run_ids)
+
+
+def _told(
+    ledger: Ledger, job: dict[str, Any], run_ids: Sequence[str], beats: Sequence[Heartbeat], now: float
+) -> JobStatus:
+    """Returns what the ledger of a job says, with what its runs last said."""
     if job.get("inputs"):
         job |= ledger.read_growth(_below(ledger, layout.INPUTS))
     newest = max(beats, key=lambda beat: beat.updated, default=None)

@@ -111,8 +111,6 @@ class Shuffled(Limitable):
         return said if self.even else [*said, "even buckets"]
 
     def given_cuts(self, outputs: int) -> pa.Table | None:
-        if self.even:
-            return None
         outputs = min(outputs, self.buckets)
         starts = np.arange(1, outputs) * self.buckets // outputs
         return pa.table({BUCKET: pa.array(starts.astype(bucket_type(self.buckets).to_pandas_dtype()))})
