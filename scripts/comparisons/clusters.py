@@ -26,7 +26,7 @@ import curate
 NGRAM, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
 PROGRAM = Path(__file__).with_name("rival_clusters.py")
 REQUIREMENTS = {
-    "datatrove": ("datatrove==0.10.1", "regex", "spacy", "tokenizers", "xxhash", "pyarrow"),
+    "datatrove": ("datatrove==0.10.1", "regex", "spacy", "tokenizers", "xxhash==3.8.2", "pyarrow"),
     "text-dedup": ("text-dedup==0.4.0",),
 }
 Labels = Mapping[int, int]
