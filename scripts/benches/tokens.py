@@ -69,7 +69,11 @@ def train(path: Path, source: Iterator[str], entries: int) -> None:
         vocab_size=entries, special_tokens=[END], initial_alphabet=alphabet, show_progress=False, min_frequency=1
     )
     tokenizer.train_from_iterator(source, trainer)
-    tokenizer.save(str(path))
+    # Each pair as one text, with a space, which no entry of byte-level BPE has: tokenizers 0.19, which dolma needs, reads
+    # no lists.
+    made = orjson.loads(tokenizer.to_str())
+    made["model"]["merges"] = [" ".join(pair) for pair in made["model"]["merges"]]
+    path.write_bytes(orjson.dumps(made))
 
 
 def contender(name: str, python: Path, source: Path, tokenizer: Path) -> Callable[[Path], Ended]:
