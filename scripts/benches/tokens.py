@@ -69,8 +69,8 @@ def train(path: Path, source: Iterator[str], entries: int) -> None:
         vocab_size=entries, special_tokens=[END], initial_alphabet=alphabet, show_progress=False, min_frequency=1
     )
     tokenizer.train_from_iterator(source, trainer)
-    # Each pair as one text, with a space, which no entry of byte-level BPE has: tokenizers 0.19, which dolma needs, reads
-    # no lists.
+    # Each pair as one text, with a space, which no entry of byte-level BPE has: tokenizers 0.19, which dolma needs,
+    # reads no lists.
     made = orjson.loads(tokenizer.to_str())
     made["model"]["merges"] = [" ".join(pair) for pair in made["model"]["merges"]]
     path.write_bytes(orjson.dumps(made))
