@@ -20,13 +20,14 @@ import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benches.dedup import REQUIREMENTS as DATATROVE
 
 import curate
 
 NGRAM, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
 PROGRAM = Path(__file__).with_name("rival_clusters.py")
 REQUIREMENTS = {
-    "datatrove": ("datatrove==0.10.1", "regex", "spacy", "tokenizers", "xxhash==3.8.2", "pyarrow"),
+    "datatrove": DATATROVE,
     "text-dedup": ("text-dedup==0.4.0",),
 }
 Labels = Mapping[int, int]
