@@ -16,12 +16,14 @@ import faulthandler
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
 import struct
 import sys
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -43,10 +45,14 @@ LOADED, FAILED = b"l", b"f"
 """From the keeper: it has the function, or what was raised instead."""
 
 START, REAP = b"S", b"R"
-"""To the keeper: fork a child, which talks through the socket that comes with it; tell how the child ended."""
+"""To the keeper: fork a child, which talks through the first socket that comes with it and rings through the second;
+tell how the child ended."""
 
 OUT_OF_TIME = signal.SIGPROF
 """What ends the child, by the system and in the middle of any code, once a row has had its time of the processor."""
+
+RING_S = 0.02
+"""How long the child may have answered rows and not rung, when it answers the next one."""
 
 NUMBER = struct.Struct("<q")
 """What the keeper answers: the child's process, or its exit status, negative for a signal."""
@@ -69,9 +75,9 @@ def fork_server(number: int, timeout_s: float | None) -> None:
     _send(control, LOADED, b"")
     child = 0
     while True:
-        command, sockets, *_ = socket.recv_fds(control, 1, 1)
+        command, sockets, *_ = socket.recv_fds(control, 1, 2)
         if command == START:
-            child = _forked(control, sockets[0], partial(_timed, fn, timeout_s) if timeout_s else fn)
+            child = _forked(control, sockets, partial(_timed, fn, timeout_s) if timeout_s else fn)
             control.sendall(NUMBER.pack(child))
             continue
         if child:
@@ -90,7 +96,7 @@ def kill_group(child: int) -> None:
         os.killpg(child, signal.SIGKILL)
 
 
-def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> int:
+def _forked(control: socket.socket, numbers: Sequence[int], fn: Callable[[Any], Any]) -> int:
     # Or the child has it too.
     _flush()
     with warnings.catch_warnings():
@@ -98,28 +104,31 @@ def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> in
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        _run(control, number, fn)
+        _run(control, numbers, fn)
     # Here too: the worker may kill the group before the child has come to make it.
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(child, child)
-    os.close(number)
+    for number in numbers:
+        os.close(number)
     return child
 
 
-def _run(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> NoReturn:
+def _run(control: socket.socket, numbers: Sequence[int], fn: Callable[[Any], Any]) -> NoReturn:
     """Is the child. Never returns to what the keeper was doing."""
     status = 1
     try:
         os.setpgid(0, 0)
         control.close()
-        link = socket.socket(fileno=number)
-        # A process that the function forks must not hold it open: its end is how the worker sees that the child died.
+        link, bell = (socket.socket(fileno=number) for number in numbers)
+        # A process that the function forks must not hold them open: their end is how the worker sees that the child
+        # died.
         nothing = os.open(os.devnull, os.O_RDWR)
-        os.register_at_fork(after_in_child=lambda: os.dup2(nothing, number))
+        for number in numbers:
+            os.register_at_fork(after_in_child=partial(os.dup2, nothing, number))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(OUT_OF_TIME, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [OUT_OF_TIME])
-        _serve(link, fn)
+        _serve(link, _Answers(link, bell), fn)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
@@ -140,10 +149,52 @@ def _timed(fn: Callable[[Any], Any], timeout_s: float, row: Any) -> Any:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _serve(link: socket.socket, fn: Callable[[Any], Any]) -> None:
+class _Answers:
+    """Answers, and tells the worker that there are answers: not of each, as waking it costs as much as some rows do."""
+
+    def __init__(self, link: socket.socket, bell: socket.socket) -> None:
+        self._link, self._bell = link, bell
+        self._rows, self._room = select.poll(), select.poll()
+        self._rows.register(link, select.POLLIN)
+        self._room.register(link, select.POLLOUT)
+        self._rung_s = 0.0
+        self._silent = False
+        """Whether there is an answer that was not rung for."""
+        bell.setblocking(False)
+
+    def send(self, kind: bytes, data: bytes) -> None:
+        """Puts an answer into the socket, and rings, unless that was just done."""
+        left = memoryview(HEADER.pack(kind, len(data)) + data)
+        self._silent = True
+        while left:
+            try:
+                left = left[self._link.send(left, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                # Nobody makes room who does not know that there is something.
+                self.ring()
+                self._room.poll()
+        if time.monotonic() - self._rung_s > RING_S:
+            self.ring()
+
+    def at_rest(self) -> None:
+        """Rings if nothing waits to be done."""
+        if self._silent and not self._rows.poll(0):
+            self.ring()
+
+    def ring(self) -> None:
+        """Rings. Nobody hears it twice."""
+        with suppress(BlockingIOError):
+            self._bell.send(b"\0")
+        self._silent, self._rung_s = False, time.monotonic()
+
+
+def _serve(link: socket.socket, answers: _Answers, fn: Callable[[Any], Any]) -> None:
     skipping = False
     parts: list[bytes] = []
-    while len(header := _received(link, HEADER.size)) == HEADER.size:
+    while True:
+        answers.at_rest()
+        if len(header := _received(link, HEADER.size)) < HEADER.size:
+            return
         kind, size = HEADER.unpack(header)
         data = _received(link, size)
         if kind == PART:
@@ -158,7 +209,7 @@ def _serve(link: socket.socket, fn: Callable[[Any], Any]) -> None:
             skipping = kind == RAISED
             # What a row printed is there before its answer.
             _flush()
-            _send(link, kind, answer)
+            answers.send(kind, answer)
 
 
 def _answer(fn: Callable[[Any], Any], data: bytes, parts: list[bytes]) -> tuple[bytes, bytes]:
