@@ -21,32 +21,28 @@ The far side is `sandbox_process`.
 
 from __future__ import annotations
 
-import codecs
 import os
 import pickle
-import selectors
 import signal
 import socket
 import subprocess
 import sys
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from typing import IO, Any
+from typing import Any
 
 from curate.errors import BadRow, ConfigError
 from curate.pipeline import sandbox_process as far
 from curate.pipeline.remote_error import CapturedError, RemoteError
-from curate.pipeline.sandbox_outgoing import Outgoing, framed
+from curate.pipeline.sandbox_child import AHEAD_BYTES, Child, Watch
+from curate.pipeline.sandbox_outgoing import framed
 from curate.runtime.shipping import pickle_value
-from curate.units import KIB, MIB
+from curate.units import MIB
 
 WAITS = 10
 """How many times as long a row may take by the clock as it may take of the processor."""
-AHEAD_BYTES = 64 * KIB
-"""Rows that wait for the socket."""
 SOCKET_BYTES = 1 * MIB
 """What a socket is asked to hold of rows, and of answers; a system may allow less (Linux: `net.core.wmem_max`, 208 KiB
 where nobody has raised it)."""
@@ -54,7 +50,6 @@ HEAP = {"MALLOC_TRIM_THRESHOLD_": str(32 * MIB), "MALLOC_MMAP_THRESHOLD_": str(3
 """Has glibc keep what a row has freed for the next row (mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD; the second is
 the most that it takes). As it is, it gives some of it back to the system after each row, which clears it anew: with
 pages of 69 kB that was 66 page faults a page, a tenth of the time of the child. What is set outside stays."""
-_CHUNK = 256 * KIB
 _ENDS_S = 5.0
 """Seconds that the keeper has to end by itself."""
 
@@ -79,7 +74,7 @@ class Sandboxed:
         self._fn = fn
         self._timeout_s = timeout_s
         self._keeper: _Keeper | None = None
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._user: object | None = None
         """Whose rows are at work."""
 
@@ -136,7 +131,7 @@ class Sandboxed:
         if keeper is not None:
             keeper.close()
 
-    def _new_child(self) -> _Child:
+    def _new_child(self) -> Child:
         if self._keeper is not None:
             try:
                 return self._counted(self._keeper.child())
@@ -155,7 +150,7 @@ class Sandboxed:
         self._keeper = keeper
         return self._counted(child)
 
-    def _counted(self, child: _Child) -> _Child:
+    def _counted(self, child: Child) -> Child:
         self.children += 1
         return child
 
@@ -215,11 +210,11 @@ class _Keeper:
                 start_new_session=True,
             )
         self._control = near
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(near, selectors.EVENT_READ)
+        self._watch = Watch()
+        self._watch.add(near)
         for pipe, name in ((self._process.stdout, "stdout"), (self._process.stderr, "stderr")):
             assert pipe is not None
-            self._selector.register(pipe, selectors.EVENT_READ, _Printed(pipe, name))
+            self._watch.print_from(pipe, name)
 
     def load(self, packed: bytes, fn: Any) -> None:
         """Has the function loaded. Raises what that raised."""
@@ -233,7 +228,7 @@ class _Keeper:
             raised: CapturedError = pickle.loads(data)
             raise _raised(raised.noted(f"while {_name(fn)} was loaded in a separate process"))
 
-    def child(self) -> _Child:
+    def child(self) -> Child:
         """Forks a child."""
         with ExitStack() as ours, ExitStack() as theirs:
             (link, far_link), (bell, far_bell) = socket.socketpair(), socket.socketpair()
@@ -249,9 +244,9 @@ class _Keeper:
             except OSError:
                 raise self._gone() from None
             ours.pop_all()
-        return _Child(self, link, bell, pid)
+        return Child(self._watch, link, bell, pid)
 
-    def reap(self, child: _Child) -> int:
+    def reap(self, child: Child) -> int:
         """Kills a child, if it lives, and all that it started; returns its exit status."""
         child.close()
         try:
@@ -260,46 +255,27 @@ class _Keeper:
             raise self._gone() from None
         (status,) = far.NUMBER.unpack(self._reply(far.NUMBER.size))
         # What it printed at last.
-        self.wait(0)
+        self._watch.wait(0)
         return int(status)
-
-    def wait(self, timeout_s: float | None) -> dict[Any, int]:
-        """Waits for news; prints what was printed, and returns what else can be read or written."""
-        ready = {}
-        for key, events in self._selector.select(timeout_s):
-            if key.data is None:
-                ready[key.fileobj] = events
-            elif not key.data.forward():
-                self._selector.unregister(key.fileobj)
-        return ready
-
-    def watch(self, link: socket.socket, events: int) -> None:
-        """Makes `wait` tell of these events of a socket; of none from now on if there are none."""
-        if events:
-            self._selector.register(link, events)
-        elif link in self._selector.get_map():
-            self._selector.unregister(link)
 
     def close(self) -> None:
         """Ends the keeper, its child, and all that this has started. Once is enough."""
         if self._control.fileno() < 0:
             return
         # Which is what it ends for.
-        self._selector.unregister(self._control)
+        self._watch.remove(self._control)
         self._control.close()
         try:
             self._process.wait(_ENDS_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-        self._selector.close()
+        self._watch.close()
 
     def _reply(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            if self._control in self.wait(None):
+            if self._control in self._watch.wait(None):
                 try:
                     more = self._control.recv(size - len(data))
                 except OSError:
@@ -310,137 +286,9 @@ class _Keeper:
         return bytes(data)
 
     def _gone(self) -> _KeeperGone:
-        self.wait(0)
+        self._watch.wait(0)
         self.close()
         return _KeeperGone(_ended(self._process.returncode))
-
-
-class _Child:
-    """The process that runs rows, as a socket to it, and one through which it rings."""
-
-    def __init__(self, keeper: _Keeper, link: socket.socket, bell: socket.socket, pid: int) -> None:
-        self.pid = pid
-        self.outgoing = Outgoing()
-        self.gone = False
-        """Whether nothing will come any more."""
-        self._keeper = keeper
-        self._link = link
-        self._bell = bell
-        self._incoming = bytearray()
-        self._buffer = memoryview(bytearray(_CHUNK))
-        self._full = False
-        """Whether the socket takes no more at present. Only then its room is waited for."""
-        link.setblocking(False)
-        bell.setblocking(False)
-        keeper.watch(bell, selectors.EVENT_READ)
-
-    def alive(self) -> bool:
-        """Returns whether it is there, while it has nothing to do."""
-        try:
-            return bool(self._link.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-
-    def exchange(self, timeout_s: float | None) -> bool:
-        """Sends and receives until something has come; returns False if nothing has moved for so many seconds."""
-        while not self.gone:
-            if self.outgoing.size and not self._full:
-                self._send()
-                if self.outgoing.size < AHEAD_BYTES // 2:
-                    return True
-            rung, room = self._wait(timeout_s)
-            if room:
-                self._set_full(False)
-            if rung:
-                self._receive()
-                return True
-            if not room:
-                # What it has done without ringing, before the row that is at work.
-                self._receive()
-                return False
-        return True
-
-    def answers(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the answers that are complete."""
-        start, data = 0, self._incoming
-        try:
-            while len(data) >= start + far.HEADER.size:
-                kind, size = far.HEADER.unpack_from(data, start)
-                end = start + far.HEADER.size + size
-                if len(data) < end:
-                    return
-                answer = bytes(data[start + far.HEADER.size : end])
-                start = end
-                yield kind, answer
-        finally:
-            del data[:start]
-
-    def close(self) -> None:
-        """Lets go of it; it ends when it has done the row at work."""
-        for end in (self._link, self._bell):
-            self._keeper.watch(end, 0)
-            end.close()
-
-    def _wait(self, timeout_s: float | None) -> tuple[bool, bool]:
-        """Returns whether it has rung, and whether there is room for rows; neither if that takes too long, whatever is
-        printed meanwhile."""
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
-            ready = self._keeper.wait(left_s)
-            rung, room = self._bell in ready, self._link in ready
-            if rung or room or left_s == 0.0:
-                return rung, room
-
-    def _send(self) -> None:
-        try:
-            self.outgoing.send(self._link)
-            self._set_full(self.outgoing.size > 0)
-        except BlockingIOError:
-            self._set_full(True)
-        except OSError:
-            # Whoever does not read any more may have answered before. Its end is seen after that.
-            self.outgoing.clear()
-
-    def _set_full(self, full: bool) -> None:
-        if full != self._full:
-            self._full = full
-            self._keeper.watch(self._link, selectors.EVENT_WRITE if full else 0)
-
-    def _receive(self) -> None:
-        """Takes all that is there."""
-        # Before the answers: one that comes later rings again.
-        with suppress(OSError):
-            self._bell.recv(_CHUNK)
-        while not self.gone:
-            try:
-                size = self._link.recv_into(self._buffer)
-            except BlockingIOError:
-                return
-            except OSError:
-                size = 0
-            self.gone = not size
-            self._incoming += self._buffer[:size]
-
-
-class _Printed:
-    """What comes through a pipe, printed here."""
-
-    def __init__(self, pipe: IO[bytes], name: str) -> None:
-        self._number = pipe.fileno()
-        self._name = name
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def forward(self) -> bool:
-        """Prints what has come; returns whether more may come."""
-        data = os.read(self._number, _CHUNK)
-        # By its name each time: whoever listens puts something else there.
-        stream = getattr(sys, self._name)
-        if stream is not None and (text := self._decoder.decode(data, final=not data)):
-            stream.write(text)
-        return bool(data)
 
 
 def _raised(raised: CapturedError) -> Exception:
