@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any, NoReturn
 
 from curate.errors import BadRow
-from curate.pipeline.remote_error import CapturedError
 
 HEADER = struct.Struct("<cQ")
 """What comes before everything that is sent: its kind, and its length in bytes."""
@@ -70,7 +69,7 @@ def fork_server(number: int, timeout_s: float | None) -> None:
     try:
         fn = pickle.loads(_exactly(reader, size))
     except Exception as error:  # noqa: BLE001 - user code is imported here; the worker tells what it raised
-        _send(control, FAILED, pickle.dumps(CapturedError.of(error)))
+        _send(control, FAILED, _captured(error))
         return
     _send(control, LOADED, b"")
     child = 0
@@ -223,7 +222,14 @@ def _answer(fn: Callable[[Any], Any], data: bytes, parts: list[bytes]) -> tuple[
     except BadRow as error:
         return BAD, pickle.dumps(str(error.reason))
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the answer
-        return RAISED, pickle.dumps(CapturedError.of(error))
+        return RAISED, _captured(error)
+
+
+def _captured(error: Exception) -> bytes:
+    # Most children see no error, and what tells of one takes as long to import as the rest of this process.
+    from curate.pipeline.remote_error import CapturedError
+
+    return pickle.dumps(CapturedError.of(error))
 
 
 def _flush() -> None:
