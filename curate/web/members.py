@@ -93,7 +93,7 @@ class _Packed:
 
     def blocks(self) -> Iterator[Block]:
         place, lost, within = 0, None, False
-        while head := self._at(place, _HEAD):
+        while head := self._at(place, _HEAD, _HEAD):
             if (behind := self._no_data(place, head)) is not None:
                 place = behind
                 continue

@@ -254,7 +254,9 @@ def _headers(data: bytes) -> dict[str, str]:
             found[name] += " " + line.strip()
             continue
         before, colon, value = line.partition(":")
-        name = before.strip().lower() if colon and before.strip().lower() not in found else ""
-        if name:
+        name = before.strip().lower() if colon else ""
+        if name in found:
+            name = ""
+        elif name:
             found[name] = value.strip()
     return found
