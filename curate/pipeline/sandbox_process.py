@@ -226,6 +226,19 @@ def _answer(fn: Callable[[Any], Any], data: bytes, parts: list[bytes]) -> tuple[
 
 
 def _captured(error: Exception) -> bytes:
+    try:
+        return _told(error)
+    except MemoryError:
+        # What the row holds is still there, in the frames of the error that says that memory is gone.
+        trace = error.__traceback__
+        while trace is not None:
+            with suppress(RuntimeError):
+                trace.tb_frame.clear()
+            trace = trace.tb_next
+        return _told(error)
+
+
+def _told(error: Exception) -> bytes:
     # Most children see no error, and what tells of one takes as long to import as the rest of this process.
     from curate.pipeline.remote_error import CapturedError
 

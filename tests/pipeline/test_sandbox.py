@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -67,6 +68,12 @@ def act(row: dict[str, Any]) -> Any:
             return row
         case "big":
             return {"n": row["n"], "text": "x" * row["size"], "got": len(row.get("text", ""))}
+        case "hungry":
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + 64 * MIB, resource.RLIM_INFINITY))
+            held = []
+            while True:
+                held.append(bytearray(4096))
         case "exit":
             os._exit(row.get("status", 3))
         case "sys.exit":
@@ -335,6 +342,12 @@ def test_memory_that_is_not_there_is_raised(shared: Sandboxed) -> None:
     """What the function raises then is no word about the row."""
     with pytest.raises(MemoryError):
         apply_row(shared, {"do": "memory", "size": 1 << 62})
+
+
+def test_memory_that_a_row_has_filled_is_raised() -> None:
+    """Nothing is left then to tell it with, but what the row holds."""
+    with pytest.raises(MemoryError):
+        apply_row(Sandboxed(act), {"do": "hungry"})
 
 
 @pytest.mark.parametrize(
