@@ -13,6 +13,17 @@ from types import ModuleType
 from typing import Any
 
 
+def imported(name: str) -> ModuleType | None:
+    """Returns a module that has been imported to its end; None if it is not, or if a thread is in the middle of it.
+
+    `sys.modules` has a module from the first line of its import on, when the names in it are still to come: in a worker
+    of Ray one thread imports pandas for Arrow while another runs a shard. No value of such a module exists yet.
+    """
+    module = sys.modules.get(name)
+    # What the import system itself asks before it takes a module from there without waiting for the lock of its import.
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def when_imported(name: str, call: Callable[[], object]) -> None:
     """Calls `call` as soon as a module is imported, by whomever; now, if it is. Of a module, only the last call is
     kept."""

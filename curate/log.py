@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from curate.imports import when_imported
+from curate.imports import imported, when_imported
 from curate.units import escape_controls
 
 # Of structlog, nothing is imported before the first event: it takes 0.1 s, and most runs of a finished job have none.
@@ -86,7 +86,8 @@ def _configure() -> None:
 
 def ensure_configured() -> None:
     """Sends events to standard error unless the program has said where they go."""
-    if "structlog" not in sys.modules or not sys.modules["structlog"].is_configured():
+    structlog = imported("structlog")
+    if structlog is None or not structlog.is_configured():
         configure()
 
 
@@ -98,9 +99,9 @@ def bound(**context: Any) -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def _bound_in(context: Mapping[str, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        if "structlog" in sys.modules:
+        if (structlog := imported("structlog")) is not None:
             # Where a program says itself what becomes of events, too.
-            stack.enter_context(sys.modules["structlog"].contextvars.bound_contextvars(**context))
+            stack.enter_context(structlog.contextvars.bound_contextvars(**context))
         before = _bound.set({**_bound.get(), **context})
         try:
             yield

@@ -9,8 +9,9 @@ import io
 import pickle
 import socket
 import struct
-import sys
 from typing import Any
+
+from curate.imports import imported
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
@@ -22,7 +23,7 @@ def packed(value: Any) -> bytes:
     sink.write(_LENGTH.pack(0))
     pickler = pickle.Pickler(sink, pickle.HIGHEST_PROTOCOL)
     # Who has not imported Arrow has no table.
-    if (arrow := sys.modules.get("pyarrow")) is not None:
+    if (arrow := imported("pyarrow")) is not None:
         pickler.dispatch_table = {arrow.Table: _reduced}
     pickler.dump(value)
     with sink.getbuffer() as data:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from curate.imports import imported
 from curate.local import actor, blocks, wire
 from curate.local.calls import CalledPool
 from curate.runtime.protocol import PoolUser, Program, TaskEnd, TaskFinished
@@ -156,7 +157,7 @@ def work(link: socket.socket, server: int) -> None:
     if setup.ahead is not None and not _imports(setup.ahead, setup.environ):
         return
     wire.send(link, Hello(os.getpid()))
-    if (random := sys.modules.get("numpy.random")) is not None:
+    if (random := imported("numpy.random")) is not None:
         # What was forked would draw the same numbers everywhere.
         random.seed()
     if setup.actor is not None:
@@ -174,7 +175,7 @@ def _next_work(link: socket.socket) -> Work:
     """Waits for a task. When none has come for a while, gives back the memory that Arrow keeps for one."""
     ready = select.poll()
     ready.register(link, select.POLLIN)
-    if not ready.poll(IDLE_S * 1000) and (arrow := sys.modules.get("pyarrow")) is not None:
+    if not ready.poll(IDLE_S * 1000) and (arrow := imported("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     work: Work = wire.receive(link)
     return work

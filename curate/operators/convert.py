@@ -16,7 +16,6 @@ are; where a float would round one of them, they are objects.
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_t
 from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
+from curate.imports import imported
 
 FORMATS = ("pyarrow", "numpy", "pandas")
 """What batches are handed to user code as."""
@@ -69,7 +69,7 @@ def need_datasets(what: str) -> None:
 
 def is_data_frame(value: Any) -> bool:
     """Returns whether a value is a data frame of pandas, which nobody has to have imported."""
-    pandas = sys.modules.get("pandas")
+    pandas = imported("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
@@ -368,7 +368,7 @@ def _returned(where: str, name: str, values: Any, before: pa.ChunkedArray | None
         if values.dtype.kind == "f" and values.ndim == 1 and not isinstance(values, np.ma.MaskedArray):
             return _of_floats(values, before)
         return _kept(inferred(values), type)
-    pandas = sys.modules.get("pandas")
+    pandas = imported("pandas")
     if pandas is not None and isinstance(values, pandas.Series | pandas.Index):
         return _of_series(where, name, values, type)
     return column_of(where, name, list(values), type)

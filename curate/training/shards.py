@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from curate.arrow.hashing import check_seed
 from curate.errors import ConfigError
+from curate.imports import imported
 from curate.streaming.prefetch import Stopped, prefetched
 from curate.training.corpus import find_corpus, refuse_without_documents
 from curate.training.order import order_of
@@ -349,13 +349,13 @@ def _wide_enough(stored: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
 
 def _worker() -> tuple[int, int]:
     """Returns the number of this worker of a DataLoader and how many there are; (0, 0) outside of workers."""
-    data = sys.modules.get("torch.utils.data")
+    data = imported("torch.utils.data")
     info = None if data is None else data.get_worker_info()
     return (0, 0) if info is None else (info.id, info.num_workers)
 
 
 def _join_torch() -> None:
     """Makes TokenShards a torch IterableDataset, if torch was imported: it takes seconds, and is not imported here."""
-    data = sys.modules.get("torch.utils.data")
+    data = imported("torch.utils.data")
     if data is not None and not issubclass(TokenShards, data.IterableDataset):
         data.IterableDataset.register(TokenShards)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from curate.imports import imported
+
 CONNECT_TIMEOUT_S = 10.0
 """How long to wait for a cluster's head to take a connection. Ray itself would wait for minutes."""
 LOOK_TIMEOUT_S = 2.0
@@ -32,7 +34,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Found:
     'RAY_ADDRESS is 10.0.0.1:6379'
     """
     # Not an import: a program that has not imported ray has connected to nothing.
-    ray = sys.modules.get("ray")
+    ray = imported("ray")
     if ray is not None and ray.is_initialized():
         return Found("this process is connected to Ray")
     named = environ.get("RAY_ADDRESS", "")
