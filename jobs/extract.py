@@ -14,6 +14,7 @@ place in the file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -106,15 +107,18 @@ class Extract(FileJob):
         codec = codec_of(file.uri)
         # With room for the header of an answer, which is no part of the page.
         most = self.max_page_bytes + MIB
+        others: Counter[str] = Counter()
         with file.open() as stored:
             read = records(blocks(stored, codec), most, packed=codec is not None)
             for number, (place, record) in enumerate(read):
                 kind = "" if isinstance(record, Broken) else record.headers.get("warc-type", "none").lower()
                 if isinstance(record, Record) and kind not in ("response", "conversion"):
-                    self.count(f"records: {kind[:40]}")
+                    others[kind[:40]] += 1
                     continue
                 id = record.headers.get("warc-record-id", "").strip("<> ") or f"{file.id}:{number}"
                 yield self._found(id, number, place, kind, record)
+        for name, number in others.items():
+            self.count(f"records: {name}", number)
 
     def _found(self, id: str, number: int, place: int, kind: str, record: Record | Broken) -> _Found:
         fields = record.headers
