@@ -159,7 +159,7 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
     finished = matched.count == len(plan)
     todo.accepted = accepted_code(prepared.record, options, ledger, listing, prepared.job, finished=finished)
     if len(prepared.todo):
-        undone = plan.table["uri"].take(prepared.todo).to_pylist()
+        undone = (uri for block in plan.blocks(prepared.todo, "uri") for uri in block["uri"].to_pylist())
         known = ledger if listing.has_job else None
         prepared.stage = with_input_schemas(prepared.stage, known, prepared.inputs, undone, prepared.stores)
         refuse_unfitting(prepared.stage)
@@ -287,12 +287,12 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
 
 def _crossings(prepared: Prepared) -> list[str]:
     """Returns what this run would move between regions, as far as it is known where things are."""
-    table = prepared.plan.table.take(pa.array(prepared.todo))
     read_bytes: dict[str, int] = {}
-    for uri, size in zip(table["uri"].to_pylist(), table["size_bytes"].to_pylist(), strict=True):
-        if not is_local(uri):
-            bucket = "/".join(uri.split("/", 3)[:3])
-            read_bytes[bucket] = read_bytes.get(bucket, 0) + size
+    for block in prepared.plan.blocks(prepared.todo, "uri", "size_bytes"):
+        for uri, size in zip(block["uri"].to_pylist(), block["size_bytes"].to_pylist(), strict=True):
+            if not is_local(uri):
+                bucket = "/".join(uri.split("/", 3)[:3])
+                read_bytes[bucket] = read_bytes.get(bucket, 0) + size
     output = "/".join(prepared.output.split("/", 3)[:3])
     places = read_bytes if is_local(prepared.output) else {**read_bytes, output: 0}
     found = {bucket: region_of(bucket, prepared.stores.of(bucket)) for bucket in places}

@@ -8,7 +8,7 @@ if there are no rows at all, an empty table is processed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,7 +34,7 @@ from curate.tasks.setup import SetUp, SetupWatch
 
 
 def with_input_schemas(
-    stage: Stage, ledger: Ledger | None, inputs: Inputs, undone: Sequence[str], stores: Stores
+    stage: Stage, ledger: Ledger | None, inputs: Inputs, undone: Iterable[str], stores: Stores
 ) -> Stage:
     """Returns a stage whose source has the schemas of the inputs `undone`: as the ledger has them, else sampled from
     the first such inputs. Raises ConfigError for a missing column."""

@@ -21,6 +21,7 @@ from curate.ledger import layout, validation
 from curate.ledger.compression import decompress
 from curate.ledger.listing import OutputListing, sort_listing
 from curate.ledger.manifest import REMOVED, SCHEMA, ShardPlan
+from curate.ledger.row_buffer import POOL
 from curate.log import get_logger
 from curate.prefetch import ahead
 from curate.storage.open import open_store
@@ -35,6 +36,8 @@ PART_GROWTH = 500
 PART_ROW_BYTES = 100
 """What becomes of a part of a plan in memory: at most so many bytes, and so many for each byte that is stored; and how
 many of them a row takes at least."""
+PART_ROWS = 1 << 16
+"""Rows of a row group of a part: while one is read, its rows take a kilobyte each, five times what they take then."""
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
 """What every `job.json` of this format version has, beside the version."""
 
@@ -147,7 +150,7 @@ class Ledger:
         """Publishes `part` as the next part of the plan; False if another driver's part took its place."""
         name = self.next_part(listing)
         sink = io.BytesIO()
-        pq.write_table(part, sink, compression="zstd")
+        pq.write_table(part, sink, compression="zstd", row_group_size=PART_ROWS)
         if self.store.publish(self.uri(name), sink.getvalue()).outcome is Outcome.DIFFERENT:
             return False
         listing.plan_parts.append(name)
@@ -243,15 +246,23 @@ def _part_of(data: bytes) -> Any:
         )
     # A few bytes can stand for as many rows as one likes, each with a long text: told as long as a text is kept once.
     texts = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
-    table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(use_threads=False)
-    chunks = [chunk for column in table.columns for chunk in column.chunks if isinstance(chunk, pa.DictionaryArray)]
-    size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in chunks)
-    if size > most:
-        raise ValueError(f"{len(data):,} bytes become {size:,} bytes of text: a plan cannot be that large")
-    # A text may be no Unicode.
-    table.validate(full=True)
-    columns = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
-    return pa.table(columns, names=names)
+    size, blocks = 0, []
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+    for group in range(metadata.num_row_groups):
+        block = file.read_row_group(group, use_threads=False)
+        coded = [chunk for column in block.columns for chunk in column.chunks if pa.types.is_dictionary(chunk.type)]
+        size += sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in coded)
+        if size > most:
+            raise ValueError(f"{len(data):,} bytes become {size:,} bytes of text: a plan cannot be that large")
+        # A text may be no Unicode.
+        block.validate(full=True)
+        columns = [
+            pc.cast(column, pa.string(), memory_pool=POOL) if pa.types.is_dictionary(column.type) else column
+            for column in block.columns
+        ]
+        blocks.append(pa.table(columns, names=names))
+    pa.default_memory_pool().release_unused()
+    return pa.concat_tables(blocks) if blocks else found.schema_arrow.remove_metadata().empty_table()
 
 
 def _problem(table: Any) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.late_pandas import numbers, text
-from curate.ledger.row_buffer import RowBuffer
+from curate.ledger.row_buffer import BLOCK_ROWS, RowBuffer
 from curate.tasks.shard import Shard, SliceKind
 
 SCHEMA = pa.schema(
@@ -157,11 +157,22 @@ class ShardPlan:
 
     def shards(self, ranks: Sequence[int]) -> list[Shard]:
         """Returns the shards of these ranks, in their order."""
-        if len(ranks) == 1:
-            return [self.shard(ranks[0])]
+        if len(ranks) == 1 or self._columns[0].num_chunks > 1:
+            # Of a column in chunks, `take` has Arrow join all chunks first, for each bundle that is launched: with
+            # 300,000 shards 14 ms, with ten million half a second. A value alone takes a microsecond.
+            return [self.shard(rank) for rank in ranks]
         rows = self.table.take(pa.array(ranks, pa.int64()))
         ids, uris, kinds, *rest = (column.to_pylist() for column in rows.columns)
         return [Shard(*values) for values in zip(ids, uris, map(SliceKind, kinds), *rest, strict=True)]
+
+    def blocks(self, ranks: Any, *names: str) -> Iterator[Any]:
+        """Yields these columns of the shards of these ranks, in the order of the plan, some thousand rows at a time."""
+        chosen = np.zeros(len(self), dtype=bool)
+        chosen[ranks] = True
+        at = 0
+        for block in self.table.select(names).to_batches(max_chunksize=BLOCK_ROWS):
+            yield block.filter(pa.array(chosen[at : at + len(block)]))
+            at += len(block)
 
     def shard_id(self, rank: int) -> str:
         """Returns the id of one shard."""

@@ -6,7 +6,7 @@ its operator is like any other, and only this file knows that there are no rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -16,6 +16,7 @@ from curate.arrow.unknown import all_nullable, empty
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, read, sample_schema
+from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.log import get_logger
 from curate.objects.bad_line import RowNumbers
 from curate.objects.places import placed_schema, with_places
@@ -107,15 +108,16 @@ class FileRows(InputFiles):
         return detect(uri, self.how)
 
     def sampled(
-        self, inputs: Inputs, undone: Sequence[str], store_of: StoreOf, stored: Callable[[str], pa.Schema | None]
+        self, inputs: Inputs, undone: Iterable[str], store_of: StoreOf, stored: Callable[[str], pa.Schema | None]
     ) -> FileRows:
         # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
         by_format: dict[Format, list[int]] = {self.encoding(uri).format: [] for uri in undone}
-        uris, sizes = (inputs.table[name].to_pylist() for name in ("uri", "size"))
-        for row, (uri, size) in enumerate(zip(uris, sizes, strict=True)):
+        for row, (uri, size) in enumerate(_listed(inputs)):
             rows = by_format.get(self.encoding(uri).format)
             if rows is not None and size and len(rows) < SAMPLED_FILES:
                 rows.append(row)
+                if all(len(one) == SAMPLED_FILES for one in by_format.values()):
+                    break
         schemas: dict[str, pa.Schema] = {}
         for format, rows in by_format.items():
             schema = stored(format.value)
@@ -148,6 +150,12 @@ class FileRows(InputFiles):
             tally.numbers = numbers = RowNumbers(unit=encoding.unit)
             tables = with_places(tables, shard, numbers, self.places) if self.places else tables
         yield shard.id, rank, counted(tables, tally)
+
+
+def _listed(inputs: Inputs) -> Iterator[tuple[str, int]]:
+    """Yields URI and size of each input; of millions, only some thousand are there as Python's objects."""
+    for block in inputs.table.select(["uri", "size"]).to_batches(max_chunksize=BLOCK_ROWS):
+        yield from zip(block["uri"].to_pylist(), block["size"].to_pylist(), strict=True)
 
 
 def first_schema(

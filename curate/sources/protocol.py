@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
@@ -55,7 +55,7 @@ class RowSource(ABC):
         """
 
     def sampled(
-        self, inputs: Inputs, undone: Sequence[str], store_of: StoreOf, stored: Callable[[str], pa.Schema | None]
+        self, inputs: Inputs, undone: Iterable[str], store_of: StoreOf, stored: Callable[[str], pa.Schema | None]
     ) -> RowSource:
         """Returns it with the schemas of what is to be read, the URIs `undone`: as they are `stored` by name, else as
         the first inputs tell. Raises ConfigError for a column that is missing."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import structlog
 
@@ -122,6 +124,27 @@ def test_many_parts_are_one_read_each(ledger: Ledger) -> None:
     before = ledger.store.calls.copy()
     assert len(ledger.read_plan(listing)) == 100
     assert ledger.store.calls.since(before).as_dict() == {"list": 0, "get": 100, "put": 0, "delete": 0}
+
+
+def test_a_part_of_many_rows_comes_back(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written and read some rows at a time."""
+    listing = ledger.list()
+    monkeypatch.setattr("curate.ledger.ledger.PART_ROWS", 3)
+    part = pa.concat_tables([part_of(f"s{number}") for number in range(10)])
+    assert ledger.append_plan(part, listing)
+    data = ledger.store.read(ledger.uri(layout.plan_part(0)))
+    assert pq.ParquetFile(pa.BufferReader(data)).num_row_groups == 4
+    assert ledger.read_plan(listing).table.equals(part)
+
+
+def test_texts_of_all_rows_together_are_not_larger_than_plans_are(ledger: Ledger) -> None:
+    """Also where each row group of a part is small enough for itself."""
+    long = part_of("s").set_column(1, "uri", pa.array(["gs://b/" + "x" * 500_000]))
+    sink = io.BytesIO()
+    pq.write_table(pa.concat_tables([long] * 400), sink, compression="zstd", row_group_size=20)
+    put(ledger, layout.plan_part(0), sink.getvalue())
+    with pytest.raises(ConfigError, match="bytes of text: a plan cannot be that large"):
+        ledger.read_plan(ledger.list())
 
 
 @pytest.mark.parametrize("data", [b"", b"junk", b"PAR1junkPAR1"])

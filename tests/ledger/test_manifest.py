@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -47,6 +48,33 @@ def test_shards_come_back_as_they_were(shards: list[Shard]) -> None:
     assert plan.ids.to_pylist() == [shard.id for shard in shards]
     assert plan.sizes.tolist() == [shard.size_bytes for shard in shards]
     assert plan.total_bytes == sum(shard.size_bytes for shard in shards)
+
+
+@given(st.lists(ranges(), max_size=20, unique_by=lambda shard: shard.id), st.data())
+def test_chunks_of_a_plan_do_not_show(shards: list[Shard], data: st.DataObject) -> None:
+    """Some of the shards, in any order, and some columns of some of them: as of a plan in one piece."""
+    table = shards_table(shards)
+    cut = data.draw(st.integers(0, len(shards)))
+    chunked = pa.concat_tables([table.slice(0, cut), table.slice(cut)])
+    ranks = data.draw(st.lists(st.integers(0, len(shards) - 1))) if shards else []
+    for plan in (ShardPlan(table), ShardPlan(chunked)):
+        assert plan.shards(ranks) == [shards[rank] for rank in ranks]
+        blocks = list(plan.blocks(np.array(sorted(set(ranks)), dtype=np.int64), "uri", "size_bytes"))
+        rows = [row for block in blocks for row in block.to_pylist()]
+        assert rows == [{"uri": shards[n].uri, "size_bytes": shards[n].size_bytes} for n in sorted(set(ranks))]
+
+
+def test_a_bundle_costs_what_its_shards_do() -> None:
+    """Not what the plan does: each of many bundles would have joined all chunks of its columns."""
+    shards = [Shard(f"{n:08d}", f"gs://b/{n:08d}", SliceKind.WHOLE, 0, 0, 1, 1, "1") for n in range(10_000)]
+    plan = ShardPlan(pa.concat_tables([shards_table(shards[at : at + 1000]) for at in range(0, len(shards), 1000)]))
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        assert plan.shards([17, 4711, 9999]) == [shards[17], shards[4711], shards[9999]]
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 10_000
 
 
 @settings(max_examples=examples(40))
