@@ -6,6 +6,7 @@ import ast
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -48,9 +49,9 @@ def test_batches_are_told_while_pandas_is_imported(monkeypatch: pytest.MonkeyPat
     import pandas as pd
 
     frame = pd.DataFrame({"n": [1]})
-    begun = type(sys)("pandas")
-    begun.__spec__ = type(sys)("spec")  # type: ignore[assignment]  # as the import system marks one
-    begun.__spec__._initializing = True  # type: ignore[union-attr]
+    begun = ModuleType("pandas")
+    # As the import system marks one.
+    monkeypatch.setattr(begun, "__spec__", SimpleNamespace(_initializing=True))
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "pandas", begun)
         assert not is_data_frame({"n": [1]})
