@@ -10,7 +10,6 @@ it waits for an actor of a pool, it lets go of that, and the next one starts: so
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import platform
 import time
@@ -24,11 +23,12 @@ from typing import Any
 from curate.errors import ConfigError
 from curate.local import machine, spawner
 from curate.local.blocks import LocalBlock, StoredBlock
+from curate.local.gpus import Gpus
 from curate.local.pools import Pools
 from curate.local.processes import Process, Processes, end_of
 from curate.local.restraint import Restraint
 from curate.local.server import WorkerEnd
-from curate.local.worker import Ahead, Hello, Imported, Offer, Over, Said, Take, Waits, Work
+from curate.local.worker import Ahead, Hello, Imported, Offer, Over, Rest, Said, Take, Waits, Work
 from curate.log import ensure_configured
 from curate.runtime import shipping
 from curate.runtime.protocol import (
@@ -100,8 +100,7 @@ class LocalBackend:
         """What this machine has."""
         self._free: dict[str, float] = {}
         """What of that no task holds, nor an actor."""
-        self._gpus: dict[str, float] = {}
-        """The share of each GPU that no process holds."""
+        self._gpus = Gpus({})
         self._processes = Processes()
         self._loaded = False
         self._pools: Pools | None = None
@@ -128,9 +127,11 @@ class LocalBackend:
         has = {"CPU": machine.cpus(), "GPU": float(len(gpus)), "memory": float(machine.memory_limit())}
         if missing := does_not_fit(has, resources, pools):
             raise ConfigError(missing)
-        self.close()
-        self._resources, self._has, self._free = resources, has, dict(has)
-        self._gpus = dict.fromkeys(gpus, 1.0)
+        alike = (resources, has, gpus) == (self._resources, self._has, tuple(self._gpus.free))
+        self.close(more=alike)
+        if not alike:
+            self._resources, self._has, self._free = resources, has, dict(has)
+            self._gpus = Gpus.of(gpus)
         ensure_configured()
         spawner.start()
         return 0.0
@@ -138,10 +139,17 @@ class LocalBackend:
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Pickles the program, once for all workers; those of the one before end, and actors too."""
-        self._end_all()
-        programs = [program, *(spec.program for spec in pools)]
-        self._processes.load([shipping.pickle_value(one) for one in programs])
+        """Pickles the program, once for all workers.
+
+        Those of the one before run this one, too, unless there are pools, or they would have to import what the server
+        imports now: then they end, and actors with them.
+        """
+        programs = [shipping.pickle_value(one) for one in (program, *(spec.program for spec in pools))]
+        if pools or self._pools or not self._processes.reload(programs):
+            self._end_all()
+            self._processes.load(programs)
+        elif self._loaded:
+            self._rest()
         if pools:
             self._pools = Pools(pools, self._processes, needs(self._resources), self._has, self._hold)
             self._pools.wait(stopped)
@@ -248,11 +256,25 @@ class LocalBackend:
                 self._pools.cancelled([task])
             self._processes.kill(running.worker.process)
 
-    def close(self) -> None:
-        """Ends all workers and removes what they made; the fork server stays for the next run of this process."""
-        self._end_all()
+    def close(self, *, more: bool = False) -> None:
+        """Ends all workers, or with `more` those that are at work or have a pool, and removes what they made; the fork
+        server stays for the next run of this process."""
+        if more and not self._pools:
+            self._rest()
+        else:
+            self._end_all()
         for block in list(self._blocks):
             block.forget()
+
+    def _rest(self) -> None:
+        """Ends what is at work, and has all others forget their program."""
+        self.cancel()
+        for worker in self._idle:
+            worker.process.say(Rest())
+        # They come back with nothing of it.
+        self._coming += self._idle
+        self._idle.clear()
+        self._forget()
 
     def _end_all(self) -> None:
         self.cancel()
@@ -261,9 +283,14 @@ class LocalBackend:
             self._pools.close()
             self._pools = None
         # Who held it is gone, and not heard of.
-        self._free, self._gpus = dict(self._has), dict.fromkeys(self._gpus, 1.0)
+        self._free = dict(self._has)
+        self._gpus.all_free()
         self._idle.clear()
         self._coming.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forgets what is known of a program."""
         self._ahead = None
         self._restraint = Restraint()
         self._loaded = False
@@ -285,7 +312,7 @@ class LocalBackend:
             task.worker, worker.task = worker, task
             if worker.pid:
                 self._started(worker)
-            worker.process.say(task.work)
+            worker.process.say(replace(task.work, program=self._processes.program(0)))
 
     def _worker(self, task: _Task) -> _Worker | None:
         """Returns a worker that has nothing to do, None if there cannot be another now, or is not worth its start."""
@@ -307,14 +334,13 @@ class LocalBackend:
 
     def _fork(self, ahead: Ahead | None = None) -> _Worker | None:
         """Forks a worker, which imports `ahead` first; returns None if one must end before there can be another."""
-        gpus = self._take_gpus(self._resources)
+        gpus = self._gpus.take(self._resources)
         if self._idle:
             self._processes.kill(self._idle.pop().process)
         if gpus is None:
             return None
         process = self._processes.fork(
-            0,
-            self._environ(gpus, self._resources),
+            self._gpus.environ(gpus, self._resources),
             lambda value: self._hear(worker, value),
             pools=self._pools.addresses if self._pools else (),
             ahead=ahead,
@@ -324,7 +350,7 @@ class LocalBackend:
 
     def _hold(self, spec: PoolSpec) -> tuple[dict[str, str], Callable[[], None]] | None:
         """Takes what an actor holds; returns its variables, and what gives that back. None if no GPU is free now."""
-        gpus = self._take_gpus(spec.resources)
+        gpus = self._gpus.take(spec.resources)
         if gpus is None:
             return None
         held = needs(spec.resources)
@@ -332,33 +358,9 @@ class LocalBackend:
 
         def release() -> None:
             take_resources(self._free, held, -1)
-            self._give_gpus(gpus, spec.resources)
+            self._gpus.give(gpus, spec.resources)
 
-        return self._environ(gpus, spec.resources), release
-
-    def _environ(self, gpus: tuple[str, ...], resources: Resources) -> dict[str, str]:
-        """Returns the variables of a process."""
-        found = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if self._gpus else {}
-        # As on Ray: what a library computes may depend on it.
-        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, int(resources.num_cpus)))
-        return {"OMP_NUM_THREADS": threads, **found}
-
-    def _give_gpus(self, gpus: tuple[str, ...], resources: Resources) -> None:
-        for one in gpus:
-            self._gpus[one] += min(1.0, resources.num_gpus)
-
-    def _take_gpus(self, resources: Resources) -> tuple[str, ...] | None:
-        """Returns the GPUs that a process gets, None if they are not free now."""
-        amount = resources.num_gpus
-        each = min(1.0, amount)
-        # Sums of tenths are not exact.
-        free = [one for one, share in self._gpus.items() if share >= each - 1e-6] if amount else []
-        count = max(1, int(amount)) if amount else 0
-        if len(free) < count:
-            return None
-        for one in free[:count]:
-            self._gpus[one] -= each
-        return tuple(free[:count])
+        return self._gpus.environ(gpus, spec.resources), release
 
     def _leave(self, worker: _Worker) -> None:
         """Takes a worker's task from it: that is over, or nobody wants to hear of it."""
@@ -417,7 +419,7 @@ class LocalBackend:
                 self._ended(worker, value)
 
     def _ended(self, worker: _Worker, end: WorkerEnd) -> None:
-        self._give_gpus(worker.gpus, self._resources)
+        self._gpus.give(worker.gpus, self._resources)
         if worker in self._idle:
             self._idle.remove(worker)
         if worker in self._coming:

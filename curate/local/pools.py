@@ -222,7 +222,9 @@ class Pools:
         actor = _Actor(next(iter(pool.serials)), f"{self._processes.folders[0]}/{_name()}.a", now_s, release)
         pool.actors[actor.serial] = actor
         actor.process = self._processes.fork(
-            pool.number, environ, lambda value: self._hear(pool, actor, value), actor=ActorPlace(actor.path)
+            environ,
+            lambda value: self._hear(pool, actor, value),
+            actor=ActorPlace(actor.path, self._processes.program(pool.number)),
         )
         return True
 

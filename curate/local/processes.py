@@ -17,6 +17,7 @@ from typing import Any
 
 from curate.local import spawner, wire
 from curate.local.server import COMMAND, FORK, KILL, WorkerEnd
+from curate.local.spawner import ForkServer
 from curate.local.worker import WorkerSetup
 from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.units import format_bytes
@@ -50,6 +51,7 @@ class Processes:
     def __init__(self) -> None:
         self.folder, self.folders = "", ("", "")
         """For programs, logs and sockets; for blocks."""
+        self._server: ForkServer | None = None
         self._channel: socket.socket | None = None
         self._news: wire.Inbox | None = None
         self._selector = selectors.DefaultSelector()
@@ -66,8 +68,21 @@ class Processes:
         self._programs = list(programs)
         self._attach()
 
-    def fork(self, program: int, environ: Mapping[str, str], hear: Callable[[Any], None], **more: Any) -> Process:
-        """Forks a process for the program of that number; `hear` is told what it says."""
+    def reload(self, programs: Sequence[bytes]) -> bool:
+        """Has processes run these from now on, those that there are too; returns False, and does nothing, if one of
+        these would have to import what is not new to those that are forked now."""
+        if self._channel is None or self._server is None or not spawner.serves(self._server, programs):
+            return False
+        self._remove_programs()
+        self._store(programs)
+        return True
+
+    def program(self, number: int) -> str:
+        """Returns the file of the program of that number."""
+        return self._paths[number]
+
+    def fork(self, environ: Mapping[str, str], hear: Callable[[Any], None], **more: Any) -> Process:
+        """Forks a process; `hear` is told what it says."""
         if self._channel is None:
             self._attach()
         assert self._channel is not None
@@ -80,7 +95,7 @@ class Processes:
         with far, suppress(OSError):
             # If that fails, the server is gone, which is heard of by all processes.
             socket.send_fds(self._channel, [COMMAND.pack(FORK, number)], [far.fileno()])
-        process.say(WorkerSetup(self._paths[program], log, self.folders, dict(environ), **more))
+        process.say(WorkerSetup(log, self.folders, dict(environ), **more))
         return process
 
     def kill(self, process: Process) -> None:
@@ -114,16 +129,23 @@ class Processes:
         for process in self._processes.values():
             self._forget(process)
         self._processes.clear()
+        self._remove_programs()
+
+    def _remove_programs(self) -> None:
         for path in self._paths:
             Path(path).unlink(missing_ok=True)
         self._paths.clear()
 
-    def _attach(self) -> None:
-        server, self._channel = spawner.attach(self._programs)
-        self.folder, self.folders = server.folder, server.folders
-        self._paths = [f"{self.folder}/{os.getpid()}-{next(_files)}-program" for _ in self._programs]
-        for path, program in zip(self._paths, self._programs, strict=True):
+    def _store(self, programs: Sequence[bytes]) -> None:
+        self._programs = list(programs)
+        self._paths = [f"{self.folder}/{os.getpid()}-{next(_files)}-program" for _ in programs]
+        for path, program in zip(self._paths, programs, strict=True):
             Path(path).write_bytes(program)
+
+    def _attach(self) -> None:
+        self._server, self._channel = spawner.attach(self._programs)
+        self.folder, self.folders = self._server.folder, self._server.folders
+        self._store(self._programs)
         self._news = wire.Inbox(self._channel)
         self._selector.register(self._channel, selectors.EVENT_READ)
 

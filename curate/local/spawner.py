@@ -95,7 +95,7 @@ class ForkServer:
 
     def load(self, names: list[str]) -> None:
         """Makes it import modules; does not wait for that."""
-        new = [name for name in names if name not in self.imported]
+        new = self.lacks(names)
         if not new:
             return
         self.imported |= {name: _file_of(name) for name in new}
@@ -105,6 +105,10 @@ class ForkServer:
         except OSError as error:
             raise self._gone() from error
         self._due += 1
+
+    def lacks(self, names: list[str]) -> list[str]:
+        """Returns those modules that it was not told to import."""
+        return [name for name in names if name not in self.imported]
 
     def threads(self) -> list[str] | None:
         """Waits for its imports; returns the threads that these left behind, None if they do not end."""
@@ -162,6 +166,12 @@ def attach(programs: Sequence[bytes]) -> tuple[ForkServer, socket.socket]:
             with contextlib.suppress(_ServerGone):
                 return _attached(programs)
         return _attached(programs)
+
+
+def serves(server: ForkServer, programs: Sequence[bytes]) -> bool:
+    """Returns whether a server is that of this process, and what it has forked has all modules that these need."""
+    with _lock:
+        return _current() is server and (_bare or not server.lacks(modules_of(programs)))
 
 
 def _attached(programs: Sequence[bytes]) -> tuple[ForkServer, socket.socket]:

@@ -1,13 +1,14 @@
-"""A worker of the local backend: a process that was forked for one program, and runs its tasks one after the other.
+"""A worker of the local backend: a process that runs the tasks of a program one by one, and then those of the next.
 
-driver ──▶ WorkerSetup, then for each task: Work; Take, for a block that it offers
-       ◀── Hello, then Said and Offer for what the task yields, then Over; Imported, in its first task
+driver ──▶ WorkerSetup, then for each task: Work; Take, for a block that it offers. Rest, between programs
+       ◀── Hello, then Said and Offer for what the task yields, then Over; Imported, in its first task. Hello, to Rest
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import math
 import os
@@ -51,6 +52,8 @@ class ActorPlace:
 
     path: str
     """Of its socket."""
+    program: str
+    """File with the pickled program of the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,6 @@ class Ahead:
 class WorkerSetup:
     """What a worker needs, before its first task."""
 
-    program: str
-    """File with the pickled program."""
     log: str
     """File for what is printed, by C code too."""
     folders: tuple[str, ...]
@@ -77,7 +78,7 @@ class WorkerSetup:
     pools: tuple[PoolAddress, ...] = ()
     """Those that its program calls."""
     actor: ActorPlace | None = None
-    """What makes it an actor, whose program is a pool's."""
+    """What makes it an actor."""
     ahead: Ahead | None = None
     """What it imports before it says Hello."""
 
@@ -91,11 +92,19 @@ class Work:
     interval_s: float
     """How long messages may wait for one another."""
     stream: bool = False
+    program: str = ""
+    """File with its pickled program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing more of a program comes: all that the worker has of it is to go. It says Hello, or ends, if something
+    that user code has changed cannot go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The worker is there."""
+    """The worker is there, and new to whatever it is told."""
 
     pid: int
 
@@ -161,24 +170,28 @@ def work(link: socket.socket, server: int) -> None:
         # What was forked would draw the same numbers everywhere.
         random.seed()
     if setup.actor is not None:
-        actor.serve(link, setup.program, setup.actor.path)
+        actor.serve(link, setup.actor.program, setup.actor.path)
         return
     worker = _Worker(link, setup)
     try:
         while not worker.retires:
-            worker.run(_next_work(link))
+            match _next_order(link):
+                case Work() as order:
+                    worker.run(order)
+                case Rest():
+                    worker.rest()
     except EOFError:
         return
 
 
-def _next_work(link: socket.socket) -> Work:
-    """Waits for a task. When none has come for a while, gives back the memory that Arrow keeps for one."""
+def _next_order(link: socket.socket) -> Work | Rest:
+    """Waits for what is to be done. When none has come for a while, gives back the memory that Arrow keeps for one."""
     ready = select.poll()
     ready.register(link, select.POLLIN)
     if not ready.poll(IDLE_S * 1000) and (arrow := imported("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
-    work: Work = wire.receive(link)
-    return work
+    order: Work | Rest = wire.receive(link)
+    return order
 
 
 class _Worker:
@@ -189,6 +202,7 @@ class _Worker:
         self._link = link
         self._setup = setup
         self._program: Program | None = None
+        self._begins = _finds(setup.environ)
         self._pools = [CalledPool(one.name, one.board, self._tell_waits) for one in setup.pools]
         self._blocks = 0
         """Blocks that were stored."""
@@ -219,7 +233,7 @@ class _Worker:
     def _items(self, work: Work) -> Iterator[Any]:
         new = self._program is None
         if self._program is None:
-            program = cast(Program, pickle.loads(Path(self._setup.program).read_bytes()))
+            program = cast(Program, pickle.loads(Path(work.program).read_bytes()))
             if self._pools:
                 cast(PoolUser, program).connect(self._pools)
             self._program = program
@@ -231,6 +245,17 @@ class _Worker:
                 self._tell(self._imported.message())
                 new = False
             yield item
+
+    def rest(self) -> None:
+        """Forgets the program, and says so; ends if that has changed what other programs would find."""
+        self._program = None
+        # What it had loaded may be in circles.
+        gc.collect()
+        if _finds(self._setup.environ) != self._begins:
+            self.retires = True
+        else:
+            self._imported = _Imported(self._setup.environ)
+            self._tell(Hello(os.getpid()))
 
     def _stream(self, work: Work) -> None:
         """Runs a task whose blocks are offered one at a time."""

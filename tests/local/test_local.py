@@ -505,6 +505,99 @@ def test_a_second_worker_is_not_forked_for_little_work(
     assert [one.items for one in polled(backend, ends(6)) if isinstance(one, Message)] == [first] * 6
 
 
+def workers(backend: LocalBackend, hold: Path, change: str = "") -> set[int]:
+    """Returns the workers that run two tasks at once."""
+    hold.touch()
+    for task in (1, 2):
+        backend.launch(task, [(change_this, change), (process_while, str(hold))], 2, announce=True)
+    began = polled(backend, lambda news: sum(isinstance(one, Started) for one in news) == 2)
+    hold.unlink()
+    polled(backend, ends(2))
+    return {one.pid for one in began if isinstance(one, Started)}
+
+
+class Keeping(Calling):
+    """A program that says in a file when a process has let go of it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+
+    def __del__(self) -> None:
+        Path(f"{self.key}.{os.getpid()}").touch()
+
+
+def test_workers_run_the_next_stage_too(backend: LocalBackend, tmp_path: Path) -> None:
+    """And have nothing left of the one before. Where no other follows, they end."""
+    kept = tmp_path / "program"
+    backend.load(Keeping(kept))
+    first = workers(backend, tmp_path / "first")
+    assert len(first) == 2
+    backend.close(more=True)
+    backend.start(Resources())
+    backend.load(Calling())
+    assert workers(backend, tmp_path / "second") == first
+    assert {int(one.suffix[1:]) for one in tmp_path.glob("program.*")} - {os.getpid()} == first
+    backend.close()
+    for pid in first:
+        wait_until(lambda: not alive(pid), "it has ended")  # noqa: B023 - is waited for before the next
+
+
+@pytest.mark.parametrize("change", ["variable", "path", "resources", "imports"])
+def test_workers_of_another_kind_do_not_run_the_next_stage(
+    backend: LocalBackend, many_modules: list[str], tmp_path: Path, change: str
+) -> None:
+    """If user code has changed what others would find there, or the stage's tasks hold something else, or need what was
+    not imported when they were forked."""
+    first = workers(backend, tmp_path / "first", change)
+    assert len(first) == 2
+    backend.close(more=True)
+    backend.start(Resources(num_cpus=0.5) if change == "resources" else Resources())
+    if change == "imports":
+        importlib.import_module(many_modules[0])
+    backend.load(Calling(many_modules[0]))
+    assert not workers(backend, tmp_path / "second") & first
+
+
+def test_workers_do_not_run_a_stage_with_pools(backend: LocalBackend, tmp_path: Path) -> None:
+    """Nor those of such a stage the next one."""
+    seen: list[set[int]] = []
+    for pooled in (False, True, False):
+        spec = PoolSpec("serving", Serving(tmp_path), Resources(num_cpus=0), min_size=1, max_size=1)
+        specs = [spec] if pooled else []
+        backend.close(more=True)
+        backend.start(Resources(), specs)
+        backend.load(Conducting() if pooled else Calling(), specs)
+        if pooled:
+            backend.launch(1, [(os.getpid,)], 1, announce=True)
+            seen.append({one.pid for one in polled(backend, ends(1)) if isinstance(one, Started)})
+        else:
+            seen.append(workers(backend, tmp_path / f"hold-{len(seen)}"))
+    assert all(seen)
+    assert sum(map(len, seen)) == len(set.union(*seen))
+
+
+def test_a_worker_that_is_at_work_does_not_run_the_next_stage(backend: LocalBackend, tmp_path: Path) -> None:
+    """It ends, and what it had begun is not told of."""
+    hold = tmp_path / "first"
+    hold.touch()
+    backend.launch(7, [(process_while, str(hold))], 1)
+    (at_work,) = begun(hold)  # A first worker is forked at once.
+    backend.close(more=True)
+    backend.start(Resources())
+    backend.load(Calling())
+    hold.unlink()
+    assert at_work not in workers(backend, tmp_path / "second")
+    assert not alive(at_work)
+
+
+def change_this(what: str) -> None:
+    """Changes what other programs would find here."""
+    if what == "variable":
+        os.environ["SET_BY_A_TASK"] = "1"
+    if what == "path":
+        sys.path.append("/nowhere")
+
+
 class Unloadable:
     """A program that only the driver has."""
 

@@ -119,7 +119,7 @@ class Fleet:
         """
         return len({one.pid for one in looks(trace) if one.stage != "actor" and one.pid in self._killed})
 
-    def close(self) -> None:
+    def close(self, *, more: bool = False) -> None:  # noqa: ARG002
         self._cluster.shutdown()
 
 
