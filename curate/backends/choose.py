@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from curate.backends.make import AUTO, begin_backend, make_backend
@@ -107,9 +106,6 @@ class Chosen:
     """Empty if it was named, and once it was said."""
     given: Backend | None = None
     """Used in place of one that is made."""
-    _keeps: bool = False
-    _kept: Backend | None = None
-    """What has run a stage, and waits for the next."""
 
     @classmethod
     def of(cls, name: str, asks: Iterable[Ask], given: Backend | None = None) -> Chosen:
@@ -136,32 +132,6 @@ class Chosen:
         """Returns a backend that has not started. Raises ConfigError if what it needs is not installed."""
         self.tell()
         return self.given or make_backend(self.name)
-
-    @contextmanager
-    def kept(self, gone: Callable[[], bool]) -> Iterator[None]:
-        """Is around a run of several stages: what runs the tasks of one stays for the next. It is closed in the end,
-        unless it is `gone`."""
-        self._keeps = True
-        try:
-            yield
-        finally:
-            self._keeps = False
-            held, self._kept = self._kept, None
-            if held is not None and not gone():
-                held.close()
-
-    def of_stage(self) -> Backend:
-        """Returns the backend of a stage, which has not started. Raises as `backend`."""
-        if self._kept is None:
-            made = self.backend()
-            if not self._keeps or self.given is not None:
-                return made
-            self._kept = made
-        return self._kept
-
-    def stage_ended(self, backend: Backend) -> None:
-        """Closes the backend of a stage, but for what the next one needs."""
-        backend.close(more=backend is self._kept)
 
 
 _WORDS = {"ray": "Ray", "local": "worker processes of this machine", "inline": "this process alone"}

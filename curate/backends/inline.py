@@ -237,7 +237,7 @@ class InlineBackend:
         self._queue.clear()
         self._cancelled.clear()
 
-    def close(self, *, more: bool = False) -> None:  # noqa: ARG002
+    def close(self) -> None:
         """Forgets the program, the pools, and what they loaded."""
         self.cancel()
         self._program, self._pools = None, []

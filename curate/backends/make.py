@@ -31,9 +31,9 @@ def make_backend(name: str) -> Backend:
 
         return InlineBackend()
     if name == "local":
-        from curate.local.backend import LocalBackend
+        from curate.local.lasting import LastingBackend
 
-        return LocalBackend()
+        return LastingBackend()
     if name == "ray":
         from curate.runtime.interrupts import uninterrupted
 

@@ -156,7 +156,7 @@ class _Run:
         """Runs what is left to do and returns the summary."""
         if not self.account.scheduler.unfinished:
             return self._settle()
-        backend = chosen.of_stage()
+        backend = chosen.backend()
         try:
             self._start(backend)
             # What the cluster refuses is refused before the ledger is written.
@@ -172,7 +172,7 @@ class _Run:
         finally:
             if not self.signals.interrupts.terminated:
                 # Ray's farewell may take longer than a terminated process has; its cluster ends with the process too.
-                chosen.stage_ended(backend)
+                backend.close()
         return self.account.summary(state)
 
     def _settle(self) -> Summary:

@@ -62,10 +62,7 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     with telling(options.notify, resolve_output(options.output), clock) as teller:
         options = replace(options, backend=chosen.name, teller=teller)
         try:
-            with (
-                Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals,
-                chosen.kept(lambda: bool(signals.interrupts.terminated)),
-            ):
+            with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
                 ended = JobRun(clock, chosen, signals).run(stage, options)
         except KeyboardInterrupt as error:
             if teller.begun:

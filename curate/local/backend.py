@@ -16,16 +16,18 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from curate.errors import ConfigError
 from curate.local import machine, spawner
-from curate.local.blocks import LocalBlock, StoredBlock
+from curate.local.blocks import LocalBlock
+from curate.local.crew import Crew, Task, Worker
 from curate.local.gpus import Gpus
 from curate.local.pools import Pools
-from curate.local.processes import Process, Processes, end_of
+from curate.local.processes import Processes, end_of
 from curate.local.restraint import Restraint
 from curate.local.server import WorkerEnd
 from curate.local.worker import Ahead, Hello, Imported, Offer, Over, Rest, Said, Take, Waits, Work
@@ -53,42 +55,6 @@ KILLED_S = 0.5
 """How long the ends of workers that were killed are waited for."""
 
 
-@dataclass(eq=False, slots=True)
-class _Task:
-    """A task that was launched and is not over."""
-
-    number: int
-    work: Work
-    needs: dict[str, float]
-    announce: bool
-    fresh: bool
-    worker: _Worker | None = None
-    """What runs it; None while it is in the queue."""
-    offers: StoredBlock | None = None
-    """The block that it made and nobody took yet."""
-    cancelled: bool = False
-    waits: bool = False
-    """Whether it waits for an actor, and holds nothing."""
-
-    def drop(self) -> None:
-        """Removes the block that it offers, if there is one: nobody will take it."""
-        block, self.offers = self.offers, None
-        if block is not None:
-            LocalBlock(block, self.number).forget()
-
-
-@dataclass(eq=False, slots=True)
-class _Worker:
-    """A process that runs tasks."""
-
-    process: Process
-    gpus: tuple[str, ...]
-    pid: int = 0
-    task: _Task | None = None
-    blocks: int = 0
-    """Blocks that it offered."""
-
-
 class LocalBackend:
     """A backend over processes of this machine."""
 
@@ -104,12 +70,12 @@ class LocalBackend:
         self._processes = Processes()
         self._loaded = False
         self._pools: Pools | None = None
-        self._queue: deque[_Task] = deque()
-        self._tasks: dict[int, _Task] = {}
+        self._queue: deque[Task] = deque()
+        self._tasks: dict[int, Task] = {}
         """Those that run."""
-        self._idle: list[_Worker] = []
-        self._coming: list[_Worker] = []
-        """Those that import what the first one has, and then have nothing to do."""
+        self._idle: list[Worker] = []
+        self._coming: list[Worker] = []
+        """Those that import what the first one has, or forget what they ran, and then have nothing to do."""
         self._ahead: Ahead | None = None
         """What that is."""
         self._restraint = Restraint()
@@ -127,11 +93,9 @@ class LocalBackend:
         has = {"CPU": machine.cpus(), "GPU": float(len(gpus)), "memory": float(machine.memory_limit())}
         if missing := does_not_fit(has, resources, pools):
             raise ConfigError(missing)
-        alike = (resources, has, gpus) == (self._resources, self._has, tuple(self._gpus.free))
-        self.close(more=alike)
-        if not alike:
-            self._resources, self._has, self._free = resources, has, dict(has)
-            self._gpus = Gpus.of(gpus)
+        self.close()
+        self._resources, self._has, self._free = resources, has, dict(has)
+        self._gpus = Gpus.of(gpus)
         ensure_configured()
         spawner.start()
         return 0.0
@@ -148,8 +112,9 @@ class LocalBackend:
         if pools or self._pools or not self._processes.reload(programs):
             self._end_all()
             self._processes.load(programs)
-        elif self._loaded:
-            self._rest()
+        else:
+            # Again, where they have waited since the last one: modules may have changed.
+            self._rest_all()
         if pools:
             self._pools = Pools(pools, self._processes, needs(self._resources), self._has, self._hold)
             self._pools.wait(stopped)
@@ -168,7 +133,7 @@ class LocalBackend:
         needs_each, free = format_bytes(short[0].needs["memory"]), format_bytes(max(0.0, self._free["memory"]))
         return f"{waits} for {needs_each} of memory{' each' * (len(short) > 1)}; {free} is free on this machine"
 
-    def _lacks_memory(self, task: _Task) -> bool:
+    def _lacks_memory(self, task: Task) -> bool:
         if "memory" not in task.needs or fits(self._free, task.needs):
             return False
         return bool(fits(self._free, {name: n for name, n in task.needs.items() if name != "memory"}))
@@ -206,7 +171,7 @@ class LocalBackend:
         work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, stream)
         # What needs nothing is run as what needs a CPU: more of them at once would gain nothing.
         held = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or {"CPU": 1.0}
-        self._queue.append(_Task(task, work, held, announce or stream, fresh))
+        self._queue.append(Task(task, work, held, announce or stream, fresh))
         self._begin()
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
@@ -256,24 +221,51 @@ class LocalBackend:
                 self._pools.cancelled([task])
             self._processes.kill(running.worker.process)
 
-    def close(self, *, more: bool = False) -> None:
-        """Ends all workers, or with `more` those that are at work or have a pool, and removes what they made; the fork
-        server stays for the next run of this process."""
-        if more and not self._pools:
-            self._rest()
-        else:
-            self._end_all()
+    def close(self) -> None:
+        """Ends all workers and removes what they made; the fork server stays for the next run of this process."""
+        self.end()
+
+    def end(self) -> None:
+        """Ends all workers and removes what they made."""
+        self._end_all()
+        self._forget_blocks()
+
+    def leave(self) -> Crew | None:
+        """Ends as `end`, but for workers that have no pool, no GPU and nothing to do: these are returned, if any."""
+        if self._pools or self._resources.num_gpus:
+            self.end()
+            return None
+        self._rest_all()
+        crew = Crew(self._processes, self._coming, self._gpus.environ((), self._resources))
+        if not crew.workers:
+            self.end()
+            return None
+        self._processes, self._coming = Processes(), []
+        self._forget_blocks()
+        return crew
+
+    def adopt(self, crew: Crew) -> bool:
+        """Takes workers for the program that is loaded next; returns False if they were forked for other tasks."""
+        if self._resources.num_gpus or crew.environ != self._gpus.environ((), self._resources):
+            return False
+        self._end_all()
+        self._processes, self._coming = crew.processes, crew.workers
+        for worker in crew.workers:
+            worker.process.hear = partial(self._hear, worker)
+        return True
+
+    def _forget_blocks(self) -> None:
         for block in list(self._blocks):
             block.forget()
 
-    def _rest(self) -> None:
-        """Ends what is at work, and has all others forget their program."""
+    def _rest_all(self) -> None:
         self.cancel()
-        for worker in self._idle:
-            worker.process.say(Rest())
-        # They come back with nothing of it.
         self._coming += self._idle
         self._idle.clear()
+        for worker in self._coming:
+            # They come back with nothing of a program.
+            worker.rests += 1
+            worker.process.say(Rest())
         self._forget()
 
     def _end_all(self) -> None:
@@ -314,7 +306,7 @@ class LocalBackend:
                 self._started(worker)
             worker.process.say(replace(task.work, program=self._processes.program(0)))
 
-    def _worker(self, task: _Task) -> _Worker | None:
+    def _worker(self, task: Task) -> Worker | None:
         """Returns a worker that has nothing to do, None if there cannot be another now, or is not worth its start."""
         if task.fresh:
             return self._fork()
@@ -332,7 +324,7 @@ class LocalBackend:
                 return None
         return self._fork()
 
-    def _fork(self, ahead: Ahead | None = None) -> _Worker | None:
+    def _fork(self, ahead: Ahead | None = None) -> Worker | None:
         """Forks a worker, which imports `ahead` first; returns None if one must end before there can be another."""
         gpus = self._gpus.take(self._resources)
         if self._idle:
@@ -345,7 +337,7 @@ class LocalBackend:
             pools=self._pools.addresses if self._pools else (),
             ahead=ahead,
         )
-        worker = _Worker(process, gpus)
+        worker = Worker(process, gpus)
         return worker
 
     def _hold(self, spec: PoolSpec) -> tuple[dict[str, str], Callable[[], None]] | None:
@@ -362,7 +354,7 @@ class LocalBackend:
 
         return self._gpus.environ(gpus, spec.resources), release
 
-    def _leave(self, worker: _Worker) -> None:
+    def _leave(self, worker: Worker) -> None:
         """Takes a worker's task from it: that is over, or nobody wants to hear of it."""
         task, worker.task = worker.task, None
         if task is None:
@@ -372,17 +364,18 @@ class LocalBackend:
             take_resources(self._free, task.needs, -1)
         task.drop()
 
-    def _started(self, worker: _Worker) -> None:
+    def _started(self, worker: Worker) -> None:
         if worker.task is not None and worker.task.announce:
             self._news.append(Started(worker.task.number, platform.node(), worker.pid))
 
     # What workers say
 
-    def _hear(self, worker: _Worker, value: Any) -> None:
+    def _hear(self, worker: Worker, value: Any) -> None:
         match value:
-            case Hello(pid):
+            case Hello(pid, rested):
                 worker.pid = pid
-                if worker in self._coming:
+                worker.rests -= rested
+                if worker in self._coming and not worker.rests:
                     self._coming.remove(worker)
                     self._idle.append(worker)
                 self._started(worker)
@@ -418,7 +411,7 @@ class LocalBackend:
             case WorkerEnd():
                 self._ended(worker, value)
 
-    def _ended(self, worker: _Worker, end: WorkerEnd) -> None:
+    def _ended(self, worker: Worker, end: WorkerEnd) -> None:
         self._gpus.give(worker.gpus, self._resources)
         if worker in self._idle:
             self._idle.remove(worker)

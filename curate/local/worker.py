@@ -32,8 +32,8 @@ from curate.runtime.worker import guarded, in_batches, traced_end
 
 WATCH_S = 0.5
 """How often a worker sees whether its server lives, where the kernel does not end it with that."""
-IDLE_S = 1.0
-"""How long a worker has nothing to do before it gives back memory."""
+IDLE_S = 10.0
+"""How long a worker has nothing to do before it gives back memory: as long as Arrow keeps what a shard left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,8 @@ class Hello:
     """The worker is there, and new to whatever it is told."""
 
     pid: int
+    rested: bool = False
+    """Whether this answers a Rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,8 @@ class _Worker:
         self._pools = [CalledPool(one.name, one.board, self._tell_waits) for one in setup.pools]
         self._blocks = 0
         """Blocks that were stored."""
-        self._imported: _Imported | None = _Imported(setup.environ)
+        self._imported_since = _Imported(setup.environ)
+        self._imported: _Imported | None = self._imported_since
         """None once its first task is over."""
 
     def run(self, work: Work) -> None:
@@ -248,14 +251,17 @@ class _Worker:
 
     def rest(self) -> None:
         """Forgets the program, and says so; ends if that has changed what other programs would find."""
-        self._program = None
-        # What it had loaded may be in circles.
-        gc.collect()
-        if _finds(self._setup.environ) != self._begins:
-            self.retires = True
-        else:
+        if self._program is not None:
+            self._program = None
+            # What it had loaded may be in circles.
+            gc.collect()
+            # What it had printed says nothing of what comes.
+            with contextlib.suppress(OSError):
+                os.ftruncate(1, 0)
+        self.retires = _finds(self._setup.environ) != self._begins or self._imported_since.outdated()
+        if not self.retires:
             self._imported = _Imported(self._setup.environ)
-            self._tell(Hello(os.getpid()))
+            self._tell(Hello(os.getpid(), rested=True))
 
     def _stream(self, work: Work) -> None:
         """Runs a task whose blocks are offered one at a time."""
@@ -295,6 +301,12 @@ class _Imported:
         self._own = own
         self._before = set(sys.modules)
         self._told, self._told_s = 0, time.monotonic()
+        self._since_s = time.time()
+
+    def outdated(self) -> bool:
+        """Returns whether the file of something that was imported has changed since this was made: by the time of its
+        inode, which no copy keeps."""
+        return any(_changed(name, self._since_s) for name in list(sys.modules) if name not in self._before)
 
     def message(self) -> Imported:
         """Returns what is told of it now."""
@@ -324,6 +336,19 @@ def _is_found(name: str) -> bool:
     # Not by `getattr`: what stands for a module may import something then.
     spec = getattr(sys.modules[name], "__dict__", {}).get("__spec__")
     return spec is not None and spec.name == name and spec.loader is not None and name != "__main__"
+
+
+def _changed(name: str, since_s: float) -> bool:
+    """Returns whether a module's file has changed since then, or is gone."""
+    path = getattr(sys.modules[name], "__dict__", {}).get("__file__")
+    if not isinstance(path, str):
+        return False
+    try:
+        found = Path(path).stat()
+    except OSError:
+        # In an archive, it cannot change alone.
+        return ".zip" not in path
+    return max(found.st_mtime, found.st_ctime) > since_s
 
 
 def _print_to(path: str) -> None:

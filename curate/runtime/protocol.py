@@ -286,10 +286,6 @@ class Backend(Protocol):
         """
         ...
 
-    def close(self, *, more: bool = False) -> None:
-        """Releases everything that was made since `start`. What runs tasks stays for the next run of this process.
-
-        With `more`, another stage follows, after another `start`: processes that have nothing to do may wait for it.
-        They hold nothing of this one but the modules that it imported.
-        """
+    def close(self) -> None:
+        """Releases everything that was made since `start`. What runs tasks stays for the next run of this process."""
         ...

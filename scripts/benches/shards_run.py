@@ -146,7 +146,7 @@ class Instant:
     def cancel(self, task: int | None = None) -> None:
         """Cancels nothing."""
 
-    def close(self, *, more: bool = False) -> None:
+    def close(self) -> None:
         """Keeps nothing."""
 
 

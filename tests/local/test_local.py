@@ -20,6 +20,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.local import machine, spawner
 from curate.local.backend import LocalBackend
+from curate.local.lasting import LastingBackend, _taken
 from curate.local.restraint import LEAST_MODULES, Restraint
 from curate.runtime.protocol import BlockReady, Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
 from curate.streaming.engine import stream_blocks
@@ -41,6 +42,25 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
     made.load(Calling())
     yield made
     made.close()
+
+
+@pytest.fixture
+def lasting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LastingBackend]:
+    """One that leaves its workers to the next one."""
+    monkeypatch.setattr(machine, "cpus", lambda: 2.0)
+    made = begin()
+    made.load(Calling())
+    yield made
+    made.end()
+    if (crew := _taken()) is not None:
+        crew.processes.close()
+
+
+def begin(resources: Resources = Resources()) -> LastingBackend:  # noqa: B008
+    """Returns another one that has started."""
+    made = LastingBackend()
+    made.start(resources)
+    return made
 
 
 def server() -> int:
@@ -505,11 +525,11 @@ def test_a_second_worker_is_not_forked_for_little_work(
     assert [one.items for one in polled(backend, ends(6)) if isinstance(one, Message)] == [first] * 6
 
 
-def workers(backend: LocalBackend, hold: Path, change: str = "") -> set[int]:
+def workers(backend: LocalBackend, hold: Path, change: str = "", module: str = "") -> set[int]:
     """Returns the workers that run two tasks at once."""
     hold.touch()
     for task in (1, 2):
-        backend.launch(task, [(change_this, change), (process_while, str(hold))], 2, announce=True)
+        backend.launch(task, [(change_this, change, module), (process_while, str(hold))], 2, announce=True)
     began = polled(backend, lambda news: sum(isinstance(one, Started) for one in news) == 2)
     hold.unlink()
     polled(backend, ends(2))
@@ -526,72 +546,142 @@ class Keeping(Calling):
         Path(f"{self.key}.{os.getpid()}").touch()
 
 
-def test_workers_run_the_next_stage_too(backend: LocalBackend, tmp_path: Path) -> None:
-    """And have nothing left of the one before. Where no other follows, they end."""
+def test_workers_run_the_next_program_too(lasting: LastingBackend, tmp_path: Path) -> None:
+    """Of another backend of this process, or of the same; and have nothing left of the one before, nor of what it
+    printed."""
     kept = tmp_path / "program"
-    backend.load(Keeping(kept))
-    first = workers(backend, tmp_path / "first")
+    lasting.load(Keeping(kept))
+    first = workers(lasting, tmp_path / "first")
     assert len(first) == 2
-    backend.close(more=True)
-    backend.start(Resources())
-    backend.load(Calling())
-    assert workers(backend, tmp_path / "second") == first
+    lasting.close()
+    second = begin()
+    second.load(Calling())
+    assert workers(second, tmp_path / "second") == first
     assert {int(one.suffix[1:]) for one in tmp_path.glob("program.*")} - {os.getpid()} == first
-    backend.close()
-    for pid in first:
-        wait_until(lambda: not alive(pid), "it has ended")  # noqa: B023 - is waited for before the next
+    second.start(Resources(num_cpus=0.5, memory=1 << 20))
+    second.load(Calling())
+    assert workers(second, tmp_path / "third") == first
+    second.launch(3, [(print, "before"), (print, "more")], 2)
+    polled(second, ends(1))
+    second.close()
+    lasting.start(Resources())
+    lasting.load(Calling())
+    for task in (4, 5):
+        lasting.launch(task, [(os.kill, 0, signal.SIGKILL)], 1)
+    assert not any("before" in one.detail for one in polled(lasting, ends(2)) if isinstance(one, TaskFinished))
 
 
-@pytest.mark.parametrize("change", ["variable", "path", "resources", "imports"])
-def test_workers_of_another_kind_do_not_run_the_next_stage(
-    backend: LocalBackend, many_modules: list[str], tmp_path: Path, change: str
+@pytest.mark.parametrize("change", ["variable", "path", "threads", "imports", "file"])
+def test_workers_of_another_kind_do_not_run_the_next_program(
+    lasting: LastingBackend, many_modules: list[str], tmp_path: Path, change: str
 ) -> None:
-    """If user code has changed what others would find there, or the stage's tasks hold something else, or need what was
-    not imported when they were forked."""
-    first = workers(backend, tmp_path / "first", change)
+    """If user code has changed what others would find there, or there is something else to import, to be found, or to
+    be seen. They end."""
+    first = workers(lasting, tmp_path / "first", change, many_modules[0])
     assert len(first) == 2
-    backend.close(more=True)
-    backend.start(Resources(num_cpus=0.5) if change == "resources" else Resources())
+    lasting.close()
+    if change == "file":
+        (tmp_path / "modules" / f"{many_modules[0]}.py").write_text("VALUE = 1")
+    second = begin(Resources(num_cpus=2) if change == "threads" else Resources())
     if change == "imports":
         importlib.import_module(many_modules[0])
-    backend.load(Calling(many_modules[0]))
-    assert not workers(backend, tmp_path / "second") & first
+    second.load(Calling(many_modules[0]))
+    if change == "threads":
+        second.launch(1, [(os.getpid,), (os.getenv, "OMP_NUM_THREADS")], 2)
+        (found,) = (one.items for one in polled(second, ends(1)) if isinstance(one, Message))
+        assert found[0] not in first
+        assert found[1] == "2"
+    else:
+        assert not workers(second, tmp_path / "second") & first
+    for pid in first:
+        wait_until(lambda: not alive(pid), "it has ended")  # noqa: B023 - is waited for before the next
+    second.end()
 
 
-def test_workers_do_not_run_a_stage_with_pools(backend: LocalBackend, tmp_path: Path) -> None:
-    """Nor those of such a stage the next one."""
+def test_workers_do_not_run_what_has_pools(lasting: LastingBackend, tmp_path: Path) -> None:
+    """Nor those of that what comes next."""
     seen: list[set[int]] = []
     for pooled in (False, True, False):
         spec = PoolSpec("serving", Serving(tmp_path), Resources(num_cpus=0), min_size=1, max_size=1)
         specs = [spec] if pooled else []
-        backend.close(more=True)
-        backend.start(Resources(), specs)
-        backend.load(Conducting() if pooled else Calling(), specs)
+        lasting.close()
+        lasting.start(Resources(), specs)
+        lasting.load(Conducting() if pooled else Calling(), specs)
         if pooled:
-            backend.launch(1, [(os.getpid,)], 1, announce=True)
-            seen.append({one.pid for one in polled(backend, ends(1)) if isinstance(one, Started)})
+            lasting.launch(1, [(os.getpid,)], 1, announce=True)
+            seen.append({one.pid for one in polled(lasting, ends(1)) if isinstance(one, Started)})
         else:
-            seen.append(workers(backend, tmp_path / f"hold-{len(seen)}"))
+            seen.append(workers(lasting, tmp_path / f"hold-{len(seen)}"))
     assert all(seen)
     assert sum(map(len, seen)) == len(set.union(*seen))
 
 
-def test_a_worker_that_is_at_work_does_not_run_the_next_stage(backend: LocalBackend, tmp_path: Path) -> None:
+def test_a_worker_that_is_at_work_does_not_run_the_next_program(lasting: LastingBackend, tmp_path: Path) -> None:
     """It ends, and what it had begun is not told of."""
     hold = tmp_path / "first"
     hold.touch()
-    backend.launch(7, [(process_while, str(hold))], 1)
-    (at_work,) = begun(hold)  # A first worker is forked at once.
-    backend.close(more=True)
-    backend.start(Resources())
-    backend.load(Calling())
+    lasting.launch(7, [(process_while, str(hold))], 1)
+    (at_work,) = begun(hold)
+    lasting.close()
+    second = begin()
+    second.load(Calling())
     hold.unlink()
-    assert at_work not in workers(backend, tmp_path / "second")
+    assert at_work not in workers(second, tmp_path / "second")
     assert not alive(at_work)
+    second.end()
 
 
-def change_this(what: str) -> None:
-    """Changes what other programs would find here."""
+def test_workers_that_die_while_they_wait_are_replaced(lasting: LastingBackend, tmp_path: Path) -> None:
+    """No task is given to them."""
+    first = workers(lasting, tmp_path / "first")
+    lasting.close()
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid), "it has ended")  # noqa: B023 - is waited for before the next
+    second = begin()
+    second.load(Calling())
+    assert not workers(second, tmp_path / "second") & first
+    second.end()
+
+
+def test_two_backends_at_once_share_no_worker(lasting: LastingBackend, tmp_path: Path) -> None:
+    """And when both leave, those of one end."""
+    second = begin()
+    second.load(Calling())
+    first, others = workers(lasting, tmp_path / "first"), workers(second, tmp_path / "second")
+    assert not first & others
+    lasting.close()
+    second.close()
+    for pid in first:
+        wait_until(lambda: not alive(pid), "it has ended")  # noqa: B023 - is waited for before the next
+    assert all(map(alive, others))
+
+
+def test_a_fork_of_the_driver_leaves_its_workers_alone(lasting: LastingBackend, tmp_path: Path) -> None:
+    """It has its own; what waits in the driver still answers to that."""
+    first = workers(lasting, tmp_path / "first")
+    lasting.close()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            mine = begin()
+            mine.load(Calling())
+            code = 0 if not workers(mine, tmp_path / "fork") & first else 2
+            mine.end()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    second = begin()
+    second.load(Calling())
+    assert workers(second, tmp_path / "second") == first
+    second.end()
+
+
+def change_this(what: str, module: str) -> None:
+    """Changes what other programs would find here, or imports a module."""
+    if what == "file":
+        importlib.import_module(module)
     if what == "variable":
         os.environ["SET_BY_A_TASK"] = "1"
     if what == "path":

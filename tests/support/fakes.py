@@ -111,7 +111,7 @@ class FakeBackend:
         self.cancelled += 1
         self.in_flight.clear()
 
-    def close(self, *, more: bool = False) -> None:  # noqa: ARG002
+    def close(self) -> None:
         self.in_flight.clear()
 
 

@@ -119,7 +119,7 @@ class Fleet:
         """
         return len({one.pid for one in looks(trace) if one.stage != "actor" and one.pid in self._killed})
 
-    def close(self, *, more: bool = False) -> None:  # noqa: ARG002
+    def close(self) -> None:
         self._cluster.shutdown()
 
 

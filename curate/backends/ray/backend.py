@@ -457,7 +457,7 @@ class RayBackend:
         task.told_s = time.monotonic()
         task.offers, task.size_bytes = False, None
 
-    def close(self, *, more: bool = False) -> None:  # noqa: ARG002
+    def close(self) -> None:
         """Releases what was made on the cluster: tasks, pools, the program, blocks. The process stays connected."""
         session, self._session = self._session, None
         with uninterrupted():

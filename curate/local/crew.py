@@ -1,0 +1,57 @@
+"""The workers of a backend, their tasks, and workers that wait for the next program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from curate.local.blocks import LocalBlock, StoredBlock
+from curate.local.processes import Process, Processes
+from curate.local.worker import Work
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """A task that was launched and is not over."""
+
+    number: int
+    work: Work
+    needs: dict[str, float]
+    announce: bool
+    fresh: bool
+    worker: Worker | None = None
+    """What runs it; None while it is in the queue."""
+    offers: StoredBlock | None = None
+    """The block that it made and nobody took yet."""
+    cancelled: bool = False
+    waits: bool = False
+    """Whether it waits for an actor, and holds nothing."""
+
+    def drop(self) -> None:
+        """Removes the block that it offers, if there is one: nobody will take it."""
+        block, self.offers = self.offers, None
+        if block is not None:
+            LocalBlock(block, self.number).forget()
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """A process that runs tasks."""
+
+    process: Process
+    gpus: tuple[str, ...]
+    pid: int = 0
+    task: Task | None = None
+    blocks: int = 0
+    """Blocks that it offered."""
+    rests: int = 0
+    """How often it was told to, and has not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Workers that wait for a program, as they were told to."""
+
+    processes: Processes
+    workers: list[Worker]
+    environ: dict[str, str]
+    """The variables that they were forked with."""
