@@ -8,6 +8,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -57,10 +59,12 @@ class Meter:
 
     def numbers(self) -> tuple[float, ...]:
         """Returns all of it, in the order of the fields."""
-        return tuple(getattr(self, name) for name in self.__slots__)
+        found: tuple[float, ...] = _all_of(self)
+        return found
 
 
 NUMBERS = len(Meter.__slots__)
+_all_of = attrgetter(*Meter.__slots__)
 
 
 def packed(meters: Iterable[Meter]) -> tuple[float, ...]:
@@ -71,7 +75,7 @@ def packed(meters: Iterable[Meter]) -> tuple[float, ...]:
     >>> meters[0].rows_in, meters[1].rows_out
     (7, 1)
     """
-    return tuple(number for meter in meters for number in meter.numbers())
+    return tuple(chain.from_iterable(map(_all_of, meters)))
 
 
 def add_packed(meters: Sequence[Meter], numbers: Sequence[float]) -> None:
