@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,40 +69,50 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     outputs = RowBuffer(SCHEMA)
     found = OutputListing(None, None, None)
     cut = len(root) + 1
-    for item in objects:
-        name = item.uri[cut:]
-        if isinstance(item, Special):
-            refuse_special(item, name)
-        elif not name.startswith("_curate/"):
-            outputs.add((name, item.size, item.generation))
-        elif layout.is_samples(name):
-            # First: there may be one for each output.
-            found.samples.append(name)
-        elif layout.plan_part_number(name) is not None:
-            found.plan_parts.append(name)
-        elif layout.is_events_segment(name):
-            found.segments.append(name)
-        elif layout.is_failures_segment(name):
-            found.failures.append(name)
-        elif layout.is_log_segment(name):
-            found.logs.append(name)
-        elif layout.is_quarantined(name):
-            found.quarantine.append(name)
-        elif run_id := layout.run_of(name):
-            found.run_ids.append(run_id)
-        elif name.startswith(layout.ACCEPTED):
-            found.accepted.add(name[len(layout.ACCEPTED) :])
-        elif stage := layout.stage_of(name):
-            found.stages.add(stage)
-        elif number := layout.growth_number(name):
-            found.growth = max(found.growth, number)
-        elif name == layout.JOB:
-            found.has_job, found.job_generation = True, item.generation
-        elif name == layout.SUMMARY:
-            found.summary = item
+
+    def rows() -> Iterator[tuple[str, int, str]]:
+        for item in objects:
+            name = item.uri[cut:]
+            if isinstance(item, Special):
+                refuse_special(item, name)
+            elif not name.startswith("_curate/"):
+                yield name, item.size, item.generation
+            else:
+                _note(found, name, item)
+
+    outputs.extend(rows())
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
     found.names, found.sizes, found.generations = outputs.table().columns
     return found
+
+
+def _note(found: OutputListing, name: str, item: Object) -> None:
+    """Notes an object of the ledger."""
+    if layout.is_samples(name):
+        # First: there may be one for each output.
+        found.samples.append(name)
+    elif layout.plan_part_number(name) is not None:
+        found.plan_parts.append(name)
+    elif layout.is_events_segment(name):
+        found.segments.append(name)
+    elif layout.is_failures_segment(name):
+        found.failures.append(name)
+    elif layout.is_log_segment(name):
+        found.logs.append(name)
+    elif layout.is_quarantined(name):
+        found.quarantine.append(name)
+    elif run_id := layout.run_of(name):
+        found.run_ids.append(run_id)
+    elif name.startswith(layout.ACCEPTED):
+        found.accepted.add(name[len(layout.ACCEPTED) :])
+    elif stage := layout.stage_of(name):
+        found.stages.add(stage)
+    elif number := layout.growth_number(name):
+        found.growth = max(found.growth, number)
+    elif name == layout.JOB:
+        found.has_job, found.job_generation = True, item.generation
+    elif name == layout.SUMMARY:
+        found.summary = item
 
 
 def refuse_special(item: Special, name: str) -> None:

