@@ -74,11 +74,23 @@ import os, sys, time
 from curate.local import machine
 from curate.local.backend import LocalBackend
 from curate.runtime.protocol import Resources
+from curate.local.lasting import LastingBackend
+from curate.runtime.protocol import Message
 from tests.backends.calling import Calling, parent_and_child
 
-backend = LocalBackend()
+backend = LastingBackend() if sys.argv[2] == "rests" else LocalBackend()
 backend.start(Resources())
 backend.load(Calling())
+if sys.argv[2] == "rests":
+    # Between two runs.
+    backend.launch(1, [(os.getpid,), (os.getppid,)], 2)
+    while not (said := [one for one in backend.poll(1.0) if isinstance(one, Message)]):
+        pass
+    backend.close()
+    with open(sys.argv[1] + ".part", "w") as file:
+        file.write(" ".join(map(str, said[0].items)))
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+    time.sleep(1000)
 backend.launch(1, [(parent_and_child, sys.argv[1])], 1, announce=True)
 if sys.argv[2] == "waits":
     while True:
@@ -95,10 +107,10 @@ if sys.argv[2] == "raises":
 """
 
 
-@pytest.mark.parametrize("how", ["waits", "forks", "raises", "ends"])
+@pytest.mark.parametrize("how", ["waits", "forks", "raises", "ends", "rests"])
 def test_workers_end_with_their_driver(how: str, tmp_path: Path) -> None:
-    """However it ends: killed in the middle of a wait, with a copy of it alive, by an error, or as it should. And so
-    does what workers have started, and the fork server, and its files."""
+    """However it ends: killed in the middle of a wait, between two runs, with a copy of it alive, by an error, or as it
+    should. And so does what workers have started, and the fork server, and its files."""
     pids, folder = tmp_path / "pids", tmp_path / "tmp"
     folder.mkdir()
     environ = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
@@ -106,7 +118,7 @@ def test_workers_end_with_their_driver(how: str, tmp_path: Path) -> None:
     with subprocess.Popen(arguments, env=environ, start_new_session=True) as driver:
         try:
             wait_until(Path(f"{pids}.forked" if how == "forks" else pids).exists, "the task runs")
-            if how in ("waits", "forks"):
+            if how in ("waits", "forks", "rests"):
                 driver.kill()
             driver.wait(timeout=NEVER_S)
             processes = [int(pid) for pid in pids.read_text().split()]
