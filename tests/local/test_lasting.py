@@ -1,0 +1,64 @@
+"""Runs of datasets in worker processes, one after the other: who runs their tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import curate
+from curate.local import machine
+from curate.local.lasting import _taken
+
+
+@pytest.fixture(autouse=True)
+def _one_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One worker does everything, so that there is no choice of who."""
+    monkeypatch.setattr(machine, "cpus", lambda: 1.0)
+    yield
+    if (crew := _taken()) is not None:
+        crew.processes.close()
+
+
+def tell(batch: pa.Table) -> pa.Table:
+    """Appends the process."""
+    return batch.append_column(f"pid_{batch.num_columns}", pa.array([os.getpid()] * batch.num_rows))
+
+
+def pids(output: Path) -> set[int]:
+    """Returns the processes that have had the rows of an output."""
+    rows = curate.read_parquet(output).take_all()
+    return {value for row in rows for name, value in row.items() if name.startswith("pid")}
+
+
+def test_one_worker_runs_all_stages_of_all_runs(tmp_path: Path) -> None:
+    """Before an exchange and behind it, with more memory or less, written or consumed."""
+    rows = curate.range(1000).map_batches(tell)
+    assert rows.sort("id", descending=True).map_batches(tell).write_parquet(tmp_path / "a", backend="local").state == (
+        "complete"
+    )
+    (worker,) = pids(tmp_path / "a")
+    assert worker != os.getpid()
+    rows.random_shuffle(seed=1).write_parquet(tmp_path / "b", backend="local")
+    assert pids(tmp_path / "b") == {worker}
+    assert {row["pid_1"] for row in rows.using(backend="local").take_all()} == {worker}
+    curate.range(10).map_batches(tell, num_cpus=0.5).write_parquet(tmp_path / "c", backend="local")
+    assert pids(tmp_path / "c") == {worker}
+
+
+def test_a_worker_of_a_run_that_failed_runs_the_next_one(tmp_path: Path) -> None:
+    """An error of user code is no reason to end it."""
+
+    told = tmp_path / "told"
+
+    def fails(batch: pa.Table) -> pa.Table:
+        told.write_text(str(os.getpid()))
+        raise ValueError(batch.num_rows)
+
+    failed = curate.range(10).map_batches(fails).write_parquet(tmp_path / "a", backend="local")
+    assert failed.state == "failed"
+    curate.range(10).map_batches(tell).write_parquet(tmp_path / "b", backend="local")
+    assert pids(tmp_path / "b") == {int(told.read_text())}
