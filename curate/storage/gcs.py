@@ -30,6 +30,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import IO, Any, BinaryIO, Literal, TypeVar, cast
 
 import aiohttp
@@ -41,6 +42,7 @@ from gcsfs.retry import HttpError, NonRetryableError
 from google.auth.exceptions import GoogleAuthError, TransportError
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
+from curate.requests.listing import PagedListing
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
@@ -176,18 +178,21 @@ class GCSStore:
 
     def list(self, prefix: str) -> Iterator[Object]:
         bucket, start = bucket_and_key(prefix, "gs")
-        page: str | None = ""
-        while page is not None:
-            params = {
-                "prefix": start,
-                "maxResults": str(LIST_PAGE),
-                "fields": "nextPageToken,items(name,size,generation)",
-            }
-            if page:
-                params["pageToken"] = page
-            found, page = self._ask(_Request(f"list {prefix}", "list", "GET", "b/{}/o", (bucket,), params), _page)
-            for item in found:
-                yield Object(f"gs://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
+
+        def request(begins: str, after: str, **more: str) -> _Request:
+            params = {"prefix": begins, "startOffset": after, "maxResults": str(LIST_PAGE), **more}
+            given = {name: value for name, value in params.items() if value}
+            return _Request(f"list {prefix}", "list", "GET", "b/{}/o", (bucket,), given)
+
+        fields = "nextPageToken,items(name,size,generation)"
+        listing = PagedListing[dict[str, Any]](
+            start,
+            lambda after, token: self._ask(request(start, after, pageToken=token, fields=fields), _page),
+            lambda above, after: self._ask(request(above, after, delimiter="/", fields="prefixes"), _folders),
+            itemgetter("name"),
+        )
+        for item in listing.objects():
+            yield Object(f"gs://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
 
     def stat(self, uri: str) -> Object:
         return _object(uri, self._metadata(uri, "name,size,generation"))
@@ -648,6 +653,14 @@ def _plain(headers: Mapping[str, str], body: bytes) -> bytes:
 
 def _object(uri: str, metadata: Mapping[str, Any]) -> Object:
     return Object(uri, int(metadata["size"]), str(metadata["generation"]))
+
+
+def _folders(response: _Response) -> list[str]:
+    """Returns the folders of a page of a listing."""
+    found = response.json().get("prefixes", [])
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise _cut("a page of a listing has malformed prefixes")
+    return found
 
 
 def _page(response: _Response) -> tuple[list[dict[str, Any]], str | None]:

@@ -124,24 +124,31 @@ class GcsEmulator(Emulator):
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         room = max(1, min(int(query.get("maxResults", 1000)), 1000))
         after = query.get("pageToken")
-        at = bisect.bisect_left(held.names, prefix)
+        at = bisect.bisect_left(held.names, max(prefix, query.get("startOffset", "")))
         if after is not None:
             at = max(at, bisect.bisect_right(held.names, bytes.fromhex(after).decode()))
         items: list[dict[str, object]] = []
         prefixes: list[str] = []
-        token = None
+        token, last = None, ""
         for name in itertools.islice(held.names, at, None):
             if not name.startswith(prefix):
                 break
             if delimiter and delimiter in name[len(prefix) :]:
                 group = prefix + name[len(prefix) :].partition(delimiter)[0] + delimiter
-                if not prefixes or prefixes[-1] != group:
-                    prefixes.append(group)
-                continue
-            if len(items) == room:
-                token = str(items[-1]["name"]).encode().hex()
+                if prefixes and prefixes[-1] == group:
+                    last = name
+                    continue
+            else:
+                group = ""
+            # Folders take up room, too.
+            if len(items) + len(prefixes) == room:
+                token = last.encode().hex()
                 break
-            items.append(_resource(asked.bucket, name, held.objects[name]))
+            last = name
+            if group:
+                prefixes.append(group)
+            else:
+                items.append(_resource(asked.bucket, name, held.objects[name]))
         answer: dict[str, object] = {"kind": "storage#objects"}
         if wanted := re.search(r"items\(([^)]*)\)", query.get("fields", "")):
             answer = {}

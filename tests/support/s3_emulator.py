@@ -211,18 +211,28 @@ class S3Emulator(Emulator):
         at = bisect.bisect_left(held.names, prefix)
         if "continuation-token" in query:
             at = max(at, bisect.bisect_right(held.names, bytes.fromhex(query["continuation-token"]).decode()))
-        names = list(
-            itertools.takewhile(lambda name: name.startswith(prefix), itertools.islice(held.names, at, at + room + 1))
-        )
-        more, names = len(names) > room, names[:room]
+        if "start-after" in query and "continuation-token" not in query:
+            at = max(at, bisect.bisect_right(held.names, query["start-after"]))
+        delimiter, names, folders, more, last = query.get("delimiter", ""), list[str](), list[str](), False, ""
+        for name in itertools.takewhile(lambda name: name.startswith(prefix), itertools.islice(held.names, at, None)):
+            inside = bool(delimiter) and delimiter in name[len(prefix) :]
+            folder = prefix + name[len(prefix) :].partition(delimiter)[0] + delimiter if inside else ""
+            if not folder or folder not in folders[-1:]:
+                # Folders take up room, too.
+                more = len(names) + len(folders) == room
+                if more:
+                    break
+                (folders if folder else names).append(folder or name)
+            last = name
         spelled = (lambda name: quote(name, safe="/").replace("%20", "+")) if "encoding-type" in query else escape
         items = "".join(
             f"<Contents><Key>{spelled(name)}</Key><ETag>&quot;{held.objects[name].generation}&quot;</ETag>"
             f"<Size>{len(held.objects[name].content)}</Size></Contents>"
             for name in names
         )
+        items += "".join(f"<CommonPrefixes><Prefix>{spelled(one)}</Prefix></CommonPrefixes>" for one in folders)
         coded = "<EncodingType>url</EncodingType>" if "encoding-type" in query else ""
-        token = f"<NextContinuationToken>{names[-1].encode().hex()}</NextContinuationToken>" if more else ""
+        token = f"<NextContinuationToken>{last.encode().hex()}</NextContinuationToken>" if more else ""
         return _xml(
             f"<ListBucketResult>{coded}<IsTruncated>{str(more).lower()}</IsTruncated>{token}{items}</ListBucketResult>"
         )

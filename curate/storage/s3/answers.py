@@ -157,6 +157,13 @@ def _skew(response: Response, now_s: float) -> str:
     return f"this machine's clock is {abs(now_s - theirs_s) / 60:,.0f} minutes {way} that of S3"
 
 
+def folders(response: Response) -> list[str]:
+    """Returns the folders of a page of a listing."""
+    found = response.xml("ListBucketResult")
+    plain = unquote_plus if found.findtext("EncodingType") == "url" else str
+    return [plain(one.findtext("Prefix", "")) for one in found.iter("CommonPrefixes")]
+
+
 def page(response: Response, bucket: str) -> tuple[list[Object], str | None]:
     """Returns the objects of a page of a listing, and the token of the next one."""
     found = response.xml("ListBucketResult")

@@ -14,12 +14,13 @@ from typing import IO, BinaryIO
 
 from curate.errors import PermissionDenied, StorageError
 from curate.log import get_logger
+from curate.requests.listing import PagedListing
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
 from curate.storage.ranges import part_of, range_header, range_stream
 from curate.storage.s3 import uploads
-from curate.storage.s3.answers import Response, cut, page
+from curate.storage.s3.answers import Response, cut, folders, page
 from curate.storage.s3.client import Request
 from curate.storage.s3.service import SHA256, Service, request_for
 from curate.storage.uris import bucket_and_key
@@ -72,14 +73,23 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[Object]:
         bucket, start = bucket_and_key(prefix, "s3")
-        after: str | None = ""
-        while after is not None:
-            params = {"list-type": "2", "prefix": start, "max-keys": str(LIST_PAGE), "encoding-type": "url"}
-            if after:
-                params["continuation-token"] = after
-            request = Request(f"list {prefix}", "list", "GET", bucket, params=params)
-            found, after = self.service.ask(request, lambda response: page(response, bucket))
-            yield from found
+
+        cut_at = len(prefix) - len(start)
+
+        def request(begins: str, after: str, **more: str) -> Request:
+            params = {"list-type": "2", "prefix": begins, "max-keys": str(LIST_PAGE), "encoding-type": "url"}
+            given = {name.replace("_", "-"): value for name, value in more.items() if value}
+            after_this = {"start-after": after} if after else {}
+            return Request(f"list {prefix}", "list", "GET", bucket, params=params | after_this | given)
+
+        return PagedListing[Object](
+            start,
+            lambda after, token: self.service.ask(
+                request(start, after, continuation_token=token), lambda response: page(response, bucket)
+            ),
+            lambda above, after: self.service.ask(request(above, after, delimiter="/"), folders),
+            lambda item: item.uri[cut_at:],
+        ).objects()
 
     def stat(self, uri: str) -> Object:
         return self.service.look(uri)[0]

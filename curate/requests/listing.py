@@ -1,0 +1,104 @@
+"""A listing in parts: a service answers many requests at once, but says only with each page where the next one begins.
+
+A million objects are a thousand pages: one after the other, minutes. So past its first pages a listing looks which
+folders follow, from the top, and lists ranges between them side by side. Beyond the pages that costs a request for each
+folder that is looked at, once, and up to one for each range, a fifth of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise
+from typing import Generic, TypeVar
+
+from curate.prefetch import ahead
+
+T = TypeVar("T")
+
+PLAIN_PAGES = 4
+"""Pages after which folders are looked at: fewer take a second, and cost what they are."""
+AT_ONCE = 8
+"""Ranges that are listed side by side; twice as many wait to be taken, some 10 MB of objects."""
+RANGE_PAGES = 4
+"""Pages of a range, about, as far as the folders tell that were seen."""
+MOST_PAGES = 16
+"""Of a range that has more, as folders are not of one size, the rest is a listing of its own when its turn comes."""
+
+
+@dataclass(frozen=True)
+class PagedListing(Generic[T]):
+    """All objects whose key begins with `prefix`, in code-point order."""
+
+    prefix: str
+    page: Callable[[str, str], tuple[list[T], str | None]]
+    """Returns objects whose key is behind a key, or is that key, and the token of the next page; None: it was the last.
+    Is given the key, and the token of a page that is not the first."""
+    folders: Callable[[str, str], list[str]]
+    """Returns the names of some folders of objects behind a key, in order: the first part of their keys that begins
+    with a prefix and ends with a slash. Is given the prefix and the key."""
+    key: Callable[[T], str]
+
+    def objects(self) -> Iterator[T]:
+        """Yields them. Raises what `page` and `folders` do."""
+        return self._behind("", None)
+
+    def _behind(self, after: str, until: str | None) -> Iterator[T]:
+        """Yields the objects behind a key, up to another one."""
+        looked, token = set[str](), ""
+        for pages in count(1):
+            found, more = self.page(after, token)
+            yield from self._between(found, after, until)
+            if more is None or (until is not None and found and self.key(found[-1]) >= until):
+                return
+            token = more
+            for above in (one for one in self._levels(found) if pages >= PLAIN_PAGES and one not in looked):
+                looked.add(above)
+                cuts = self._cuts(above, found, until)
+                if cuts:
+                    for (_, end), (objects, reached) in ahead(self._range, pairwise(cuts), AT_ONCE):
+                        yield from objects
+                        if reached is not None:
+                            yield from self._behind(reached, end)
+                    # There may be more of them.
+                    after, token, looked = cuts[-1], "", set()
+                    break
+
+    def _range(self, ends: tuple[str, str]) -> tuple[list[T], str | None]:
+        """Returns the objects behind a key, up to another one, and the last of them if there may be more."""
+        after, until = ends
+        objects, reached, token = list[T](), after, ""
+        for _ in range(MOST_PAGES):
+            found, more = self.page(after, token)
+            objects += self._between(found, after, until)
+            reached = self.key(found[-1]) if found else reached
+            if more is None or reached >= until:
+                return objects, None
+            token = more
+        return objects, reached
+
+    def _between(self, found: list[T], after: str, until: str | None) -> list[T]:
+        if found and after < self.key(found[0]) and (until is None or self.key(found[-1]) <= until):
+            return found
+        return [one for one in found if after < self.key(one) and (until is None or self.key(one) <= until)]
+
+    def _levels(self, found: Sequence[T]) -> Iterator[str]:
+        """Yields the folders that all of a page lies in, from the top; the first one is the prefix."""
+        if not found:
+            return
+        first, last = self.key(found[0]), self.key(found[-1])
+        yield self.prefix
+        for place in range(len(self.prefix), min(len(first), len(last))):
+            if first[place] != last[place]:
+                return
+            if first[place] == "/":
+                yield first[: place + 1]
+
+    def _cuts(self, above: str, found: Sequence[T], until: str | None) -> list[str]:
+        """Returns the last key of a page, and some of the folders that follow below another one: with some pages in
+        between, if all are like those of this page. Nothing if that is not worth it."""
+        last = self.key(found[-1])
+        names = [one for one in self.folders(above, last) if last < one and (until is None or one <= until)]
+        seen = len({self.key(one)[len(above) :].partition("/")[0] for one in found})
+        cuts = names[RANGE_PAGES * seen - 1 :: RANGE_PAGES * seen]
+        return [last, *cuts] if len(cuts) > 1 else []
