@@ -45,23 +45,24 @@ class PagedListing(Generic[T]):
 
     def _behind(self, after: str, until: str | None) -> Iterator[T]:
         """Yields the objects behind a key, up to another one."""
-        looked, token = set[str](), ""
+        looked, ends, token = set[str](), list[str](), ""
         for pages in count(1):
             found, more = self.page(after, token)
             yield from self._between(found, after, until)
             if more is None or (until is not None and found and self.key(found[-1]) >= until):
                 return
             token = more
+            ends += [self.key(one) for one in found[:1] + found[-1:]]
             for above in (one for one in self._levels(found) if pages >= PLAIN_PAGES and one not in looked):
                 looked.add(above)
-                cuts = self._cuts(above, found, until)
+                cuts = self._cuts(above, found, ends, until)
                 if cuts:
                     for (_, end), (objects, reached) in ahead(self._range, pairwise(cuts), AT_ONCE):
                         yield from objects
                         if reached is not None:
                             yield from self._behind(reached, end)
                     # There may be more of them.
-                    after, token, looked = cuts[-1], "", set()
+                    after, token, looked, ends = cuts[-1], "", set(), []
                     break
 
     def _range(self, ends: tuple[str, str]) -> tuple[list[T], str | None]:
@@ -94,11 +95,16 @@ class PagedListing(Generic[T]):
             if first[place] == "/":
                 yield first[: place + 1]
 
-    def _cuts(self, above: str, found: Sequence[T], until: str | None) -> list[str]:
+    def _cuts(self, above: str, found: Sequence[T], ends: Sequence[str], until: str | None) -> list[str]:
         """Returns the last key of a page, and some of the folders that follow below another one: with some pages in
-        between, if all are like those of this page. Nothing if that is not worth it."""
+        between, if all are like those of this page, or like those where pages up to it have their `ends`. Nothing if
+        that is not worth it."""
         last = self.key(found[-1])
         names = [one for one in self.folders(above, last) if last < one and (until is None or one <= until)]
-        seen = len({self.key(one)[len(above) :].partition("/")[0] for one in found})
-        cuts = names[RANGE_PAGES * seen - 1 :: RANGE_PAGES * seen]
+        here, so_far = (
+            len({key[len(above) :].partition("/")[0] for key in keys if key.startswith(above)})
+            for keys in (map(self.key, found), ends)
+        )
+        step = max(1, round(RANGE_PAGES * (here if here > 1 else so_far / (len(ends) / 2))))
+        cuts = names[step - 1 :: step]
         return [last, *cuts] if len(cuts) > 1 else []
