@@ -39,6 +39,7 @@ from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
+from curate.testing.clock import FakeClock
 
 ROOT = "memory://stage"
 IN = pa.schema([("id", pa.string()), ("n", pa.int64())])
@@ -120,7 +121,9 @@ def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
     own = {name: settings.pop(name) for name in ("record", "rows") if name in settings}
     tasks = replace(SPEC.tasks, **settings)
     stage = replace(SPEC, operator=Pipeline((operator or Doubling(),)), tasks=tasks, **own)
-    return StageProgram(**{"stage": stage, "key": "run-1", "output": f"{ROOT}/out", "scratch": "/nowhere"} | where)
+    # However slow this machine is, no shard takes long enough to say so.
+    how = {"stage": stage, "key": "run-1", "output": f"{ROOT}/out", "scratch": "/nowhere", "clock": FakeClock()}
+    return StageProgram(**how | where)
 
 
 def run(made: StageProgram, *shards: Shard, attempt: int = 1, schema: Any = IN) -> list[ShardRecord]:
