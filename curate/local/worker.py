@@ -93,7 +93,7 @@ class Work:
     """How long messages may wait for one another."""
     stream: bool = False
     program: str = ""
-    """File with its pickled program."""
+    """File with its pickled program: known when the task is begun, as the fork server may be another one by then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class PagedListing(Generic[T]):
             ends += [self.key(one) for one in found[:1] + found[-1:]]
             for above in (one for one in self._levels(found) if pages >= PLAIN_PAGES and one not in looked):
                 looked.add(above)
-                cuts = self._cuts(above, found, ends, until)
+                cuts = self._cuts(above, found, ends, after, until)
                 if cuts:
                     for (_, end), (objects, reached) in ahead(self._range, pairwise(cuts), AT_ONCE):
                         yield from objects
@@ -72,7 +72,7 @@ class PagedListing(Generic[T]):
         for _ in range(MOST_PAGES):
             found, more = self.page(after, token)
             objects += self._between(found, after, until)
-            reached = self.key(found[-1]) if found else reached
+            reached = max(reached, self.key(found[-1])) if found else reached
             if more is None or reached >= until:
                 return objects, None
             token = more
@@ -95,12 +95,13 @@ class PagedListing(Generic[T]):
             if first[place] == "/":
                 yield first[: place + 1]
 
-    def _cuts(self, above: str, found: Sequence[T], ends: Sequence[str], until: str | None) -> list[str]:
+    def _cuts(self, above: str, found: Sequence[T], ends: Sequence[str], after: str, until: str | None) -> list[str]:
         """Returns the last key of a page, and some of the folders that follow below another one: with some pages in
         between, if all are like those of this page, or like those where pages up to it have their `ends`. Nothing if
         that is not worth it."""
-        last = self.key(found[-1])
-        names = [one for one in self.folders(above, last) if last < one and (until is None or one <= until)]
+        # Whatever a service makes of where to begin, and of the order of folders, no object is lost or comes twice.
+        last = max(after, self.key(found[-1]))
+        names = sorted(one for one in self.folders(above, last) if last < one and (until is None or one <= until))
         here, so_far = (
             len({key[len(above) :].partition("/")[0] for key in keys if key.startswith(above)})
             for keys in (map(self.key, found), ends)

@@ -118,6 +118,15 @@ def test_what_it_costs(keys: list[str], plain: int, most: int) -> None:
     assert plain <= service.pages + service.looks <= most
 
 
+def test_a_service_that_begins_at_the_beginning() -> None:
+    """One that does not know where to begin, and tells folders in another order: each object comes once, in order."""
+    service = Service([f"{n:03d}/{k:03d}" for n in range(12) for k in range(10)])
+    page, folders = service._page, service._folders
+    service._page = lambda prefix, _, token: page(prefix, "", token)  # type: ignore[method-assign]
+    service._folders = lambda prefix, _: folders(prefix, "")[::-1]  # type: ignore[method-assign]
+    assert list(service.listing().objects()) == service.keys
+
+
 def test_ranges_are_listed_side_by_side() -> None:
     """As many as may be: each waits here for the others."""
     service = Service([f"{n:03d}/{k:03d}" for n in range(12) for k in range(10)])
