@@ -152,6 +152,10 @@ class InlineBackend:
         """Returns None: this process has what it has."""
         return None
 
+    def slot_memory(self) -> int | None:
+        """Returns None: there is one slot, in this process."""
+        return None
+
     def alone(self) -> bool:
         """Returns True."""
         return True

@@ -235,7 +235,7 @@ class _Run:
         dispatcher = Dispatcher(
             account.scheduler,
             backend,
-            lambda launch: self._payload(launch, schemas, says_ready=not setup.done),
+            lambda launch: self._payload(launch, schemas, backend, says_ready=not setup.done),
             lambda rank: int(prepared.plan.sizes[rank]),
             self._has_output,
             account,
@@ -296,7 +296,7 @@ class _Run:
             runs.order.check(prepared.record.name, schemas.main)
         return schemas
 
-    def _payload(self, launch: Launch, schemas: Schemas, *, says_ready: bool) -> TaskInput:
+    def _payload(self, launch: Launch, schemas: Schemas, backend: Backend, *, says_ready: bool) -> TaskInput:
         """Returns what the program gets for a launch."""
         prepared = self.prepared
         shards = tuple(zip(launch.shards, prepared.plan.shards(launch.shards), strict=True))
@@ -311,6 +311,7 @@ class _Run:
             over=self._replaced_by(shards, schemas.sides) if prepared.over else {},
             says_ready=says_ready,
             shared=self.options.part is not None,
+            weighs=backend.slot_memory() is not None,
         )
 
     def _has_output(self, rank: int) -> bool:

@@ -149,6 +149,13 @@ class LocalBackend:
         """Returns the bytes that all workers may hold together."""
         return int(self._has["memory"])
 
+    def slot_memory(self) -> int | None:
+        """Returns what tasks may hold, beside what actors of pools ask for, by the number of slots."""
+        left, slots = dict(self._has), self.slots()
+        if self._pools:
+            take_resources(left, self._pools.held())
+        return int(left["memory"] / slots) if slots else None
+
     def alone(self) -> bool:
         """Returns True."""
         return True

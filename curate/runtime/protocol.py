@@ -241,6 +241,11 @@ class Backend(Protocol):
         """Returns the most bytes that one task can ask for on a node that lives or can be started, None if unknown."""
         ...
 
+    def slot_memory(self) -> int | None:
+        """Returns the bytes that each slot has if those of its node share its memory, of the node where that is least;
+        None if unknown."""
+        ...
+
     def alone(self) -> bool:
         """Returns whether all tasks run on this machine, now and later."""
         ...

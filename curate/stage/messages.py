@@ -36,6 +36,8 @@ class TaskInput:
     """Whether to say first that the operator is set up."""
     shared: bool = False
     """Whether other drivers make outputs of the same job: then a shard may have its output, whatever the attempt."""
+    weighs: bool = False
+    """Whether to say how much memory the process held: tasks share that of their nodes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all

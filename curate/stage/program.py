@@ -34,6 +34,7 @@ from curate.pipeline.retry_later import WORD_S, wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable
 from curate.requests.reached import REACHED, ReachedPlaces
+from curate.runtime.held_memory import HeldMemory
 from curate.runtime.process_guard import ProcessGuard, ProcessSpoiltError, SavedProcess, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.stage.existing import ExistingOutputs
@@ -87,9 +88,11 @@ class StageProgram:
         """The process as it was when the operator was set up."""
         self._guard = ProcessGuard()
         """What is around the shard at hand."""
+        self._held: HeldMemory | None = None
+        """What this process holds, once that was asked for."""
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard"}
+        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard", "_held"}
         shipped = {name: value for name, value in self.__dict__.items() if name not in own}
         return {**shipped, "stage": self.stage.in_worker()}
 
@@ -146,6 +149,10 @@ class StageProgram:
     def _attempt(
         self, index: int, shard: Shard, given: Any, piece: TaskInput
     ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord]:
+        if piece.weighs and self._held is None:
+            # What the process held for the stage before says nothing of this one.
+            self._held = HeldMemory()
+            self._held.begin()
         started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
@@ -162,6 +169,7 @@ class StageProgram:
             # Without what is loaded once: bundles are sized from how long shards take.
             seconds=time.perf_counter() - started - (self._setup_s - setup_s),
             calls=self._calls().since(before),
+            held_bytes=self._held.look() if self._held is not None else 0,
         )
 
     def _run_shard(

@@ -46,7 +46,8 @@ from curate.runtime.protocol import (
 from curate.streaming.stream_metrics import StreamMetrics
 from curate.tasks.dispatcher import POLL_S
 from curate.tasks.failure import Failure, FailureKind
-from curate.tasks.policy import Policy, more_memory
+from curate.tasks.memory import more_memory
+from curate.tasks.policy import Policy
 from curate.tasks.task_end import failure_of_end, kind_of_end
 
 STREAM_POLICY = Policy(user_error_retries=0)

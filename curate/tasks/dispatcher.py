@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 from curate.clock import Clock, SystemClock
 from curate.errors import StorageError
+from curate.log import get_logger
 from curate.runtime.protocol import Backend, BackendEvent, Message, Started, TaskEnd, TaskFinished
 from curate.tasks.events import (
+    AskMemory,
     Cancel,
     Event,
     Finish,
@@ -33,6 +35,7 @@ from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 from curate.tasks.setup import SetUp, SetupWatch
 from curate.tasks.task_end import failure_of_end, kind_of_end
+from curate.units import format_bytes
 
 POLL_S = 0.5
 """Longest wait for news: signals and deadlines are looked at this often."""
@@ -141,7 +144,7 @@ class Dispatcher:
         return False
 
     def _look_at_slots(self) -> None:
-        told = SlotsChanged(self.backend.slots(), self.backend.largest_memory())
+        told = SlotsChanged(self.backend.slots(), self.backend.largest_memory(), self.backend.slot_memory())
         if told != self._slots:
             self._slots = told
             self._handle(told)
@@ -186,7 +189,8 @@ class Dispatcher:
         event: Event
         if failure is None:
             size = self.size_of(record.index)
-            event = ShardDone(launch.task, record.index, size, record.seconds, computed=not record.existed)
+            computed = not record.existed
+            event = ShardDone(launch.task, record.index, size, record.seconds, computed, record.held_bytes)
         else:
             event = ShardFailed(
                 launch.task, record.index, failure.kind, failure.after_s, failure.peak_bytes, failure.tries
@@ -248,6 +252,8 @@ class Dispatcher:
                 )
             elif isinstance(action, Cancel):
                 self.backend.cancel(action.task)
+            elif isinstance(action, AskMemory):
+                _tell_memory(action)
             elif isinstance(action, Finish):
                 self._finished = action.state
             else:
@@ -260,3 +266,14 @@ class Dispatcher:
                     self.observer.done(launch, record)
                 else:
                     self.observer.failed(launch, record, action.outcome)
+
+
+def _tell_memory(what: AskMemory) -> None:
+    if what.memory is None:
+        get_logger().info("tasks ask for no more memory than was declared: what they hold fits again")
+        return
+    get_logger().info(
+        "tasks hold more memory than a slot has, so fewer run at once",
+        each=format_bytes(what.memory),
+        at_once=what.at_once,
+    )

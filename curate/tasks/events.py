@@ -22,6 +22,8 @@ class SlotsChanged:
     slots: int
     largest_memory: int | None = None
     """Most bytes that one task can ask for on a node that lives or can be started; None: unknown."""
+    slot_memory: int | None = None
+    """Bytes that each slot has of its node's memory, where all have the same, and it is least; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class ShardDone:
     seconds: float
     computed: bool
     """False: it existed already, which says nothing about the rate."""
+    held_bytes: int = 0
+    """Most memory that its process held for itself; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,16 @@ class Cancel:
     task: TaskId
 
 
+@dataclass(frozen=True, slots=True)
+class AskMemory:
+    """Tell that tasks ask for another amount of memory from now on, because of what earlier ones held."""
+
+    memory: int | None
+    """Bytes that each asks for, at least; None: what it would ask for anyway."""
+    at_once: int
+    """How many can run at once then, about."""
+
+
 class Outcome(StrEnum):
     """What an event meant for a shard."""
 
@@ -184,4 +198,4 @@ class Finish:
     state: SchedulerState
 
 
-Action = Launch | Cancel | Record | Finish
+Action = Launch | Cancel | Record | AskMemory | Finish

@@ -96,6 +96,8 @@ class ShardRecord:
     """What its operators measured, packed; empty where nothing was computed."""
     checksum: str = ""
     """That of the output's bytes; empty where nothing was computed."""
+    held_bytes: int = 0
+    """Most memory that its process held for itself since it last said so; 0 where that is not known."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A frozen dataclass with slots is pickled by Python code, which looks at its fields each time.

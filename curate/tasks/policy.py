@@ -1,4 +1,4 @@
-"""The retry policy of shards: number of tries, waits and memory."""
+"""The retry policy of shards: number of tries, and waits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 from curate.keywords import option
 from curate.tasks.failure import FailureKind
-from curate.units import GIB
 
 LEAST_WINDOW = 16
 """Tasks in flight even with few slots, or none: pending tasks are the demand that an autoscaler sees."""
-LEAST_MEMORY = GIB
-"""What a task that ran out of memory is taken to have had, at least: it asks for twice as much."""
 
 LONGEST_BACKOFF_S = 60.0
 
@@ -85,18 +82,6 @@ class Policy:
         if kind in _REQUEUED_AT_ONCE:
             return 0.0
         return max(min(self.backoff_s * 2.0 ** (failures - 1), LONGEST_BACKOFF_S), after_s)
-
-
-def more_memory(had: int, peak_bytes: int, most: int | None) -> int | None:
-    """Returns the bytes to ask for after a task ran out of memory, None if it had the `most` that there is.
-
-    >>> more_memory(0, 3 * GIB, None) // GIB, more_memory(4 * GIB, 0, 6 * GIB) // GIB, more_memory(GIB, 0, GIB)
-    (6, 6, None)
-    """
-    if most is not None and had >= most:
-        return None
-    wanted = 2 * max(had, peak_bytes, LEAST_MEMORY)
-    return wanted if most is None else min(wanted, most)
 
 
 _REQUEUED_AT_ONCE = {FailureKind.LOST, FailureKind.OUT_OF_MEMORY, FailureKind.FOREIGN}

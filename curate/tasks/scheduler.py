@@ -38,6 +38,7 @@ import numpy as np
 
 from curate.tasks.events import (
     Action,
+    AskMemory,
     Cancel,
     Event,
     Finish,
@@ -58,7 +59,8 @@ from curate.tasks.events import (
     Tick,
 )
 from curate.tasks.failure import FailureKind
-from curate.tasks.policy import _REQUEUED_AT_ONCE, Policy, more_memory
+from curate.tasks.memory import LearntMemory, more_memory, slots_with
+from curate.tasks.policy import _REQUEUED_AT_ONCE, Policy
 from curate.units import KIB
 
 SHARD_OVERHEAD_BYTES = 256 * KIB
@@ -151,6 +153,8 @@ class _Task:
     cost_left: float
     """Of those that have not ended."""
     launched_s: float
+    memory: int | None = None
+    """What it asks for, where that is not what every task asks for."""
     started_s: float | None = None
     """When it was first known to run: to be heard of, or to be launched before one that is."""
     heard_s: float | None = None
@@ -205,7 +209,15 @@ class Scheduler:
         """Whether shards were released, which come behind those that were there, whatever their size."""
         self._next_task = 0
         self._slots = 0
-        self._largest_memory: int | None = None
+        """How many tasks can run at once, with the memory that they ask for."""
+        self._offered = SlotsChanged(0)
+        """What there is of slots and memory, as it was told last."""
+        self._learnt = LearntMemory()
+        self._asked: int | None = None
+        """What tasks ask for because of what was learnt."""
+        self._begun: int | None = None
+        """How many tasks have begun at most, of those in flight when more was learnt to be needed: the others are taken
+        back once all news is heard, for what has ended made room for them."""
         self._cost_seen = 0.0
         self._seconds_seen = 0.0
         self._cost_computed = 0.0
@@ -328,9 +340,40 @@ class Scheduler:
         return actions
 
     def _slots_changed(self, event: SlotsChanged, now_s: float, actions: list[Action]) -> None:
-        del now_s, actions
-        self._slots = event.slots
-        self._largest_memory = event.largest_memory
+        del now_s
+        self._offered = event
+        self._learnt.shared(event.slot_memory, event.largest_memory)
+        self._count_slots(actions)
+
+    def _see_held(self, held_bytes: int, actions: list[Action]) -> None:
+        """Takes the memory that the process of a task held, if that is known."""
+        if held_bytes and self._learnt.held(held_bytes, self._offered.slot_memory, self._offered.largest_memory):
+            self._count_slots(actions)
+
+    def _count_slots(self, actions: list[Action]) -> None:
+        """Counts the slots that there are for tasks that ask for what was learnt."""
+        offered, before, had = self._offered, self._asked, self._slots
+        self._asked = self._learnt.asked
+        self._slots = slots_with(self._asked, offered.slots, offered.slot_memory)
+        if self._asked == before:
+            return
+        actions.append(AskMemory(self._asked, self._slots))
+        if self._asked is not None and self._asked > (before or 0):
+            self._begun = max(self._begun or 0, had)
+
+    def _take_back(self, begun: int, actions: list[Action]) -> None:
+        """Takes back the tasks that no slot was free for, where so many have begun: launched again, they ask for what
+        was learnt. Of one that has begun since the last news, what it has published is found."""
+        for task, record in list(itertools.islice(self._running.items(), begun, None)):
+            asks_enough = (record.memory or 0) >= (self._asked or 0)
+            queued = record.started_s is None and record.left and not asks_enough
+            if queued and record.twin is None and _undisturbed(record):
+                shards = tuple(record.left)
+                for shard in shards:
+                    self._move(shard, Move.REQUEUE)
+                self._ready.append(shards)
+                record.left, record.cost_left = {}, 0.0
+                self._dismiss(task, actions)
 
     def _task_started(self, event: TaskStarted, now_s: float, actions: list[Action]) -> None:
         del actions
@@ -353,6 +396,7 @@ class Scheduler:
             self._seconds_seen = self._seconds_seen * RATE_DECAY + seconds
             self._cost_computed += cost
             self._seconds_computed += seconds
+            self._see_held(event.held_bytes, actions)
         actions.append(Record(event.shard, event.task, Outcome.DONE))
         twin = None if record.twin is None else self._running.get(record.twin)
         if twin is not None and event.shard in twin.left:
@@ -370,6 +414,8 @@ class Scheduler:
             actions.append(Record(event.shard, event.task, Outcome.COPY_FAILED, event.kind))
             self._end_shortened(event.task, record, actions)
             return
+        if event.kind is FailureKind.OUT_OF_MEMORY:
+            self._see_held(event.peak_bytes, actions)
         outcome, tries, wait_s = self._strike(
             event.shard, event.kind, now_s, after_s=event.after_s, peak_bytes=event.peak_bytes, tries=event.tries
         )
@@ -403,6 +449,8 @@ class Scheduler:
         self.attempts += len(record.left)
         if record.left:
             assert kind is not None
+            if event.kind is FailureKind.OUT_OF_MEMORY:
+                self._see_held(event.peak_bytes, actions)
             if kind is FailureKind.LOST:
                 self._lost(event.task, record, now_s, actions)
             else:
@@ -448,6 +496,10 @@ class Scheduler:
 
     def _tick(self, event: Tick, now_s: float, actions: list[Action]) -> None:
         del event
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            if self.state is SchedulerState.ACTIVE:
+                self._take_back(begun, actions)
         since_s = now_s - self._looked_s
         if since_s < LOOK_S:
             return
@@ -563,16 +615,18 @@ class Scheduler:
         # Whose `process` raised runs alone since then.
         errors = tries[0][FailureKind.USER_ERROR] if tries else 0
         memory = max((self._memory[shard] for shard in shards if shard in self._memory), default=None)
-        if memory is not None and self._largest_memory is not None:
+        if memory is not None and self._offered.largest_memory is not None:
             # The node that had more may be gone.
-            memory = min(memory, self._largest_memory)
+            memory = min(memory, self._offered.largest_memory)
+        if self._asked is not None:
+            memory = max(memory or 0, self.policy.declared_memory or 0, self._asked)
         for shard in shards:
             self._move(shard, Move.LAUNCH)
         task = TaskId(self._next_task)
         self._next_task += 1
         self.launched += 1
         cost = float(self._costs[list(shards)].sum())
-        self._running[task] = _Task(dict.fromkeys(shards), cost, cost, now_s, twin=copy_of)
+        self._running[task] = _Task(dict.fromkeys(shards), cost, cost, now_s, memory, twin=copy_of)
         last = errors >= self.policy.user_error_retries
         fresh = any(one[FailureKind.CRASHED] for one in tries)
         return Launch(task, shards, attempt, last, memory, copy_of, part_of, self._busy, fresh)
@@ -765,7 +819,7 @@ class Scheduler:
     def _ask_for_more(self, shard: int, peak_bytes: int) -> bool:
         """Doubles what a shard asks for; False if it had the most that there is."""
         had = max(self.policy.declared_memory or 0, self._memory.get(shard, 0))
-        wanted = more_memory(had, peak_bytes, self._largest_memory)
+        wanted = more_memory(had, peak_bytes, self._offered.largest_memory)
         if wanted is None:
             return False
         self._memory[shard] = wanted

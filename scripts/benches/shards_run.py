@@ -114,6 +114,10 @@ class Instant:
         """Not known."""
         return None
 
+    def slot_memory(self) -> int | None:
+        """Not known."""
+        return None
+
     def alone(self) -> bool:
         """It serves one driver."""
         return True

@@ -236,3 +236,11 @@ def test_more_memory_than_there_is_waits(machine: Any) -> None:
     assert machine.poll(0.5) == []
     machine.cancel(2)
     assert the_end(polled(machine, ends(1))).end is TaskEnd.CANCELLED
+
+
+def test_slots_share_the_memory_of_their_node(machine: Any) -> None:
+    """What one has is what tasks may hold without asking: all slots at once hold no more than there is."""
+    share = machine.slot_memory()
+    assert 0 < share * machine.slots() <= machine.largest_memory()
+    machine.launch(1, [(abs, -1)], 1, memory=share)
+    assert polled(machine, ends(1))[0] == Message(1, [1])

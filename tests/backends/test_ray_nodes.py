@@ -196,6 +196,17 @@ def test_the_largest_memory_is_that_of_a_node_which_has_the_rest(nodes: Nodes, c
     assert the_end(polled(connected, ends(1))).end is TaskEnd.CRASHED
 
 
+def test_a_slot_has_the_least_that_one_has_on_any_node(nodes: Nodes, connected: Any) -> None:
+    """The head has no CPU, and none of it."""
+    assert connected.slot_memory() is None
+    nodes.add(memory=2 * MEMORY)
+    assert nodes.slots() == 1
+    assert connected.slot_memory() == 2 * MEMORY
+    nodes.add(memory=MEMORY)
+    assert nodes.slots() == 2
+    assert connected.slot_memory() == MEMORY
+
+
 def test_what_the_autoscaler_may_start_counts(nodes: Nodes, connected: Any) -> None:
     """A request that only a node to come can hold is what makes it come."""
     from ray._raylet import GcsClient

@@ -137,6 +137,9 @@ class Scripted:
     def largest_memory(self) -> int | None:
         return None
 
+    def slot_memory(self) -> int | None:
+        return None
+
     def launch(self, task: int, payload: Any, pieces: int, *, memory: int | None = None, **how: Any) -> None:
         self.fresh.append(how.pop("fresh"))
         assert how == {"stream": True}

@@ -40,6 +40,8 @@ class FakeBackend:
     """Times that everything was cancelled."""
     cancelled_tasks: list[int] = field(default_factory=list)
     largest: int | None = None
+    share: int | None = None
+    """Memory that each slot has of its node's."""
     memory: dict[int, int | None] = field(default_factory=dict)
     """Memory asked for by each launch."""
     fresh: set[int] = field(default_factory=set)
@@ -68,6 +70,9 @@ class FakeBackend:
 
     def largest_memory(self) -> int | None:
         return self.largest
+
+    def slot_memory(self) -> int | None:
+        return self.share
 
     def launch(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from curate.tasks.events import (
     Action,
+    AskMemory,
     Cancel,
     Event,
     Finish,
@@ -38,6 +39,7 @@ class Driven:
         self.launches: list[Launch] = []
         self.records: list[Record] = []
         self.cancelled: list[TaskId] = []
+        self.asked: list[AskMemory] = []
         self.finished: list[SchedulerState] = []
         self.tell(SlotsChanged(slots, largest_memory))
 
@@ -60,6 +62,8 @@ class Driven:
             assert action.task in self.flying
             assert action.task not in self.cancelled, "cancelled twice"
             self.cancelled.append(action.task)
+        elif isinstance(action, AskMemory):
+            self.asked.append(action)
         elif isinstance(action, Finish):
             self.finished.append(action.state)
         else:
@@ -81,11 +85,17 @@ class Driven:
         """Says that a task has left the queue."""
         self.tell(TaskStarted(launch.task))
 
-    def done(self, launch: Launch, *shards: int, seconds: float = 1.0, computed: bool = True) -> list[Launch]:
-        """Reports shards of a task as done; all of them if none is named."""
+    def offer(self, slots: int, largest: int | None = None, share: int | None = None) -> list[Launch]:
+        """Says what there is of slots and memory."""
+        return self.tell(SlotsChanged(slots, largest, share))
+
+    def done(
+        self, launch: Launch, *shards: int, seconds: float = 1.0, computed: bool = True, held: int = 0
+    ) -> list[Launch]:
+        """Reports shards of a task as done; all of them if none is named. `held`: bytes that its process held."""
         launches = []
         for shard in shards or launch.shards:
-            launches += self.tell(ShardDone(launch.task, shard, MIB, seconds, computed))
+            launches += self.tell(ShardDone(launch.task, shard, MIB, seconds, computed, held))
         return launches
 
     def failed(self, launch: Launch, shard: int, kind: FailureKind, after_s: float = 0.0) -> list[Launch]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from curate.tasks.events import (
+    AskMemory,
     Cancel,
     Event,
     Finish,
@@ -32,7 +33,8 @@ from curate.tasks.events import (
     Tick,
 )
 from curate.tasks.failure import FailureKind
-from curate.tasks.policy import LEAST_MEMORY, Policy
+from curate.tasks.memory import LEAST_MEMORY
+from curate.tasks.policy import Policy
 from curate.tasks.scheduler import FAREWELL_S, LARGEST_BUNDLE, LOOK_S, PAUSE_S, STRAGGLER_LEAST_S, Scheduler, ShardState
 from curate.units import GIB, MIB
 from tests.support.examples import examples
@@ -58,6 +60,8 @@ class Task:
     over_time: bool = False
     """It was cancelled for its time, and is to end as timed out."""
     cancelled: bool = False
+    memory: int = 0
+    """What it asks for."""
     dismissed: bool = False
     copied: bool = False
     shortened: bool = False
@@ -125,16 +129,29 @@ class AnyOrder(RuleBasedStateMachine):
         self.attempts = 0
         self.stopped = self.busy = False
         self.finished: SchedulerState | None = None
-        self.slots, self.largest = slots, None
-        self.slots_changed(slots, None)
+        self.there, self.largest, self.share = slots, None, None
+        self.held_bytes: list[int] = []
+        self.asked: int | None = None
+        self.learnt = False
+        """Whether the event at hand has other memory asked for."""
+        self.begun: int | None = None
+        """How many tasks may have begun, when more was asked for than those were launched with."""
+        self.queued: list[TaskId] = []
+        """Those that have not, at the event at hand."""
+        self.slots_changed(slots, None, None)
 
     # Events
 
-    @rule(slots=st.integers(0, 20), largest=st.sampled_from([None, 2 * GIB, 5 * GIB, 64 * GIB]))
-    def slots_changed(self, slots: int, largest: int | None) -> None:
+    @rule(
+        slots=st.integers(0, 20),
+        largest=st.sampled_from([None, 2 * GIB, 5 * GIB, 64 * GIB]),
+        share=st.sampled_from([None, GIB, 2 * GIB]),
+    )
+    def slots_changed(self, slots: int, largest: int | None, share: int | None) -> None:
         if not self.finished:
-            self.slots, self.largest = slots, largest
-        self._tell(SlotsChanged(slots, largest), [])
+            begun, self.there, self.largest, self.share = self.slots, slots, largest, share
+            self._learn(begun)
+        self._tell(SlotsChanged(slots, largest, share), [])
 
     @rule(which=st.integers(0, 30))
     def started(self, which: int) -> None:
@@ -148,8 +165,9 @@ class AnyOrder(RuleBasedStateMachine):
         nth=st.integers(0, 30),
         seconds=st.sampled_from([0.0, 1.0, 100.0]),
         computed=st.booleans(),
+        held=st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB // 2, 3 * GIB]),
     )
-    def shard_done(self, which: int, nth: int, seconds: float, computed: bool) -> None:
+    def shard_done(self, which: int, nth: int, seconds: float, computed: bool, held: int = 0) -> None:
         task = self._task(which)
         shard = self._shard(task, nth)
         booked = self._report(task, shard)
@@ -157,13 +175,14 @@ class AnyOrder(RuleBasedStateMachine):
         if booked:
             self.busy = self.busy and not computed
             self.shards[shard].place = ShardState.DONE
+            self._saw(held if computed else 0)
             records = [Record(shard, task, Outcome.DONE)]
             twin = self._held(self.tasks[task].twin)
             if twin is not None and shard in twin.left:
                 twin.take(shard)
                 twin.dismissed = not twin.left
             self._end_shortened(task)
-        self._tell(ShardDone(task, shard, self.size.get(shard, 0), seconds, computed), records)
+        self._tell(ShardDone(task, shard, self.size.get(shard, 0), seconds, computed, held), records)
 
     @rule(
         which=st.integers(0, 30),
@@ -205,6 +224,8 @@ class AnyOrder(RuleBasedStateMachine):
         records = []
         told = kind
         if held is not None:
+            if held.left and kind is K.OUT_OF_MEMORY:
+                self._saw(peak)
             if held.cancelled and held.left:
                 # What it means is known already: it says something else.
                 kind = K.TIMED_OUT if held.over_time else K.LOST
@@ -328,6 +349,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def _tell(self, event: Event, records: list[Record]) -> None:
         """Hands in an event of which `records` are to be booked, and goes through what the scheduler says."""
+        self.queued = [] if self.begun is None else list(self.tasks)[self.begun :]
         actions = self.scheduler.handle(event, self.now_s)
         if self.finished:
             assert actions == []
@@ -337,8 +359,11 @@ class AnyOrder(RuleBasedStateMachine):
         if looking:
             self.looked_s = self.now_s
         assert [action for action in actions if isinstance(action, Record)] == records
+        assert any(isinstance(action, AskMemory) for action in actions) == self.learnt
         for action in actions:
-            if isinstance(action, Launch):
+            if isinstance(action, AskMemory):
+                assert (action.memory, action.at_once) == (self.asked, self.slots)
+            elif isinstance(action, Launch):
                 self._fall_due()
                 self._launched(action, judging)
             elif isinstance(action, Cancel):
@@ -355,6 +380,10 @@ class AnyOrder(RuleBasedStateMachine):
             ]
             assert all(one.cancelled for one in late)
         assert all(one.cancelled for one in self.tasks.values() if one.dismissed)
+        if isinstance(event, Tick) and self.begun is not None:
+            assert self.stopped or self._taken_back(), "queued tasks that ask for too little"
+            self.begun = None
+        self.learnt = False
         assert self.finished == self._end(), actions
 
     def _launched(self, launch: Launch, judging: bool) -> None:
@@ -410,16 +439,28 @@ class AnyOrder(RuleBasedStateMachine):
         limit = self.policy.user_error_retries
         assert launch.last == all(shard.strikes[K.USER_ERROR] >= limit for shard in shards)
         asked = [shard.memory for shard in shards if shard.memory is not None]
-        assert launch.memory == (min(max(asked), self.largest or max(asked)) if asked else None)
+        memory = min(max(asked), self.largest or max(asked)) if asked else None
+        if self.asked is not None:
+            memory = max(memory or 0, self.policy.declared_memory or 0, self.asked)
+        assert launch.memory == memory
         for shard in shards:
             shard.place = ShardState.RUNNING
             shard.launches += 1
-        self.tasks[launch.task] = Task(list(launch.shards), self.now_s, launch.copy_of)
+        self.tasks[launch.task] = Task(list(launch.shards), self.now_s, launch.copy_of, memory=launch.memory or 0)
 
     def _cancelled(self, task: TaskId, event: Event, judging: bool) -> None:
         one = self.tasks[task]
         assert not one.cancelled
         one.cancelled = True
+        if isinstance(event, Tick) and task in self.queued and one.left and not self._is_late(one):
+            assert not self.stopped
+            assert one.heard_s is None
+            assert one.memory < (self.asked or 0)
+            assert one.twin is None
+            for shard in one.left:
+                self.shards[shard].place = ShardState.READY
+            one.left, one.dismissed = [], True
+            return
         if isinstance(event, ShardDone | ShardFailed):
             assert one.dismissed
             return
@@ -497,6 +538,50 @@ class AnyOrder(RuleBasedStateMachine):
         over = (self.stopped or not left) and all(one.dismissed for one in self.tasks.values())
         return SchedulerState.FINISHED if over else None
 
+    @property
+    def slots(self) -> int:
+        if self.asked is None or self.share is None or self.asked <= self.share:
+            return self.there
+        return min(self.there, max(1, int(self.there * self.share / self.asked)))
+
+    def _saw(self, held_bytes: int) -> None:
+        """A shard's process held that much."""
+        if held_bytes:
+            begun = self.slots
+            self.held_bytes.append(held_bytes)
+            self._learn(begun)
+
+    def _learn(self, begun: int) -> None:
+        """What nine of the last ten held is asked for, if that is more than a slot has: in eighths of it, a tenth more;
+        less only if it is much less."""
+        before, needed = self.asked, None
+        seen = sorted(self.held_bytes[-100:])
+        if (
+            seen
+            and self.share is not None
+            and (held := seen[-1 - (len(seen) // 10 or int(len(seen) > 2))]) > self.share
+        ):
+            step = self.share // 8
+            needed = -(-int(held * 1.1) // step) * step
+            needed = needed if self.largest is None else min(needed, self.largest)
+            if before is not None and 0.7 * before < needed < before:
+                needed = before if self.largest is None else min(before, self.largest)
+        self.asked = needed
+        self.learnt = needed != before
+        if needed is not None and needed > (before or 0):
+            self.begun = max(self.begun or 0, begun)
+
+    def _is_late(self, one: Task) -> bool:
+        limit_s = self.policy.task_timeout_s
+        return one.heard_s is not None and limit_s is not None and self.now_s - one.heard_s > limit_s
+
+    def _taken_back(self) -> bool:
+        """Whether no task waits for a slot that was launched before more was asked for."""
+        newest = max((task for task, one in self.tasks.items() if one.heard_s is not None), default=-1)
+        left = [self.tasks[task] for task in self.queued if task in self.tasks and task > newest]
+        short = [one for one in left if one.memory < (self.asked or 0)]
+        return not any(one.left and one.twin is None and not one.cancelled for one in short)
+
     def _window(self) -> int:
         return self.policy.max_in_flight or max(16, 2 * self.slots)
 
@@ -561,7 +646,7 @@ class IdleSlots(AnyOrder):
                 self._done(task, shard, 100.0)
             self._ended(task)
         assert max(len(one.left) for one in self.tasks.values()) > 1
-        self.slots_changed(slots, None)
+        self.slots_changed(slots, None, None)
         self.tick(1.0)
 
     def _launched(self, launch: Launch, judging: bool) -> None:

@@ -158,6 +158,7 @@ class RayBackend:
         self._view = ClusterView()
         self._pools: Pools | None = None
         self._slots = 0
+        self._slot_memory: int | None = None
         self._counted = (0, 0)
         """What the slots were counted from: versions of the view and the pools."""
         self._largest_memory: int | None = None
@@ -298,7 +299,9 @@ class RayBackend:
         self._counted, held = counted, needs(self._resources)
         left = self._pools.left(nodes) if self._pools else [node.resources for node in nodes if node.stays]
         # A node without anything, such as a head that is to run no tasks, holds nothing whatever they need.
-        self._slots = sum(fits(has, held) if held else 1 for has in left)
+        places = [(fits(has, held) if held else 1, has.get("memory", 0.0)) for has in left]
+        self._slots = sum(slots for slots, _ in places)
+        self._slot_memory = min((int(memory / slots) for slots, memory in places if slots and memory > 0), default=None)
         return self._slots
 
     def largest_memory(self) -> int | None:
@@ -315,6 +318,11 @@ class RayBackend:
             able = [has for has in kinds if all(has.get(name, 0) >= n for name, n in held.items())]
             self._largest_memory = max((int(has["memory"]) for has in able if has.get("memory")), default=None)
         return self._largest_memory
+
+    def slot_memory(self) -> int | None:
+        """Returns the memory of a node by the number of its slots, the least of the nodes that have any."""
+        self.slots()
+        return self._slot_memory
 
     def alone(self) -> bool:
         """Returns whether this process made the cluster. One that was joined may have other nodes, or get them."""
