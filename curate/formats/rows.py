@@ -8,62 +8,26 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.batches import rechunk
-from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
-from curate.formats.encoding import Encoding, Format, ReadAs, detect, stem
+from curate.formats.encoding import Encoding, Format, ReadAs
 from curate.formats.file_columns import file_columns, filled_in, with_file_columns
 from curate.formats.from_text import has_text
 from curate.formats.read.binary import BINARY_SCHEMA, read_binary
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.images import image_schema, read_image
-from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.json_values import JSON_TEXT, readable
+from curate.formats.read.json_values import readable
 from curate.formats.read.jsonl import read_jsonl, sample_jsonl
 from curate.formats.read.npy import read_npy, sample_npy
-from curate.formats.read.parquet import read_parquet, row_groups, sample_parquet
-from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
+from curate.formats.read.parquet import read_parquet, sample_parquet
+from curate.formats.read.text import LINES_SCHEMA, read_lines, read_text, sample_text
 from curate.formats.read.tfrecords import feature_type, read_tfrecords, sample_tfrecords
 from curate.formats.read.webdataset import read_webdataset, sample_webdataset
-from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
-from curate.objects.bad_line import OnBadRow, OnBlankLine, RejectedRow, ignored
-from curate.objects.quarantine import QuarantineWriter
-from curate.objects.record import OFFERED, OutputFormat, read_record
+from curate.objects.bad_line import OnBadRow, OnBlankLine, OnOtherKeys, ignored
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
-
-__all__ = [
-    "DEFAULT_CODEC",
-    "JSON_TEXT",
-    "OFFERED",
-    "SAMPLED_FILES",
-    "TEXT_SCHEMA",
-    "Encoding",
-    "Format",
-    "OnBadRow",
-    "OutputFormat",
-    "OutputWriter",
-    "QuarantineWriter",
-    "ReadAs",
-    "RejectedRow",
-    "check_declared",
-    "conform",
-    "detect",
-    "known_schema",
-    "make_writer",
-    "read",
-    "read_record",
-    "rechunk",
-    "refuse_unwritable",
-    "row_groups",
-    "sample_schema",
-    "stem",
-    "stored_as_array",
-    "suffix",
-]
-
 
 SAMPLED_FILES = 256
 """Files of a format, empty ones left out, that are looked into for its schema, until one has rows."""
@@ -179,13 +143,15 @@ def read(
     batch_rows: int,
     on_bad_row: OnBadRow,
     on_blank_line: OnBlankLine = ignored,
+    on_other_keys: OnOtherKeys | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the slice's rows in tables of `batch_rows` rows (the last one smaller, none empty) with exactly `schema`,
     every field of which is nullable by then: a null in a field that is not makes a bad row.
 
     Memory is bounded by a block of about a MiB (Parquet: by a row group's wanted columns) and one batch. Every row that
     cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out;
-    likewise the number of each blank line that is left out, to `on_blank_line`.
+    likewise the number of each blank line that is left out, to `on_blank_line`. `on_other_keys` is told how many rows
+    of JSON have keys that are no columns, and those of the first one.
 
     Raises CorruptInput if the object is gone, replaced, truncated or not what its name says; SchemaMismatch (Parquet,
     CSV) for a missing column or one whose type does not widen to the held one; ValueError for a slice that the encoding
@@ -196,7 +162,7 @@ def read(
     of_file = file_columns(how).names
     # One object for all shards: what is known of a schema is kept by the object.
     inside = pa.schema([field for field in schema if field.name not in of_file]) if of_file else _fields_of(schema)
-    found = _read(store, object, encoding, kind, start, stop, inside, on_bad_row, on_blank_line)
+    found = _read(store, object, encoding, kind, start, stop, inside, on_bad_row, on_blank_line, on_other_keys)
     rows = rechunk(found, batch_rows)
     return rows if len(inside) == len(schema) else filled_in(object.uri, rows, all_nullable(schema), how)
 
@@ -216,6 +182,7 @@ def _read(
     schema: pa.Schema,
     on_bad_row: OnBadRow,
     on_blank_line: OnBlankLine,
+    on_other_keys: OnOtherKeys | None,
 ) -> Iterator[pa.Table]:
     """Returns the rows of a slice with the columns that a file has inside."""
     how = encoding.how
@@ -227,7 +194,8 @@ def _read(
         case Format.PARQUET:
             return read_parquet(store, object, begin, end, schema, on_bad_row, how)
         case Format.JSONL:
-            return read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
+            told = on_bad_row, on_blank_line, on_other_keys
+            return read_jsonl(store, object, encoding.codec, begin, end, schema, *told)
         case Format.TEXT if how is not None:
             return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row, on_blank_line)
         case Format.TEXT:

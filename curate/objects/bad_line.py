@@ -56,6 +56,10 @@ OnBlankLine = Callable[[int], None]
 """Takes the number of a line that is no row, 1-based within the slice."""
 
 
+OnOtherKeys = Callable[[int, list[str]], None]
+"""Takes how many rows have keys that are no columns, and those keys of the first of them."""
+
+
 def ignored(number: int) -> None:
     """Takes no note of a line."""
     del number

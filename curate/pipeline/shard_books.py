@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.errors import ConfigError, TooManyBadRows
+from curate.log import get_logger
 from curate.objects.bad_line import GivenRows, RejectedRow, RowNumbers
 from curate.objects.quarantine import QuarantineWriter
 from curate.objects.samples import DroppedRow
@@ -27,6 +28,9 @@ HOPELESS_BAD_ROWS = 100_000
 MOST_SEARCHED = 1000
 """Rows of a shard that were found bad by processing parts of their batches, each at the price of some runs of
 `process`, after which a shard that is over its budget so far is given up without reading on."""
+OTHER_KEYS = "rows_with_keys_left_out"
+"""A counter."""
+SHOWN_KEYS = 5
 MOST_NAMES = 200
 """Different reasons, and different counters, in one shard. They travel in the output's record; more means that a name
 holds data."""
@@ -63,7 +67,7 @@ class BadRowBudget:
 
     def __str__(self) -> str:
         if self.count is not None:
-            return f"{self.count} rows"
+            return f"{self.count} row{'' if self.count == 1 else 's'}"
         return f"{self.fraction * 100:.4g}% of the rows" + (f", at least {self.least}" if self.least else "")
 
 
@@ -233,10 +237,24 @@ class ShardBooks:
         if self.numbers is not None:
             self.numbers.add(number)
 
+    def other_keys(self, rows: int, keys: list[str]) -> None:
+        """Counts rows that have more keys than there are columns, which are left out; `keys` are some of the first."""
+        if OTHER_KEYS not in self.books.counters:
+            get_logger().warning(
+                "rows have keys that are no columns, and these are left out",
+                keys=keys[:SHOWN_KEYS],
+                next="columns are those of the first file with rows: declare all of them, with a schema or by name",
+            )
+        self.count(OTHER_KEYS, rows)
+
     def close(self) -> None:
-        """Balances the books. Raises TooManyBadRows if the shard is over its budget."""
+        """Balances the books. Raises TooManyBadRows if the shard is over its budget.
+
+        That is of the rows that were read, and so the same in each stage that reads them, whatever they become there;
+        where none were, of those that were made.
+        """
         self.books.settle()
-        if not self._budget.allows(self.books.quarantined, max(self.books.rows_in, self.books.rows_out)):
+        if not self._budget.allows(self.books.quarantined, self.books.rows_in or self.books.rows_out):
             raise self._too_many(f"of {self.books.rows_in}")
 
     def _too_many(self, where: str) -> TooManyBadRows:

@@ -20,8 +20,10 @@ from curate.stage.fusion import FusedScan
 
 def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
     """Returns a source and its operators as one, with what can be pushed into the source."""
-    if not isinstance(source, Files) or source.format is not Format.PARQUET or not len(source.schema):
+    if not isinstance(source, Files) or not len(source.schema):
         return FusedScan(source, Projection(), operators)
+    if source.format is not Format.PARQUET:
+        return FusedScan(source, Projection(named=_selects(source.found, operators)), operators)
     inside = source.inside.names
     columns, left = _pruned(source.found, operators, inside)
     # Where rows say where they lie, all are counted.

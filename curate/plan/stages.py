@@ -250,6 +250,7 @@ def _read_sources(read: _Read, scans: Sequence[FusedScan], end: End, *, named: b
             how=how,
             filters=view.filters,
             places=first.places_in(view),
+            named=view.named,
         )
         read.identity["read"] = how.identity()
         if first.places:

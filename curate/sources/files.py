@@ -176,7 +176,9 @@ class Files(FileShards):
         if view.filters:
             return read_filtered(store, shard, encoding, view.filters, schema, batch_rows, tally)
         place = (shard.kind, shard.start, shard.stop)
-        return read(store, object, encoding, *place, schema, batch_rows, tally.bad_row, tally.blank_line)
+        declared = names is not None or view.named or self.how.schema is not None
+        told = tally.bad_row, tally.blank_line, None if declared else tally.other_keys
+        return read(store, object, encoding, *place, schema, batch_rows, *told)
 
     def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""

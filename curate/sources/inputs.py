@@ -89,6 +89,8 @@ class FileRows(InputFiles):
     """The schemas of what is to be read, by format, once they are known."""
     places: tuple[str, ...] = ()
     """Names of columns that say where a row lies, the last ones; then `filters` do not hold."""
+    named: bool = False
+    """Whether the first steps over the rows choose columns by name."""
 
     @property
     def schemas(self) -> Mapping[str, pa.Schema]:
@@ -97,6 +99,11 @@ class FileRows(InputFiles):
     @property
     def row_schemas(self) -> Sequence[pa.Schema]:
         return [placed_schema(all_nullable(one), self.places) for one in self.held.values()]
+
+    @property
+    def _declared(self) -> bool:
+        """Whether somebody has said which columns there are: then others are left out on purpose."""
+        return self.named or self.columns is not None or (self.how is not None and self.how.schema is not None)
 
     def blank(self) -> pa.Table | None:
         return empty(placed_schema(next(iter(self.held.values())), self.places))
@@ -146,7 +153,8 @@ class FileRows(InputFiles):
         else:
             object = Object(shard.uri, shard.object_bytes, shard.generation)
             place = (shard.kind, shard.start, shard.stop)
-            tables = read(store, object, encoding, *place, schema, batch_rows, tally.bad_row, tally.blank_line)
+            told = tally.bad_row, tally.blank_line, None if self._declared else tally.other_keys
+            tables = read(store, object, encoding, *place, schema, batch_rows, *told)
             tally.numbers = numbers = RowNumbers(unit=encoding.unit)
             tables = with_places(tables, shard, numbers, self.places) if self.places else tables
         yield shard.id, rank, counted(tables, tally)

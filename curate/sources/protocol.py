@@ -176,6 +176,8 @@ class Projection:
     filters: tuple[tuple[Any, str], ...] = ()
     """Expressions, each with a reason: a row for which one is not true may be left out, and is booked as dropped for
     the first such reason. Nothing before them drops rows. Pushed into Parquet only."""
+    named: bool = False
+    """Whether columns were chosen by name, be they read or not: what files have beside them is left out on purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

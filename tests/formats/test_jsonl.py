@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import structlog.testing
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -299,6 +300,42 @@ def test_a_mixed_column_becomes_json_text_unless_it_is_wanted_by_name() -> None:
     ):
         sampled(rows, {"edited": None})
     assert sampled(rows, {"edited": pa.float64()}) == pa.schema([("edited", pa.float64())])
+
+
+@pytest.mark.parametrize(
+    ("values", "is_text"),
+    [
+        ('"a" 42 "b"', True),
+        ('42 "a" "b"', True),
+        ('"a" true "b" 1.5 "c"', True),
+        ('"a" 42', False),
+        ('1 2 3 "n/a"', False),
+        ('"a" "b" "c" {"d":1}', False),
+        ('"a" "b" "c" ["d"]', False),
+        ('"a" ' * 30 + "1 " * 10, True),
+        ('"a" ' * 30 + "1 " * 11, False),
+        ('"a" ' * 1100 + "1 " * 11, True),
+        ('"a" ' * 1100 + "1 " * 12, False),
+    ],
+)
+def test_a_few_numbers_among_texts_are_bad_rows_and_quote_no_text(values: str, is_text: bool) -> None:
+    """Whichever comes first. Where there are more, or other values than numbers, all of them are JSON, in quotes."""
+    cells = values.split()
+    data = "".join(f'{{"v":{cell}}}\n' for cell in cells)
+    schema = sampled(data)
+    assert (schema.field("v").metadata is None) == is_text
+    rows, bad = rows_of(data.encode(), schema)
+    texts = [json.loads(cell) for cell in cells if cell.startswith('"')]
+    assert [row["v"] for row in rows] == (texts if is_text else cells)
+    assert len(rows) + len(bad) == len(cells)
+    assert is_text or not bad
+
+
+def test_a_column_that_is_in_quotes_for_its_other_values_is_told_of() -> None:
+    with structlog.testing.capture_logs() as logs:
+        sampled('{"v":"a","w":1}\n{"v":1,"w":true}\n')
+    (one,) = logs
+    assert (one["column"], one["types"], one["file"]) == ("v", "string, int64", "a.jsonl")
 
 
 def test_json_text_and_plain_text_columns_are_kept_apart() -> None:

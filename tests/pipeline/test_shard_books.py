@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +68,16 @@ class TestTally:
         tally.bad_row(bad())
         tally.close()
         assert tally.books.rows() == {"in": 1, "created": 0, "out": 0, "dropped": {}, "quarantined": 1}
+
+    def test_the_budget_is_of_the_rows_that_were_read(self) -> None:
+        """The same in each stage that reads them, however many rows it makes of them; of a job that reads no rows, of
+        those that it makes."""
+        for read, made, fails in ((11_000, 11_000, False), (10_999, 10**6, True), (0, 11_000, False), (0, 10, True)):
+            tally = ShardBooks(BadRowBudget())
+            tally.books.rows_in, tally.books.rows_out, tally.books.quarantined = read, made, 11
+            tally.books.created = made - read
+            with pytest.raises(TooManyBadRows) if fails else contextlib.nullcontext():
+                tally.close()
 
     def test_nothing_is_booked_for_no_rows(self) -> None:
         tally = ShardBooks(BadRowBudget())

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, MissingColumn, did_you_mean
 from curate.formats.read.json_values import JSON_TEXT, readable
+from curate.log import get_logger
 
 
 class Mixed(Exception):
@@ -24,7 +25,7 @@ class Shape:
     __slots__ = ("element", "fields", "high", "kinds", "low")
 
     def __init__(self) -> None:
-        self.kinds: dict[str, None] = {}  # in order of appearance
+        self.kinds: dict[str, int] = {}  # how often each was seen, in order of appearance
         self.low = 0
         self.high = 0
         self.element: Shape | None = None
@@ -36,9 +37,10 @@ class Shape:
             return
         kind = type(value)
         if depth > _DEEPEST:
-            self.kinds[f"nested more than {_DEEPEST} levels deep"] = None
+            self.kinds[f"nested more than {_DEEPEST} levels deep"] = 1
             return
-        self.kinds[_KINDS[kind]] = None
+        name = _KINDS[kind]
+        self.kinds[name] = self.kinds.get(name, 0) + 1
         if kind is int:
             self.low, self.high = min(self.low, value), max(self.high, value)
         elif kind is list:
@@ -56,7 +58,7 @@ class Shape:
     def type(self, path: str) -> pa.DataType:
         """Returns the one type that holds every value seen. Raises Mixed if there is none."""
         kinds = set(self.kinds)
-        if not kinds or kinds == {"string"}:
+        if not kinds or kinds == {"string"} or self._is_text():
             return pa.string()
         if kinds == {"boolean"}:
             return pa.bool_()
@@ -73,8 +75,22 @@ class Shape:
         # An object without fields has no Arrow type that Parquet can hold.
         raise Mixed(path, *(["object without fields"] if kinds == {"object"} else self.kinds))
 
+    def _is_text(self) -> bool:
+        """Returns whether all values are texts but for a few numbers or booleans, which are bad rows then.
+
+        As JSON text, every text would be in quotes: another text than the one in the file, in each row, for the sake of
+        a row or two.
+        """
+        texts = self.kinds.get("string", 0)
+        odd = sum(self.kinds.values()) - texts
+        return self.kinds.keys() <= _SCALARS and odd < texts and odd <= max(_FEW, _FEW_SHARE * texts)
+
 
 _DEEPEST = 64
+_FEW = 10
+_FEW_SHARE = 0.01
+"""So many values of a column of texts, or this share of them, may be no texts: about the bad rows that are allowed."""
+_SCALARS = {"string", "boolean", "int64", "float64"}
 _KINDS: dict[type, str] = {
     str: "string",
     bool: "boolean",
@@ -90,7 +106,9 @@ def infer_schema(
 ) -> pa.Schema:
     """Returns the schema of JSON rows: every column in order of appearance, or the wanted ones in their order.
 
-    A column of several types becomes JSON text (see `json_values.JSON_TEXT`) unless it was asked for by name.
+    A column of several types becomes JSON text (see `json_values.JSON_TEXT`) unless it was asked for by name; if there
+    are texts among them, that is logged, for they are in quotes then. One of texts but for a few numbers or booleans is
+    one of texts.
 
     Raises ConfigError for a wanted column that no row has, that has several types and none was declared, or whose
     declared type cannot be read from JSON.
@@ -121,6 +139,14 @@ def infer_schema(
                     f"column {name!r} of {uri} has no single type: {path!r} is {' and '.join(kinds)}; "
                     f"declare a type for {name!r}"
                 ) from None
+            if "string" in shapes[name].kinds:
+                get_logger().warning(
+                    "a column has texts and other values, so all of them are read as JSON, the texts in quotes",
+                    column=name,
+                    types=", ".join(shapes[name].kinds),
+                    file=uri,
+                    next="declare its type with schema=; then what does not fit is a bad row",
+                )
             fields.append(pa.field(name, pa.string(), metadata=JSON_TEXT))
     return pa.schema(fields)
 
