@@ -11,6 +11,8 @@ from rich.text import Text
 
 from curate.cli.terminal import line, moment
 from curate.clock import SystemClock
+from curate.errors import ConfigError
+from curate.job.locate import recorded_run
 from curate.ledger.failures import Group
 from curate.observe.failures import (
     JobFailures,
@@ -21,7 +23,7 @@ from curate.observe.failures import (
     retry_command,
     shell_word,
 )
-from curate.observe.job import read_status
+from curate.observe.job import FoundJob, find_job, read_status
 from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
 from curate.tasks.events import Outcome
@@ -33,6 +35,8 @@ SHOWN_REASONS = 3
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
 INDENT = "  "
+AGAIN = "run the script of the dataset again: finished shards are skipped"
+"""For a job that no command can make."""
 
 
 def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
@@ -57,15 +61,25 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         return 0
     for one in _heading(failed, groups, status.retrying, everything=everything):
         line(console, Text(one, "red" if failed else ""))
+    again = _has_command(found)
     for stage, group in pairs[:SHOWN_GROUPS]:
         line(console, Text())
-        _group(console, root, stage, group)
+        _group(console, root, stage, group, again=again)
     if len(groups) > SHOWN_GROUPS:
         line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more reasons; --json shows all"))
     if failed:
         line(console, Text())
-        _fact(console, "retry", retry_command(root))
+        _fact(console, "retry", retry_command(root) if again else AGAIN)
     return 0
+
+
+def _has_command(found: FoundJob) -> bool:
+    """Returns whether a run says where its job comes from, so that a command can make it again."""
+    try:
+        recorded_run(found.ledger, found.listing)
+    except ConfigError:
+        return False
+    return True
 
 
 def _groups(found: JobFailures, *, everything: bool) -> list[Group]:
@@ -103,7 +117,7 @@ def _in_groups(groups: list[Group]) -> str:
     return "for one reason" if len(groups) == 1 else f"for {len(groups):,} reasons"
 
 
-def _group(console: Console, output: str, stage: StageFailures, group: Group) -> None:
+def _group(console: Console, output: str, stage: StageFailures, group: Group, *, again: bool) -> None:
     example = group.example
     shard = stage.addressed(example["shard"])
     kinds = ", ".join(kind.replace("_", " ") for kind, _ in group.kinds.most_common())
@@ -117,7 +131,8 @@ def _group(console: Console, output: str, stage: StageFailures, group: Group) ->
     _fact(console, "shard", plain_line(shard))
     _fact(console, "input", plain_line(example.get("input", "")))
     _fact(console, "whole", f"curate failures {shell_word(output)} --shard {shell_word(shard)}")
-    _fact(console, "replay", replay_command(output, shard))
+    if again:
+        _fact(console, "replay", replay_command(output, shard))
 
 
 # One shard
@@ -152,14 +167,15 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
         _tries(console, equal)
     if not found.matched.done[rank]:
         line(console, Text())
-        _commands(console, root, shard_id)
+        _commands(console, root, shard_id, again=_has_command(find_job(output)))
     return 0
 
 
-def _commands(console: Console, root: str, shard_id: str) -> None:
-    _fact(console, "replay", f"{replay_command(root, shard_id)} --pdb")
+def _commands(console: Console, root: str, shard_id: str, *, again: bool) -> None:
+    if again:
+        _fact(console, "replay", f"{replay_command(root, shard_id)} --pdb")
     _fact(console, "logs", f"curate logs {shell_word(root)} --shard {shell_word(shard_id)}")
-    _fact(console, "retry", retry_command(root))
+    _fact(console, "retry", retry_command(root) if again else AGAIN)
 
 
 def _equal_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

@@ -40,8 +40,8 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="curate")
 def cli() -> None:
-    """Runs jobs and looks at them. OUTPUT is the prefix that a job writes to, local, gs:// or s3://. No command but
-    `run` and `retry` needs a cluster.
+    """Runs jobs and looks at them. OUTPUT is the prefix that a job writes to, local, gs:// or s3://. No command needs a
+    cluster: `run`, `retry` and `report` use one if there is one to join.
     """
 
 

@@ -36,7 +36,15 @@ def show_quarantine(
     `reason`: only rows whose reason contains it, in whichever case. As JSON, rows only: `most` of them, or all.
     """
     found = find_job(output)
-    chosen = _chosen(_rows(found, shard), reason)
+    seen = 0
+
+    def all_rows() -> Iterator[tuple[str, Quarantined]]:
+        nonlocal seen
+        for one in _rows(found, shard):
+            seen += 1
+            yield one
+
+    chosen = _chosen(all_rows(), reason)
     if as_json:
         for shard_id, row in itertools.islice(chosen, most):
             click.echo(json_line(_as_dict(found, shard_id, row)))
@@ -53,7 +61,8 @@ def show_quarantine(
     line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     total = reasons.total()
     where = f", of {shards:,} shard{'' if shards == 1 else 's'}" if total else ""
-    fact(console, "rows", Text(f"{total:,} set aside{where}"))
+    of_all = f" of {seen:,}" if reason else ""
+    fact(console, "rows", Text(f"{total:,}{of_all} set aside{where}"))
     for number, (why, count) in enumerate(reasons.most_common(SHOWN_REASONS)):
         fact(console, "" if number else "reasons", Text(f"{count:,} x {ellipsize(why, REASON_CHARS)}"))
     if len(reasons) > SHOWN_REASONS:

@@ -269,6 +269,8 @@ def _next(status: JobStatus) -> str:
         return "fix the cause and run the job again; finished shards are skipped"
     if status.state in (STALLED, "interrupted", "pending"):
         return "run the job again; it resumes"
+    if status.stale and status.state == COMPLETE:
+        return "run the job again with --redo-stale to make what is stale again: its input has changed"
     return ""
 
 

@@ -64,9 +64,10 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
         try:
             with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
                 ended = JobRun(clock, chosen, signals).run(stage, options)
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt:
             if teller.begun:
-                raise BegunRunInterrupted from error
+                # Where it was is of no interest, and what follows is.
+                raise BegunRunInterrupted("run it again to resume: finished shards are skipped") from None
             raise
         teller.ended(ended)
     return ended

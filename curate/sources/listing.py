@@ -193,6 +193,8 @@ class Search:
             if folder := self._matching_folder():
                 return f"{text}, but a directory, {folder!r}; end it with /** to read the files in it"
             return f"{text}; check the path, and quote globs, so that the shell does not expand them"
+        if is_local(pattern.uri) and os.path.isdir(pattern.uri):  # noqa: PTH112 - a URI, not a path
+            return f"no input: {pattern.text!r} is a folder without files"
         parent, _, last = pattern.uri.rpartition("/")
         near = {item.uri[len(parent) + 1 :].partition("/")[0] for item in islice(self._store.list(f"{parent}/"), 1000)}
         hint = did_you_mean(last, sorted(near)) or "; check the path"

@@ -344,7 +344,7 @@ def test_rows_are_chosen_by_shard_and_reason(out: str, run: Run) -> None:
     chosen = run("quarantine", out, "--json", "--shard", "s1", "--reason", "OWNED")[1].splitlines()
     assert [orjson.loads(line)["shard"] for line in chosen] == ["s1", "s1"]
     assert run("quarantine", out, "--json", "--reason", "9 ", "-n", "1")[1].count("\n") == 1
-    assert run("quarantine", out, "--reason", "nothing like it")[1].splitlines()[1:] == ["rows      0 set aside"]
+    assert run("quarantine", out, "--reason", "nothing like it")[1].splitlines()[1:] == ["rows      0 of 6 set aside"]
     assert run("quarantine", out, "--shard", "s9")[0] == 2
 
 

@@ -97,11 +97,12 @@ def read_json(
 ) -> Dataset:
     """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst).
 
-    The schema is sampled from the first file with rows, unless `schema` declares it; other keys are left out, which is
-    counted and logged, and missing ones are null. A column of texts with a few numbers or booleans is one of texts;
-    one of any other values of several types has their JSON text. A line or array element that does not fit is a bad row: up to 0.1 % of a file (at least 10) are
-    skipped with a warning, or quarantined by a write. An array is one shard of any size. `include_paths`,
-    `partitioning`, `num_cpus` and errors are as for `read_parquet`.
+    The schema is sampled from the first file with rows, unless `schema` declares it; other keys are left out, which
+    is counted and logged, and missing ones are null. A column of texts with a few numbers or booleans is one of
+    texts; one of any other values of several types has their JSON text. A line or array element that does not fit
+    is a bad row: up to 0.1 % of a file (at least 10) are skipped with a warning, or quarantined by a write. An
+    array is one shard of any size. `include_paths`, `partitioning`, `num_cpus` and errors are as for
+    `read_parquet`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
