@@ -24,7 +24,7 @@ from curate.operators.protocol import Operator
 from curate.operators.rows import FilterRows, MapIsolated, MapRows
 from curate.operators.sample import RandomSample
 from curate.pipeline.step import task_cpus
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.plan.pushdown import fuse
 from curate.plan.rewrites import applied, by_segment, chain_of, over, pinned, within
 from curate.sources.files import Files
@@ -234,7 +234,8 @@ def _have_names(scans: Sequence[FusedScan]) -> bool:
 
 def map_plans(plan: Exchanged, side: int) -> list[Plan]:
     """Returns what the stages write that come before one side of an exchange, in merge order."""
-    parts = [one for part in apart(applied(plan.inputs[side], plan.how.prepare(side))) for one in by_segment(part)]
+    prepare = plan.how.prepare(side)
+    parts = [one for part in apart(plan.inputs[side]) for one in by_segment(applied(part, prepare))]
     # Rows of parts are told apart, if they get random keys.
     return [
         Apply(part.input, replace(part.operator, part=number))
@@ -245,10 +246,16 @@ def map_plans(plan: Exchanged, side: int) -> list[Plan]:
 
 
 def apart(plan: Plan) -> list[Plan]:
-    """Returns a plan as parts that a stage each writes to run files: those of a union that are not `alike`."""
+    """Returns a plan as parts that a stage each writes to run files: those of a union that are not `alike`.
+
+    Steps that follow a union see the columns and the types that all parts have together. Where only functions know
+    these, the rows are put together first.
+    """
     base, nodes = chain_of(plan)
     if not isinstance(base, Union) or alike(base):
         return [plan]
+    if nodes and schema_of(base) is None:
+        return [over(Exchanged((base,), Materialize(called="union")), nodes)]
     return [found for one in base.inputs for found in apart(over(one, nodes))]
 
 
