@@ -20,6 +20,8 @@ import sys
 import threading
 from typing import Any
 
+from curate.imports import imported
+
 STREAMS = (0, 1, 2)
 LIMITS = tuple(
     getattr(resource, name)
@@ -88,8 +90,10 @@ class _Copies:
 
 
 _copies = _Copies()
-_streams: dict[int, tuple[int, tuple[int, int]]] = {}
+_Streams = dict[int, tuple[int, tuple[int, int]]]
 """A copy of each standard stream, and which file it is."""
+_streams: _Streams = {}
+"""Those of the last `SavedProcess` of its kind."""
 _spoilt: list[str] = []
 """What could not be given back."""
 
@@ -97,7 +101,9 @@ _spoilt: list[str] = []
 class SavedProcess:
     """The process as it is now. Made once and used for many shards: it costs as much as publishing a small file."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: _Streams | None = None) -> None:
+        """`streams` keeps its copies of the standard streams; None: those that all others keep."""
+        self._streams = _streams if streams is None else streams
         self._main = threading.current_thread() is threading.main_thread()
         self._folder = _folder()
         self._umask = _umask()
@@ -109,14 +115,16 @@ class SavedProcess:
             number: name for number, name in ((1, "stdout"), (2, "stderr")) if getattr(sys, name) is not None
         }
         for number in STREAMS:
-            _keep(number)
+            _keep(number, self._streams)
+        self._recursion = sys.getrecursionlimit()
+        self._arithmetic = _arithmetic()
         self._environ = dict(os.environ)
 
     def give_back(self) -> list[str]:
         """Makes the process what it was; returns what was not."""
         changed = []
         for number in STREAMS:
-            if _restored(number):
+            if _restored(number, self._streams):
                 changed.append(f"file descriptor {number}")
         for number, name in self._printed.items():
             found = getattr(sys, name)
@@ -149,6 +157,15 @@ class SavedProcess:
         if locale.setlocale(locale.LC_ALL) != self._locale:
             locale.setlocale(locale.LC_ALL, self._locale)
             changed.append("locale")
+        if sys.getrecursionlimit() != self._recursion:
+            sys.setrecursionlimit(self._recursion)
+            changed.append("recursion limit")
+        if (found := _arithmetic()) != self._arithmetic:
+            _calculate(self._arithmetic)
+            named = sorted(
+                name for name in {*found, *self._arithmetic} if found.get(name) != self._arithmetic.get(name)
+            )
+            changed.append(f"how numbers are calculated ({', '.join(named)})")
         if len(os.environ) < len(self._environ):
             os.environ.update({name: value for name, value in self._environ.items() if name not in os.environ})
             changed.append("environment variables")
@@ -221,10 +238,10 @@ def _file(number: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _keep(number: int) -> None:
+def _keep(number: int, streams: _Streams) -> None:
     """Keeps a copy of a standard stream, that of the file which it is now."""
     now = _file(number)
-    copy, file = _streams.get(number, (-1, None))
+    copy, file = streams.get(number, (-1, None))
     if now is None or (now == file and _file(copy) == file):
         return
     if _file(copy) == file and file is not None:
@@ -232,13 +249,44 @@ def _keep(number: int) -> None:
     import fcntl
 
     # Far from the numbers that are given next.
-    _streams[number] = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 100), now)
+    streams[number] = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 100), now)
 
 
-def _restored(number: int) -> bool:
+def _restored(number: int, streams: _Streams) -> bool:
     """Makes a standard stream the file that it was; returns whether it was another."""
-    kept: Any = _streams.get(number)
+    kept: Any = streams.get(number)
     if kept is None or _file(number) == kept[1] or _file(kept[0]) != kept[1]:
         return False
     os.dup2(kept[0], number)
     return True
+
+
+# What decides what numbers come out
+
+
+_DEFAULTS: dict[str, Any] = {
+    "decimal": (28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0),
+    "numpy": {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"},
+}
+"""Of a library that is not imported yet: as it begins."""
+
+
+def _arithmetic() -> dict[str, Any]:
+    """Returns how libraries calculate now in this thread, of those that are imported."""
+    found: dict[str, Any] = {}
+    if (decimal := imported("decimal")) is not None:
+        now = decimal.getcontext()
+        found["decimal"] = (now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp)
+    if (numpy := imported("numpy")) is not None:
+        found["numpy"] = numpy.geterr()
+    return {name: how for name, how in found.items() if how != _DEFAULTS[name]}
+
+
+def _calculate(wanted: dict[str, Any]) -> None:
+    """Makes libraries calculate as they did."""
+    if (decimal := imported("decimal")) is not None:
+        now = decimal.getcontext()
+        how = wanted.get("decimal", _DEFAULTS["decimal"])
+        now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp = how
+    if (numpy := imported("numpy")) is not None:
+        numpy.seterr(**wanted.get("numpy", _DEFAULTS["numpy"]))

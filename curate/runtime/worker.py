@@ -15,12 +15,21 @@ MAX_DETAIL = 4000
 """Characters of an end's detail."""
 
 
+_before: SavedProcess | None = None
+"""This process as it was before its first program."""
+
+
 def guarded(program: Program, work: Any, *, new: bool, retire: Callable[[], None]) -> Iterator[Any]:
     """Yields what a task yields, and gives the process back as it was: the next task may be another program's.
 
-    What the first task of a `new` program changes may be what its `setup` changed. Calls `retire` if something cannot
-    be given back.
+    What the first task of a `new` program changes may be what its `setup` changed: it is given back when the next
+    program begins. Calls `retire` if something cannot be given back.
     """
+    global _before
+    if new and _before is not None:
+        _before.give_back()
+    elif new:
+        _before = SavedProcess({})
     try:
         with ProcessGuard(None if new else SavedProcess()):
             yield from program.run(work)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import decimal
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -22,6 +24,25 @@ class Calling:
     def run(self, payload: list[tuple[Any, ...]]) -> Iterator[Any]:
         for call, *arguments in payload:
             yield call(*arguments)
+
+
+def spoil(folder: str) -> int:
+    """Changes the process in many ways, none of which the next program is to find; returns which process it is."""
+    os.chdir(folder)
+    os.umask(0o777)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    sys.setrecursionlimit(4321)
+    decimal.getcontext().prec = 3
+    os.close(1)
+    return os.getpid()
+
+
+def found() -> list[Any]:
+    """Returns the process, and what of it `spoil` changes."""
+    mask = os.umask(0)
+    os.umask(mask)
+    limits, third = resource.getrlimit(resource.RLIMIT_NOFILE), str(decimal.Decimal(1) / 3)
+    return [os.getpid(), os.getcwd(), mask, limits, sys.getrecursionlimit(), third, os.fstat(1).st_ino]  # noqa: PTH109
 
 
 def die(how: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from curate.runtime.protocol import BackendEvent, Message, Resources, Started, TaskEnd, TaskFinished
-from tests.backends.calling import Calling, die, process_while
+from tests.backends.calling import Calling, die, found, process_while, spoil
 from tests.backends.polling import WORKERS, begun, ends, polled, the_end
 from tests.support.harness import wait_until
 from tests.support.nodes import alive
@@ -244,3 +244,21 @@ def test_slots_share_the_memory_of_their_node(machine: Any) -> None:
     assert 0 < share * machine.slots() <= machine.largest_memory()
     machine.launch(1, [(abs, -1)], 1, memory=share)
     assert polled(machine, ends(1))[0] == Message(1, [1])
+
+
+def test_what_a_program_changes_is_not_there_for_the_next(machine: Any, tmp_path: Path) -> None:
+    """Its first task, too: what that changes may be what it was set up with, and stays as long as the program does."""
+
+    def told(key: str, first: int, *call: Any) -> list[Any]:
+        machine.load(Calling(key))
+        for task in range(first, first + 6):
+            machine.launch(task, [call], 1)
+        return [one.items[0] for one in polled(machine, ends(6)) if isinstance(one, Message)]
+
+    whole = {pid: rest for pid, *rest in told("looks", 1, found)}
+    spoilt = set(told("spoils", 11, spoil, str(tmp_path)))
+    after = {pid: rest for pid, *rest in told("looks again", 21, found)}
+    assert spoilt & whole.keys() & after.keys()
+    assert {pid: after[pid] for pid in after.keys() & whole.keys()} == {
+        pid: whole[pid] for pid in after.keys() & whole.keys()
+    }

@@ -16,7 +16,8 @@ import curate
 ROOT = Path(__file__).parents[2]
 
 HARMS = """
-import fcntl, json, locale, os, resource, shutil, signal, sys
+import decimal, fcntl, json, locale, os, resource, shutil, signal, sys
+import numpy
 from curate.runtime.process_guard import ProcessGuard, SavedProcess, spoilt
 
 def remove_folder():
@@ -41,6 +42,10 @@ harms = {
     "terminate": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "children": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
     "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "recursion": lambda: sys.setrecursionlimit(4321),
+    "decimals": lambda: setattr(decimal.getcontext(), "prec", 3),
+    "rounding": lambda: setattr(decimal.getcontext(), "rounding", decimal.ROUND_UP),
+    "numpy": lambda: numpy.seterr(all="raise"),
 }
 
 def state():
@@ -49,6 +54,7 @@ def state():
     printed = [stream is not None and not stream.closed for stream in (sys.stdout, sys.stderr)]
     return [os.getcwd(), dict(os.environ), mask, files, printed, signal.getitimer(signal.ITIMER_REAL)[0] > 0,
             resource.getrlimit(resource.RLIMIT_NOFILE), locale.setlocale(locale.LC_ALL),
+            sys.getrecursionlimit(), str(decimal.Decimal(2) / 3), numpy.geterr(),
             [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]]
 
 kept, told = SavedProcess(), {}
@@ -82,6 +88,7 @@ def test_what_user_code_changes_is_set_back(tmp_path: Path) -> None:
     assert [name for name, (_, changed, _) in told.items() if not changed] == ["nothing", "added"]
     assert told["all streams"][1] == ["file descriptor 0", "file descriptor 1", "file descriptor 2"]
     assert told["open files"][1] == ["resource limits"]
+    assert told["decimals"][1] == ["how numbers are calculated (decimal)"]
 
 
 FORKED = """
