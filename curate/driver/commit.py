@@ -88,7 +88,10 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
 
 
 def _held(ledger: Ledger, name: str, schema: pa.Schema) -> pa.Schema:
-    """Returns the schema of inputs that the job has: this one, unless another driver was faster."""
+    """Returns the schema of inputs that the job has: this one, unless another driver was faster. That of inputs without
+    a row does not hold for those that may come."""
+    if not len(schema):
+        return schema
     return ledger.create_schema(f"input-{name}", lambda: schema)
 
 

@@ -101,9 +101,11 @@ def output_schemas(
     unknown = tuple(sorted(name for name, schema in job.sides.items() if schema is None))
     asking = _Asking(backend, interrupts, clock, prepared.stage.tasks.task_timeout_s, log, idle, setup)
 
+    walk = _Walk(prepared, asking, unknown, log)
+
     @cache
     def derived() -> Probed:
-        return _Walk(prepared, asking, unknown, log).found()
+        return walk.found()
 
     def stored(name: str, side: str | None) -> Any:
         """Returns a schema as the ledger has it, else as it is derived, stored."""
@@ -113,7 +115,11 @@ def output_schemas(
             # Nothing went wrong and there is no table: a job that only counts has outputs without columns.
             return pa.schema([]) if schema is None else schema
 
-        return ledger.create_schema(name, make)
+        if (schema := ledger.read_schema(name)) is not None:
+            return schema
+        schema = make()
+        # Inputs without a row tell nothing of those that may come: that there are no columns does not hold for good.
+        return schema if not len(schema) and walk.read_nothing else ledger.create_schema(name, lambda: schema)
 
     try:
         sides = {
@@ -159,6 +165,12 @@ class _Walk:
         """Shards that were looked at to their end, or fail: to look again would tell no more."""
         self._problem = ""
         self._answered = False
+        self._rows = 0
+
+    @property
+    def read_nothing(self) -> bool:
+        """Whether rows are read of files, and none has one."""
+        return bool(self._prepared.stage.rows.schemas) and not self._rows
 
     def found(self) -> Probed:
         """Returns what is known in the end. Raises _NoSchemaError, _InterruptedError."""
@@ -211,6 +223,7 @@ class _Walk:
         answer = _heard(answer)
         self._known = self._known.filled(answer)
         self._vacant = self._vacant if answer.vacant is None else self._vacant.filled(answer.vacant)
+        self._rows += answer.rows
         self._problem = answer.error or self._problem
         self._answered = self._answered or not answer.error
         if answer.ended or answer.error:

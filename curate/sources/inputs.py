@@ -15,7 +15,7 @@ import pyarrow as pa
 from curate.arrow.unknown import all_nullable, empty
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
-from curate.formats.rows import SAMPLED_FILES, read, sample_schema
+from curate.formats.rows import SAMPLED_FILES, known_schema, read, sample_schema
 from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.log import get_logger
 from curate.objects.bad_line import RowNumbers
@@ -137,6 +137,8 @@ class FileRows(InputFiles):
             inputs.table.take(pa.array(rows, pa.int64())), self.encoding, store_of, self.columns
         )
         if not len(schema):
+            if self.how is not None and (known := known_schema(self.how)) is not None:
+                return pa.schema([known.field(name) for name in self.columns]) if self.columns is not None else known
             if problem is not None:
                 get_logger().warning("the first inputs cannot be read", error=str(problem))
             schema = pa.schema([(name, type or pa.string()) for name, type in (self.columns or {}).items()])
