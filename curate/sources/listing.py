@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from glob import escape
 from itertools import islice
 from typing import Any
 
@@ -88,6 +89,10 @@ class Search:
         """An object that was passed over because of its name."""
         self._others: list[str] = []
         """Names that do not match, a page of them."""
+        self._exact = False
+        """Whether an object has the very name that is a glob, which does not match it."""
+        self._first = ""
+        """The first object that was found."""
         self.listed: str | None = None
         """What the names are relative to of objects that were found in a listing; None: one was named outright."""
 
@@ -135,6 +140,7 @@ class Search:
         for item in self._store.list(prefix):
             name = item.uri[cut:]
             if glob is not None and glob.fullmatch(name) is None:
+                self._exact = self._exact or item.uri == self._pattern.uri
                 if len(self._others) < LIST_PAGE:
                     self._others.append(name)
                 if _LEDGER_PART in name:
@@ -147,7 +153,14 @@ class Search:
             elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
                 if isinstance(item, Special):
                     raise _special(item, self._pattern)
+                self._first = self._first or name
                 yield item, name
+        if glob is not None and self._exact and self._first:
+            text = self._pattern.text
+            raise ConfigError(
+                f"input {text!r} is the name of an object, and a glob that matches others, such as {self._first!r}; "
+                f"{escape(text)!r} names the object alone"
+            )
 
     def _glob_of(self, root: str) -> re.Pattern[str] | None:
         return self._pattern.pattern if root == self._pattern.root else None

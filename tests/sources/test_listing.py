@@ -253,6 +253,20 @@ class TestBuckets:
             after = emulator.counts()
             assert {kind: after[kind] - before[kind] for kind in after} == {"list": 4, "get": 0, "put": 0, "delete": 0}
 
+    @pytest.mark.parametrize("place", ["local", "memory"])
+    def test_a_name_that_is_a_glob_of_others_is_refused(self, place: str, tmp_path: Path) -> None:
+        """Whichever was meant, the other would be missing; escaped, it is the object. Where the glob matches no other
+        object, it is that as well."""
+        root = str(tmp_path) if place == "local" else f"memory://bucket/{tmp_path.name}"
+        store = open_store(root, scratch=f"{root}/_curate/tmp/x")
+        for name in ("x[1].jsonl", "x1.jsonl", "y[1].jsonl", "y2.jsonl"):
+            store.publish(f"{root}/{name}", b"x")
+        with refusing("is the name of an object, and a glob that matches others, such as 'x1.jsonl'"):
+            find(f"{root}/x[1].jsonl")
+        assert names(f"{root}/x[[]1].jsonl") == ["x[1].jsonl"]
+        assert names(f"{root}/y[1].jsonl") == ["y[1].jsonl"]
+        assert names(f"{root}/x[12].jsonl") == ["x1.jsonl"]
+
 
 class TestNothing:
     @pytest.mark.parametrize(
