@@ -19,6 +19,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from curate import jobs
+from curate.code.loaded import changed_since_import
+from curate.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,16 @@ class Sources:
 def _parsed(name: str, path: Path) -> Module | None:
     try:
         # Bytes: the file says itself how it is encoded.
-        top = ast.parse(path.read_bytes()).body
+        data = path.read_bytes()
+        top = ast.parse(data).body
     except (OSError, SyntaxError, ValueError):
         return None
+    if (loaded := sys.modules.get(name)) is not None and (changed := changed_since_import(loaded, str(path), data)):
+        raise ConfigError(
+            f"{path} has changed since this process imported it: {changed} is another function there now. Rows would "
+            "be made by the old code, and recorded as those of the new: start the program again, or importlib.reload "
+            "it and make again what uses it"
+        )
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     defined: dict[str, list[ast.stmt]] = {}
     for statement in top:

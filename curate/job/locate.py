@@ -6,12 +6,13 @@ A file is imported under its own name and never as `__main__`, so that the impor
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
-from curate.runtime.shipping import ship
+from curate.runtime import shipping
 from curate.storage.uris import absolute
 
 if TYPE_CHECKING:
@@ -207,9 +208,37 @@ def imported(path: str, module: str = "") -> ModuleType:
     known = {one: sys.modules[one] for one in names if one in sys.modules}
     found = next((one for one in known.values() if _is_file(one, path)), None)
     if found is None:
-        found = _executed(path, names[bool(known)], by_name=bool(module) and not known)
-    ship(found, folder)
+        with _own_helpers(path, folder):
+            found = _executed(path, names[bool(known)], by_name=bool(module) and not known)
+    shipping.ship(found, folder)
     return found
+
+
+@contextlib.contextmanager
+def _own_helpers(path: str, folder: str) -> Iterator[None]:
+    """Imports the file of a job in its block. Raises ConfigError if it imports a module from beside it of which another
+    job has one of that name: a process knows one, and what is sent to workers names it."""
+    others = {
+        name: module
+        for name, module in list(sys.modules.items())
+        if (home := os.path.dirname(getattr(module, "__file__", None) or "")) in shipping.FOLDERS  # noqa: PTH120
+        and home != folder
+        and (Path(folder) / f"{name}.py").is_file()
+        and module not in shipping.BY_VALUE
+    }
+    for name in others:
+        del sys.modules[name]
+    try:
+        yield
+        twice = sorted(name for name in others if name in sys.modules)
+    finally:
+        sys.modules.update(others)
+    if twice:
+        home = os.path.dirname(others[twice[0]].__file__ or "")  # noqa: PTH120
+        raise ConfigError(
+            f"{path} imports {twice[0]!r} from beside it, and another job imported a module of that name from {home}: "
+            "a process, and each of its workers, knows one. Rename one of them, or run each job by itself"
+        )
 
 
 def _is_file(module: ModuleType, path: str) -> bool:

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -57,6 +58,8 @@ class ForkServer:
         """Imports that have not ended."""
         self.imported: dict[str, tuple[int, int] | None] = {}
         """Modules that it was told to import, and what their files were then."""
+        self._beneath: dict[str, tuple[int, int] | None] = {}
+        """The same of modules of the user's own that this process had then: it has those that the others import."""
         self.folder = tempfile.mkdtemp(prefix="curate-")
         """For programs, logs and sockets."""
         shared = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
@@ -99,6 +102,7 @@ class ForkServer:
         if not new:
             return
         self.imported |= {name: _file_of(name) for name in new}
+        self._beneath = {name: _file_of(name) for name in _own_modules()} | self._beneath
         data = json.dumps(new).encode()
         try:
             self._control.sendall(server.COMMAND.pack(server.IMPORT, len(data)) + data)
@@ -124,8 +128,9 @@ class ForkServer:
         return found
 
     def outdated(self) -> bool:
-        """Returns whether a module that it has imported has changed since."""
-        return any(before != _file_of(name) for name, before in self.imported.items() if name in sys.modules)
+        """Returns whether a module that it has imported has changed since, be it one that another one imported."""
+        known = {**self._beneath, **self.imported}
+        return any(before != _file_of(name) for name, before in known.items() if name in sys.modules)
 
     def leave(self) -> None:
         """Makes it end with its last channel."""
@@ -236,6 +241,13 @@ def _setting() -> Any:
 
 def _path() -> list[str]:
     return [*sys.path, *(one for one in shipping.FOLDERS if one not in sys.path)]
+
+
+def _own_modules() -> list[str]:
+    """Returns the modules of this process that are neither Python's nor installed."""
+    installed = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    files = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
+    return [name for name, file in files if isinstance(file, str) and not file.startswith(installed)]
 
 
 def _file_of(name: str) -> tuple[int, int] | None:

@@ -118,7 +118,7 @@ def render(summary: Summary) -> str:
         )
     if summary.failed:
         lines.append(f"What failed: curate failures {output}; after fixing the cause: curate retry {output}")
-        lines.append(f"How far it is: curate status {output}")
+        lines.append(f"For all of it, see: curate status {output}")
     elif summary.state.exit_code:
         lines.append(f"Run it again to resume; see: curate status {output}")
     return "\n".join(lines)

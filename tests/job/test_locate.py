@@ -15,7 +15,7 @@ import pytest
 
 from curate.job.asset import Asset
 from curate.job.job import Job
-from curate.job.locate import locate, recorded_run
+from curate.job.locate import imported, locate, recorded_run
 from curate.job.origin import job_origin
 from curate.job.params import param
 from curate.ledger import layout
@@ -290,3 +290,24 @@ class TestRecordedRun:
         ledger = make_job(str(tmp_path / "out"), total=1, done=0, runs={"1-a": {}})
         with refusing("run the job itself with retry_failed=True"):
             recorded_run(ledger, ledger.list())
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_two_jobs_with_a_module_of_one_name_beside_them(used: bool, tmp_path: Path) -> None:
+    """A process knows one of them: refused, if the second job uses its own; else nothing has to do with it."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same_helper.py").write_text(f"MARK = {name!r}\n")
+        body = "import same_helper\n" if used or name == "a" else ""
+        (tmp_path / name / f"job_{name}.py").write_text(f"{body}{SCRIPT.replace('import beside', '')}")
+    try:
+        imported(str(tmp_path / "a" / "job_a.py"))
+        assert sys.modules["same_helper"].MARK == "a"
+        if used:
+            with refusing("imports 'same_helper' from beside it, and another job imported a module of that name"):
+                imported(str(tmp_path / "b" / "job_b.py"))
+        else:
+            imported(str(tmp_path / "b" / "job_b.py"))
+        assert sys.modules["same_helper"].MARK == "a"
+    finally:
+        sys.modules.pop("same_helper", None)

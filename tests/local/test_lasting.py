@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,27 @@ def test_one_worker_runs_all_stages_of_all_runs(tmp_path: Path) -> None:
     assert {row["pid_1"] for row in rows.using(backend="local").take_all()} == {worker}
     curate.range(10).map_batches(tell, num_cpus=0.5).write_parquet(tmp_path / "c", backend="local")
     assert pids(tmp_path / "c") == {worker}
+
+
+def test_a_module_that_another_one_imports_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reloaded here, it is that in the next run as well."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    deep, top = tmp_path / "deep_one.py", tmp_path / "top_one.py"
+    deep.write_text("def given(n):\n    return n + 1\n")
+    top.write_text("import deep_one\ndef made(row):\n    return {'n': deep_one.given(row['id'])}\n")
+    modules = [importlib.import_module(name) for name in ("deep_one", "top_one")]
+    try:
+        for n, text in ((1, ""), (100, "def given(n):\n    return n + 100\n")):
+            if text:
+                deep.write_text(text)
+                for module in modules:
+                    importlib.reload(module)
+            rows = curate.range(2).map(modules[1].made).using(backend="local").take_all()
+            assert [row["n"] for row in rows] == [n, n + 1]
+    finally:
+        for module in modules:
+            del sys.modules[module.__name__]
 
 
 def test_a_worker_of_a_run_that_failed_runs_the_next_one(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Whether a module is what its file says now: what was imported runs, and what is on disk is recorded."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import curate
+from curate.code.loaded import changed_since_import
+from tests.job.inline import refusing
+
+SOURCE = """
+import dataclasses, functools
+
+def outer(x):
+    \"\"\"Says something.\"\"\"
+    return [y for y in (lambda: x)()]  # and more
+
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(row):
+        return function(row)
+    return wrapper
+
+@logged
+def made(row):
+    return {"n": row["id"] + 1}
+
+class Thing:
+    def method(self):
+        return 1
+    @staticmethod
+    def fixed():
+        return 2
+    @property
+    def shown(self):
+        return 3
+
+@dataclasses.dataclass
+class Made:
+    n: int = 0
+"""
+SAME = {
+    "nothing": lambda text: text,
+    "a comment": lambda text: text.replace("# and more", "# and less"),
+    "a docstring": lambda text: text.replace("Says something", "Says nothing"),
+    "layout": lambda text: "\n\n" + text.replace("\n\n", "\n\n\n"),
+    "a further function": lambda text: text + "\ndef new():\n    return 9\n",
+}
+OTHER = {
+    "outer.<locals>.<lambda>": lambda text: text.replace("(lambda: x)", "(lambda: x or [])"),
+    "outer": lambda text: (
+        text.replace("for y in", "for y in *[],").replace("*[],", "list")
+        and text.replace("return [y", "x = x\n    return [y")
+    ),
+    "made": lambda text: text.replace("+ 1}", "+ 100}"),
+    "Thing.method": lambda text: text.replace("return 1\n", "return 11\n"),
+    "Thing.fixed": lambda text: text.replace("return 2", "return 22"),
+    "Thing.shown": lambda text: text.replace("return 3", "return 33"),
+    "Thing.method gone": lambda text: text.replace("def method", "def other"),
+}
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, Path]]:
+    """A module, and its file."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path = tmp_path / "loaded_module.py"
+    path.write_text(SOURCE)
+    yield importlib.import_module("loaded_module"), path
+    del sys.modules["loaded_module"]
+
+
+@pytest.mark.parametrize("how", SAME)
+def test_what_changes_no_function_is_no_change(how: str, loaded: tuple[ModuleType, Path]) -> None:
+    module, path = loaded
+    assert changed_since_import(module, str(path), SAME[how](SOURCE).encode()) == ""
+
+
+@pytest.mark.parametrize("how", OTHER)
+def test_the_first_function_that_is_another_is_named(how: str, loaded: tuple[ModuleType, Path]) -> None:
+    module, path = loaded
+    changed = OTHER[how](SOURCE)
+    assert changed != SOURCE
+    assert changed_since_import(module, str(path), changed.encode())
+
+
+def test_rows_are_not_recorded_as_those_of_other_code(loaded: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    """Until it is reloaded; a file that is no Python now, or is gone, says nothing."""
+    module, path = loaded
+
+    def write(name: str) -> Callable[[], object]:
+        return lambda: curate.range(2).map(module.made).write_json(tmp_path / name, backend="inline")
+
+    write("before")()
+    path.write_text(OTHER["made"](SOURCE))
+    with refusing("has changed since this process imported it: made is another function there now"):
+        write("between")()
+    assert not (tmp_path / "between").exists()
+    importlib.reload(module)
+    write("after")()
+    assert [row["n"] for row in curate.read_json(tmp_path / "after").take_all()] == [100, 101]
+
+
+def test_what_was_not_compiled_from_the_file_alone_is_not_judged(loaded: tuple[ModuleType, Path]) -> None:
+    """As test modules are by pytest, whose assertions are others."""
+    module, path = loaded
+    module.__loader__ = object()  # type: ignore[assignment]
+    assert changed_since_import(module, str(path), OTHER["made"](SOURCE).encode()) == ""
