@@ -36,6 +36,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union
+from curate.errors import ConfigError
 from curate.exchange.run_file import RunFile, Segment, open_all
 from curate.storage.protocol import Object
 
@@ -130,6 +131,7 @@ def together(sides: Sequence[Index]) -> Index:
     if len(sides) == 1:
         return sides[0]
     keyed = [one for one in sides if len(one.rows)] or sides[:1]
+    _refuse_other_keys([one.keys.schema for one in keyed])
     heavy = [one.heavy for one in sides if one.heavy is not None and one.heavy.num_rows]
     arrays = ("rows", "bytes", "at", "counts", "pages", "heavy_rows", "heavy_bytes")
     return Index(
@@ -140,6 +142,17 @@ def together(sides: Sequence[Index]) -> Index:
         heavy=pa.concat_tables(heavy) if heavy else None,
         **{name: _joined([getattr(one, name) for one in sides]) for name in arrays},
     )
+
+
+def _refuse_other_keys(schemas: Sequence[pa.Schema]) -> None:
+    """Raises ConfigError for keys that are not of one type in all sides, which only functions told that made them."""
+    for key in schemas[0]:
+        types = dict.fromkeys(str(one.field(key.name).type) for one in schemas)
+        if len(types) > 1:
+            raise ConfigError(
+                f"the key {key.name!r} is {' on one side and '.join(types)} on another; make it one type on both "
+                "sides: .with_column, or in the function that makes it"
+            )
 
 
 @dataclass(frozen=True)

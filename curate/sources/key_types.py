@@ -63,7 +63,7 @@ def _other(found: pa.Schema, name: str, expected: pa.DataType, nulls_for_missing
     if not indices:
         return "" if nulls_for_missing else "missing"
     type = plain(found.field(indices[0]).type)
-    return "" if widens(type, expected) else str(type)
+    return "" if widens(type, plain(expected)) else str(type)
 
 
 def _schema_of(item: Object) -> pa.Schema | None:

@@ -145,6 +145,21 @@ def test_a_side_of_which_no_row_is_left_joins_as_none(how: str) -> None:
     assert none.join(one, on="id", how=how).take_all() == (every if how in ("right", "outer") else [])
 
 
+@pytest.mark.parametrize("how", ["inner", "outer", "anti"])
+@pytest.mark.parametrize("other", [1.0, "a"])
+def test_keys_of_other_types_are_refused_in_a_line(how: str, other: Any, tmp_path: Path) -> None:
+    """Those that functions made too, which are known once they have run."""
+    one = curate.from_items([{"k": 1, "a": 1}])
+    two = curate.from_items([{"k": other, "z": 1}])
+    with pytest.raises(ConfigError, match="keys must have one type"):
+        one.join(two, on="k", how=how)
+    made = one.map(lambda row: row).join(two, on="k", how=how)
+    with pytest.raises(ConfigError, match="the key 'k' is int64 on one side and "):
+        made.take_all()
+    with pytest.raises(ConfigError, match="the key 'k' is int64 on one side and "):
+        made.write_parquet(tmp_path / "out", backend="inline")
+
+
 def test_aggregates_of_all_rows_are_those_of_duckdb(comments: Any) -> None:
     """A value for a column, a dictionary for several; None of nothing."""
     [wanted] = by_duckdb(

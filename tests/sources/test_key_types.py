@@ -41,6 +41,7 @@ def test_what_widens_is_of_one_type(tmp_path: Path) -> None:
     found = files(tmp_path, [{"n": [1]}, {"n": narrow}, {"n": coded}, {"n": pa.nulls(1)}])
     assert refused({"n": pa.int64()}, found) is None
     assert refused({"n": pa.int8()}, found) is not None
+    assert refused({"n": pa.dictionary(pa.int32(), pa.int64())}, found) is None
 
 
 def test_all_types_are_told_with_files(tmp_path: Path) -> None:
