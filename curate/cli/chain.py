@@ -170,8 +170,8 @@ def _command(
 
 _HELP = """Brings all jobs of a chain up to date, in the order of its file: each as that job alone is run.
 
-Everything is checked before anything is written. Run it again and it resumes; it does nothing where nothing is to be
-done. Exit codes are those of a job: that of the first step that is not complete.
+All that can be known before the first step has run is checked before anything is written. Run it again and it resumes;
+it does nothing where nothing is to be done. Exit codes are those of a job: that of the first step that is not complete.
 """
 
 

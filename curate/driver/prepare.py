@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ def prepare(
 def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: OutputSnapshot | None) -> Prepared:
     """Returns what is there: inputs, outputs, the job and its plan, without what is to be removed of them."""
     output = resolve_output(options.output)
+    _refuse_file(output)
     patterns = [parse_input(text) for text in options.inputs]
     refuse_overlap(patterns, output)
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
@@ -107,6 +109,15 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
         stage = replace(stage, operator=stage.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
     return Prepared(stage, output, run_id, stores, ledger, listing, inputs, plan, job, owned, run_ids, todo)
+
+
+def _refuse_file(output: str) -> None:
+    """Raises ConfigError for a local output that can be no folder, for it, or something above it, is a file."""
+    for path in (Path(output), *Path(output).parents) if is_local(output) else ():
+        if path.exists():
+            if not path.is_dir():
+                raise ConfigError(f"the output {output} cannot be a folder, for {path} is a file; choose another one")
+            return
 
 
 def _plan_work(prepared: Prepared, options: RunOptions) -> None:

@@ -285,7 +285,8 @@ class LocalStore:
                 ):
                     return self._created(self._reached(self._root, self._scratch), nameless, mode)
             raise StorageError(
-                f"{self._scratch} cannot be made: another process keeps removing it; stop that process, and run again"
+                f"{self._scratch} cannot be made: it is not there right after. Another process keeps removing it, or "
+                "this file system takes no folders: stop that process, or choose another output"
             )
         except OSError as error:
             raise _translated(error, self._scratch) from error

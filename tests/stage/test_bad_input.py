@@ -88,9 +88,16 @@ class TestRefusedBeforeDispatch:
 
     def test_an_empty_directory(self, tmp_path: Path, out: Path) -> None:
         (tmp_path / "empty").mkdir()
-        with refusing("does not exist, as a file or a directory"):
+        with refusing("/empty' is a folder without files"):
             run_job(Copy(), tmp_path / "empty", out)
         assert not out.exists()
+
+    @pytest.mark.parametrize("below", ["", "deep", "deep/er"])
+    def test_an_output_at_a_file_or_below_one(self, source: Path, out: Path, below: str) -> None:
+        out.write_text("mine")
+        with refusing(f"cannot be a folder, for {out} is a file; choose another one"):
+            run_job(Copy(), source, out / below)
+        assert out.read_text() == "mine"
 
     @pytest.mark.parametrize("text", ["{}", "{}/", "{}/**", "{}/**/*.jsonl", "{}/../in"])
     @pytest.mark.parametrize("below", ["out", "x/y/out"])
