@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +15,11 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
 from curate.log import get_logger
 from curate.stage.job_record import JobRecord
+
+LONG_CODE = 60
+"""Characters from which code is not shown whole."""
+EXCHANGE = "exchange"
+"""The part of an identity that says which exchange comes before a stage, and at its end what that reads."""
 
 
 def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
@@ -96,9 +103,17 @@ def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> s
         if isinstance(there, Mapping) and isinstance(here, Mapping):
             names = {name: (_shown(there, name), _shown(here, name)) for name in sorted({*there, *here})}
             lines += [_difference(f"{key}.{name}", *both) for name, both in names.items() if both[0] != both[1]]
+        elif key == EXCHANGE and theirs and ours and _read_other(there, here):
+            lines.append("  what the exchange reads is another: its inputs, or a step before it")
         elif (shown := (_shown(theirs, key), _shown(ours, key)))[0] != shown[1]:
             lines.append(_difference(key, *shown))
     return "\n".join(lines)
+
+
+def _read_other(theirs: Any, ours: Any) -> bool:
+    """Returns whether two exchanges are the same, but for the stages that come before them."""
+    both = [isinstance(one, list) and len(one) > 1 for one in (theirs, ours)]
+    return all(both) and bool(theirs[:-1] == ours[:-1]) and bool(theirs[-1] != ours[-1])
 
 
 def _difference(name: str, theirs: str, ours: str) -> str:
@@ -107,4 +122,27 @@ def _difference(name: str, theirs: str, ours: str) -> str:
 
 def _shown(values: Mapping[str, Any], key: str) -> str:
     """Returns a value as people read it; one that is not there is not None."""
-    return repr(values[key]) if key in values else "nothing"
+    return repr(_readable(values[key])) if key in values else "nothing"
+
+
+def _readable(value: Any) -> Any:
+    """Returns a value with what a function is, as its identity has it, in a few words; other code has other words.
+
+    >>> _readable(["map", "FunctionDef(name='f',args=arguments(),body=[Pass(), Pass(), Pass(), Pass()])\\nk = int 1"])
+    ['map', 'the code of f (38a1b2), k = int 1']
+    """
+    if isinstance(value, list | tuple):
+        return [_readable(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _readable(one) for name, one in value.items()}
+    if not isinstance(value, str) or len(value) < LONG_CODE:
+        return value
+    code, *further = value.splitlines()
+    found = re.match(r"FunctionDef\(name='(\w+)'", code)
+    if found is None and re.match(r"[0-9a-f]{24}", code) is None:
+        return value
+    kept = [one for one in further if len(one) < LONG_CODE and re.match(r"\w+ = ", one)]
+    # And of the helpers that it calls.
+    told = "\n".join([code, *(one for one in further if one not in kept)])
+    digest = hashlib.sha256(told.encode()).hexdigest()[:6]
+    return ", ".join([f"the code of {found[1] if found else 'a function'} ({digest})", *kept])
