@@ -139,7 +139,7 @@ def _readable(value: Any) -> Any:
         return value
     code, *further = value.splitlines()
     found = re.match(r"FunctionDef\(name='(\w+)'", code)
-    if found is None and re.match(r"[0-9a-f]{24}", code) is None:
+    if found is None and re.match(r"[0-9a-f]{24,} \(", code) is None:
         return value
     kept = [one for one in further if len(one) < LONG_CODE and re.match(r"\w+ = ", one)]
     # And of the helpers that it calls.
