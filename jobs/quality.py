@@ -177,9 +177,9 @@ class Quality(TextJob):
         self._split = splitter(self.words)
 
     def process(self, batch: pa.Table) -> Iterator[pa.Table]:
-        # By chunk: a list of words counts with 32 bits.
-        for part in batch.to_batches():
-            yield self._walked(pa.Table.from_batches([part]))
+        # By chunk: a list of words counts with 32 bits. A table without rows has none, and tells the columns.
+        for part in [pa.Table.from_batches([one]) for one in batch.to_batches()] or [batch]:
+            yield self._walked(part)
 
     def _walked(self, table: pa.Table) -> pa.Table:
         """Returns a table as all sets of rules leave it: its rows, or what was measured of each."""

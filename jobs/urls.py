@@ -89,8 +89,8 @@ class Urls(Job):
 
     def process(self, batch: pa.Table) -> Iterator[pa.Table]:
         batch = self._having_urls(batch)
-        # By chunk: a list of words counts with 32 bits.
-        for part in batch.to_batches():
+        # By chunk: a list of words counts with 32 bits. A table without rows has none, and tells the columns.
+        for part in batch.to_batches() or [pa.RecordBatch.from_pylist([], batch.schema)]:
             table = pa.Table.from_batches([part])
             kept = np.ones(len(table), dtype=bool)
             for reason, failed in self.failed(part.column(self.url_column).cast(pa.string())):
