@@ -22,7 +22,7 @@ JOBS: dict[str, tuple[type[Job], dict[str, Any], list[str]]] = {
     "langid": (LangId, {}, ["id", "text", "language", "language_score"]),
     "pii": (Pii, {}, ["id", "text"]),
     "quality": (Quality, {}, ["id", "text"]),
-    "split": (Split, {}, ["id", "text"]),
+    "split": (Split, {}, ["id", "text", "url"]),
     "toxicity": (Toxicity, {}, ["id", "text", "toxicity", "toxic"]),
     "urls": (Urls, {"block_domains": "block.txt"}, ["id", "text", "url"]),
 }
