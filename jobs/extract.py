@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from curate.errors import BadRow, ConfigError
+from curate.errors import BadRow, ConfigError, CorruptInput
 from curate.job.params import param
 from curate.job.shapes import FileJob
 from curate.pipeline.sandbox import Sandboxed
@@ -108,15 +108,21 @@ class Extract(FileJob):
         # With room for the header of an answer, which is no part of the page.
         most = self.max_page_bytes + MIB
         others: Counter[str] = Counter()
+        broken, whole = "", False
         with file.open() as stored:
             read = records(blocks(stored, codec), most, packed=codec is not None)
             for number, (place, record) in enumerate(read):
+                whole = whole or isinstance(record, Record)
+                broken = broken or (record.reason if isinstance(record, Broken) else "")
                 kind = "" if isinstance(record, Broken) else record.headers.get("warc-type", "none").lower()
                 if isinstance(record, Record) and kind not in ("response", "conversion"):
                     others[kind[:40]] += 1
                     continue
                 id = record.headers.get("warc-record-id", "").strip("<> ") or f"{file.id}:{number}"
                 yield self._found(id, number, place, kind, record)
+        if broken and not whole:
+            # A broken record or two are set aside; of a file that is something else, nothing would be told.
+            raise CorruptInput(f"{file.uri} is no web archive: no whole record is in it; {broken}")
         for name, number in others.items():
             self.count(f"records: {name}", number)
 

@@ -109,6 +109,16 @@ def test_a_record_that_is_broken_is_set_aside_with_its_place() -> None:
     assert ran.summary.books.balanced
 
 
+@pytest.mark.parametrize("name", ["a.warc", "a.jsonl", "a.txt.gz"])
+def test_a_file_that_is_no_archive_fails_its_shard(name: str) -> None:
+    """One without any record, such as an empty one, has no page."""
+    data = b'{"id": "1", "text": "a page"}\n' * 3
+    ran = run_local(Extract, files={name: gzip.compress(data) if name.endswith(".gz") else data, "b.warc": b""})
+    assert ran.summary.failed == 1
+    assert f"{name} is no web archive: no whole record is in it; no record begins with" in ran.summary.failures[0].error
+    assert ran.quarantine == []
+
+
 TIMEOUT_S = 3.0
 """So long that no other page takes it, however busy the machine is."""
 
