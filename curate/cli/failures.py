@@ -145,7 +145,7 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     rank, shard = found.shard(own)
     tries = found.tries(own)
     root, shard_id = normalise(output).rstrip("/"), stage.addressed(own)
-    state = "done" if found.matched.done[rank] else "failed" if found.failed[rank] else "not done"
+    state = "failed" if found.failed[rank] else "done" if found.matched.done[rank] else "not done"
     if as_json:
         value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
         value |= {"stage": stage.key} if stage.text else {}
@@ -165,7 +165,7 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     for equal in _equal_tries(tries):
         line(console, Text())
         _tries(console, equal)
-    if not found.matched.done[rank]:
+    if state != "done":
         line(console, Text())
         _commands(console, root, shard_id, again=_has_command(find_job(output)))
     return 0

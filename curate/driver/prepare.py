@@ -154,7 +154,8 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
             todo.part = _up_to(todo.part, stage.rows.holder(limit["shard"], limit["rank"]))
         prepared.planned(prepared.plan.plus(todo.part))
     prepared.scope = _scope(prepared.plan, options, _failed(prepared) if options.retry_failed else None)
-    if options.redo_stale:
+    if options.redo_stale or options.retry_failed:
+        # What failed and has an output was to take its place.
         _redo_stale(prepared)
 
 
@@ -252,7 +253,8 @@ def _failed(prepared: Prepared) -> Any:
             f"{option('retry_failed')}: {prepared.output} has no curate job, so nothing has failed there; run the job "
             "without it first"
         )
-    return failed_now(read_outcomes(prepared.ledger, prepared.listing, prepared.plan), prepared.matched)
+    outcomes = read_outcomes(prepared.ledger, prepared.listing, prepared.plan)
+    return failed_now(outcomes, prepared.listing, prepared.matched)
 
 
 def _scope(plan: ShardPlan, options: RunOptions, among: Any) -> Any:

@@ -210,10 +210,10 @@ class RunRecorder:
         self._tries.failed(failure, limit, final=final, shard=shard.id, attempt=launch.attempt, input=shard.uri)
         event = self._event(launch.attempt, launch.task, record, outcome.value)
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
-        self._runlog.add_failure(
-            failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
-            | {"index": event["index"]}
-        )
+        if over := self.prepared.over.get(self.prepared.ledger.uri(shard.id + self.prepared.record.suffix)):
+            event["over"] = over  # the output that it has, which stands
+        whole = failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
+        self._runlog.add_failure(whole | {name: event[name] for name in ("index", "over") if name in event})
         self._runlog.add(event)
 
     def waits(self, launch: Launch, word: ShardWaits) -> None:

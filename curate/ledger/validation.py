@@ -244,6 +244,7 @@ EVENT: Mapping[str, Check] = {
     "seconds": number,
     "peak_bytes": whole,
     "generation": text,
+    "over": text,
     "checksum": text,
     "rows": rows,
     "counters": counters,

@@ -32,8 +32,10 @@ def read_outcomes(ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> It
     yield from plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures])))
 
 
-def failed_now(outcomes: Iterable[Mapping[str, Any]], matched: OutputMatch) -> Any:
-    """Returns one boolean a shard: it was given up when it was last run, and has no output."""
+def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, matched: OutputMatch) -> Any:
+    """Returns one boolean a shard: it was given up when it was last run, and has no output, or still the one whose
+    place another was to take."""
+    over: dict[int, str] = {}
     never = np.full(len(matched.done), -np.inf)
     failed_s, done_s = never.copy(), never.copy()
     for event in outcomes:
@@ -41,7 +43,13 @@ def failed_now(outcomes: Iterable[Mapping[str, Any]], matched: OutputMatch) -> A
         if rank < len(never) and outcome in (Outcome.DONE, Outcome.FAILED):
             last = failed_s if outcome == Outcome.FAILED else done_s
             last[rank] = max(last[rank], event["time"])
-    return (failed_s > done_s) & ~matched.done
+            if outcome == Outcome.FAILED and event["time"] == last[rank]:
+                over[rank] = event.get("over", "")
+    stands = np.zeros(len(never), dtype=bool)
+    for rank, generation in over.items():
+        if generation and matched.done[rank]:
+            stands[rank] = listing.generations[int(matched.position[rank])].as_py() == generation
+    return (failed_s > done_s) & (~matched.done | stands)
 
 
 class JobFailures(FoundJob):
@@ -50,7 +58,7 @@ class JobFailures(FoundJob):
     @cached_property
     def failed(self) -> Any:
         """One boolean a shard: it has failed, and nothing was done about it yet."""
-        return failed_now(self.outcomes(), self.matched)
+        return failed_now(self.outcomes(), self.listing, self.matched)
 
     def outcomes(self) -> Iterator[dict[str, Any]]:
         """Yields how each attempt at a shard ended, as `read_outcomes` does."""

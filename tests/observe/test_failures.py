@@ -116,7 +116,7 @@ class TestFailedNow:
         listing = ledger.list()
         plan = ledger.read_plan(listing)
         outcomes = read_outcomes(Scripted(ledger.store, ledger.root), listing, plan)
-        found = failed_now(outcomes, match_outputs(plan, listing, SUFFIX))
+        found = failed_now(outcomes, listing, match_outputs(plan, listing, SUFFIX))
         last = {rank: outcome for _, rank, outcome in times if outcome != RETRY}
         assert list(np.flatnonzero(found)) == [rank for rank in range(2, TOTAL) if last.get(rank) == FAILED]
 
