@@ -127,7 +127,7 @@ class Dispatcher:
             for event in self.others():
                 self._handle(event)
             self._handle(Tick())
-            self.observer.tick(self.backend.slots())
+            self.observer.tick(self.scheduler.slots)
 
     @property
     def _leaving(self) -> bool:

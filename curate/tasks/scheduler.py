@@ -267,6 +267,11 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def slots(self) -> int:
+        """Tasks that can run at once, with the memory that they ask for."""
+        return self._slots
+
+    @property
     def window(self) -> int:
         """Tasks that may be in flight now."""
         if self.policy.max_in_flight is not None:
