@@ -237,7 +237,8 @@ class StageProgram:
                 folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
             tally.books.rows_out -= folded
             if self.stage.runs is not None:
-                tally.drop(folded, self.stage.runs.reason)
+                # What is put together may become more: a bucket of a thousand rows is two thousand pairs.
+                tally.drop(max(0, folded), self.stage.runs.reason)
             tally.close()
             outputs.count(tally.books)
             self._guard.check()

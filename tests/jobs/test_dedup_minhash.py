@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.dedup.buckets import HEAVY
 from curate.dedup.minhash import found_share
 from curate.dedup.near import DROPS, VERIFIED
 from curate.errors import ConfigError
@@ -31,6 +32,20 @@ def test_the_first_of_those_that_are_alike_is_kept() -> None:
     told = [(row["id"], row["kept_id"], row["similarity"]) for row in ran.sides["duplicates"].to_pylist()]
     assert told == [("1", "0", 36 / 37), ("2", "0", 1.0), ("6", "3", 1.0)]
     assert ran.summary.books.dropped == {"duplicate": 3}
+
+
+@pytest.mark.parametrize("drop_by", DROPS)
+@pytest.mark.parametrize("copies", [HEAVY, HEAVY + 1, 2 * HEAVY])
+@pytest.mark.parametrize("own", [0, 2], ids=["the same", "alike"])
+def test_a_page_that_is_there_a_thousand_times_in_one_shard(own: int, copies: int, drop_by: str) -> None:
+    """Its buckets become pairs where they are, more of them than they have rows; the first page stays, and others do."""
+    template = " ".join(f"w{n}" for n in range(400))
+    pages = [" ".join([template, *(f"own{n}-{at}" for n in range(own))]) for at in range(copies)]
+    texts = [*(f"one of its own, number {n}, {n}, {n}" for n in range(9)), *pages]
+    ran = run_local(DedupMinhash(drop_by=drop_by), [{"id": str(n), "text": text} for n, text in enumerate(texts)])
+    assert [row["id"] for row in ran.rows] == [str(n) for n in range(10)]
+    assert ran.summary.books.dropped == {"duplicate": copies - 1}
+    assert ran.summary.books.balanced()
 
 
 def chain() -> list[dict[str, object]]:
