@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from curate.arrow.hashing import Words, hash_words
 from curate.arrow.order import Order, SortKey
-from curate.dedup.minhash import band_hashes, signatures, twin_hashes
+from curate.dedup.minhash import band_hashes, of_twin, signatures, twin_hashes
 from curate.dedup.near import CLASS, OTHER, NearDedup
 from curate.dedup.pairs import SMALL, Ints, distinct_pairs, pairs_of_buckets, runs
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
@@ -92,7 +92,7 @@ class Bands(OfRows):
         some = np.flatnonzero(sets.counts)
         tally.drop(batch.num_rows - len(some), NO_WORDS)
         hashes = band_hashes(found, near.bands)[:, some]
-        twins = np.roll(twin_hashes(found, near.bands)[:, some], -1, axis=0)
+        twins = np.roll(twin_hashes(found, near.bands, sets.sums)[:, some], -1, axis=0)
         # Row by row, so that the bands of a row are in one run file.
         at, classes = (
             np.repeat(one[some], near.bands) for one in (row_ids(place, batch.num_rows), near.classes(batch))
@@ -158,7 +158,8 @@ class Buckets(_Together):
             return table
         rows = order[large]
         u, v = self._pairs(bands[rows], at[rows], twins[rows], classes[rows])
-        new = np.append(True, (bands[rows][1:] != bands[rows][:-1]) | (twins[rows][1:] != twins[rows][:-1]))
+        own = of_twin(twins[rows])
+        new = np.append(True, (bands[rows][1:] != bands[rows][:-1]) | (own[1:] != own[:-1]))
         heads = rows[new]
         first, many = runs(bands[heads])
         stay = heads[np.arange(len(heads)) - np.repeat(first, many) < SMALL]

@@ -21,6 +21,8 @@ three hundred words, slower below. A pair near the threshold is bought with more
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -78,9 +80,20 @@ def band_hashes(found: Signatures, bands: int) -> Words:
     return _hashes(found, bands, found.shape[0] // bands)
 
 
-def twin_hashes(found: Signatures, bands: int) -> Signatures:
-    """Returns a hash of the first places of each band, of three: 32 bits."""
-    return (_hashes(found, bands, min(3, found.shape[0] // bands)) >> np.uint64(32)).astype(np.uint32)
+def twin_hashes(found: Signatures, bands: int, sums: Words) -> Signatures:
+    """Returns a hash of the first places of each band, of three, in the upper 16 of 32 bits (see `of_twin`), and one of
+    all n-grams in the others: `sums` are of these."""
+    twins = _hashes(found, bands, min(3, found.shape[0] // bands)) >> np.uint64(48)
+    return (twins << np.uint64(16) | hash_words(sums) >> np.uint64(48)).astype(np.uint32)
+
+
+def of_twin(twins: Any) -> Any:
+    """Returns the part of `twin_hashes` that rows have in common which are twins, be they copies or not.
+
+    >>> of_twin(np.array([0x12340001, 0x12340002])).tolist() == [0x1234, 0x1234]
+    True
+    """
+    return twins >> 16
 
 
 def _hashes(found: Signatures, bands: int, most: int) -> Words:

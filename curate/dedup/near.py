@@ -40,7 +40,7 @@ from curate.dedup.shingles import UNITS, Shingles
 from curate.errors import ConfigError, did_you_mean
 from curate.texts.pieces import readable
 
-VERSION = 2
+VERSION = 3
 """Of which pairs are looked at, and what becomes of them."""
 
 VERIFIED, COMPONENT = "verified", "component"

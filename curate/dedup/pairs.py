@@ -6,7 +6,10 @@ a million rows has 5 * 10^11), and pairs with the first row alone miss those tha
 that one. So every row brings its *twin* along, a hash of three places of its signature that are in another band. Two
 rows of a similarity of s have the same twin with a probability of s**3, whatever the bucket: 0.73 at 0.9, and 0.22 at
 0.6. In a large bucket each row is paired with the first of its twin, and the firsts of twins each with the one before:
-as many pairs as rows, less one, which connect all of the bucket. What is missed in one band has others to be found in.
+as many pairs as rows, less one, which connect all of the bucket. Of a twin, rows of the same n-grams are paired with
+the first of these, and not with that of the twin: copies meet for sure, whatever else is in the bucket. What is missed
+in one band has others to be found in.
+
 Where rows are dropped for the very row that is kept, each is paired with the first of its bucket, too: of a thousand
 copies all are to meet the one that stays.
 """
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from curate.dedup.minhash import of_twin
 from curate.dedup.shingles import Shingles
 
 SMALL = 16
@@ -76,12 +80,20 @@ def _of_large(buckets: Ints, places: Ints, twins: Any, classes: Any) -> tuple[In
     order = np.lexsort((places, classes, twins, buckets))
     buckets, places, twins = buckets[order], places[order], twins[order]
     new = np.append(True, buckets[1:] != buckets[:-1])
-    first = new | np.append(True, twins[1:] != twins[:-1])
-    heads = np.flatnonzero(first)
-    to = heads[np.cumsum(first) - 1]
+    copies, to = _heads(new, twins)
+    heads, own = _heads(new, of_twin(twins))
+    to[copies] = own[copies]
     to[heads[1:]] = heads[:-1]
     led = ~new
     return places[to[led]], places[led]
+
+
+def _heads(new: Any, values: Any) -> tuple[Ints, Ints]:
+    """Returns where runs of equal values start, each within what a `new` one begins, and for each row the start of its
+    own."""
+    first = new | np.append(True, values[1:] != values[:-1])
+    heads = np.flatnonzero(first)
+    return heads, heads[np.cumsum(first) - 1]
 
 
 def runs(values: Any) -> tuple[Ints, Ints]:

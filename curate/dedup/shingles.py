@@ -52,6 +52,12 @@ class Shingles:
         """How many each text has."""
         return np.diff(self.offsets)
 
+    @property
+    def sums(self) -> Words:
+        """The sum of the hashes of each text, which texts of the same n-grams have in common, and hardly any others."""
+        until = np.append(np.uint64(0), np.cumsum(self.hashes))
+        return until[self.offsets[1:]] - until[self.offsets[:-1]]
+
     def of(self, text: int) -> Words:
         """Returns those of one text."""
         return self.hashes[self.offsets[text] : self.offsets[text + 1]]

@@ -151,7 +151,7 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
         known = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Job)]
         raise ConfigError(
             f"{path} has no job {origin['class']!r}{did_you_mean(str(origin['class']), known)}; "
-            "the class was renamed or moved: pass its file with --job PATH"
+            "the class was renamed or moved: pass its file: curate retry OUTPUT --job PATH (or curate replay)"
         )
     parameters = {
         name: _from_json(cls._params[name], value) if name in cls._params else value
@@ -185,7 +185,7 @@ def _path(origin: Mapping[str, Any], script: str | None) -> str:
             raise ConfigError(f"the file {script!r} does not exist; pass the Python file of {origin['class']!r}")
         raise ConfigError(
             f"the job's class {origin['class']!r} was in {path}, which does not exist now (under `ray job submit` it "
-            "was an unpacked copy); pass its file with --job PATH"
+            "was an unpacked copy); pass its file: curate retry OUTPUT --job PATH (or curate replay)"
         )
     return path
 

@@ -237,7 +237,7 @@ class TestChangedCode:
         (tmp_path / "first.py").unlink()
         refused = curate("retry", output)
         assert refused.code == 2
-        assert "pass its file with --job PATH" in refused.err
+        assert "pass its file: curate retry OUTPUT --job PATH" in refused.err
         mend(tmp_path / "in", "b")
         assert curate("retry", output, "--job", second).code == 0
 

@@ -281,7 +281,12 @@ def test_boilerplate_makes_no_explosion_and_hides_no_copies(
 def test_a_heavy_bucket_is_light_after_folding() -> None:
     """Of a bucket of 5,000 rows 16 stay, and pairs that connect them have bands of their own."""
     rows = 5_000
-    columns = [np.full(rows, 9, np.uint64), np.arange(rows), np.arange(rows, dtype=np.uint32) % 64, np.full(rows, -1)]
+    columns = [
+        np.full(rows, 9, np.uint64),
+        np.arange(rows),
+        np.arange(rows, dtype=np.uint32) % 64 << 16,
+        np.full(rows, -1),
+    ]
     names = ["__band", "__place", "__twin", "__other", "__class"]
     columns.append(np.ones(rows, np.int32))
     how = Buckets(replace(NEAR, drop="component"))
@@ -294,21 +299,23 @@ def test_a_heavy_bucket_is_light_after_folding() -> None:
     assert set(labels.values()) == {0}
 
 
-BUCKETS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=60)
+BUCKETS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2)), max_size=60)
+"""Bucket, twin and text."""
 
 
 @given(BUCKETS, st.randoms())
 def test_small_buckets_give_all_pairs_and_large_ones_connect_their_rows(
-    rows: list[tuple[int, int]], random: Any
+    rows: list[tuple[int, int, int]], random: Any
 ) -> None:
-    """All pairs of up to 16 rows; of more, one fewer than rows, which connect the bucket, and the rows of a twin by
-    one step.
+    """All pairs of up to 16 rows; of more, one fewer than rows, which connect the bucket, the rows of a twin by two
+    steps, and those of one text by one.
     """
     rows = sorted(rows)
     order = list(range(len(rows)))
     random.shuffle(order)
     places = np.array(order, np.int64)
-    buckets, twins = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+    buckets = np.array([row[0] for row in rows], np.int64)
+    twins = np.array([row[1] << 16 | row[2] for row in rows], np.int64)
     u, v = pairs_of_buckets(buckets, places, twins)
     found = set(zip(u.tolist(), v.tolist(), strict=True))
     assert len(found) == len(u)
@@ -324,6 +331,11 @@ def test_small_buckets_give_all_pairs_and_large_ones_connect_their_rows(
             for twin in set(twins[buckets == bucket].tolist()):
                 own = sorted(places[(buckets == bucket) & (twins == twin)].tolist())
                 assert {(own[0], other) for other in own[1:]} <= inside
+            for twin in {row[1] for row in rows if row[0] == bucket}:
+                of = places[(buckets == bucket) & (twins >> 16 == twin)].tolist()
+                among = {pair for pair in inside if set(pair) <= set(of)}
+                assert len(among) == len(of) - 1
+                assert len(set(components_of(of, among).values())) == 1
         found -= inside
     assert not found
 

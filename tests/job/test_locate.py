@@ -186,7 +186,7 @@ def test_a_file_that_moved(script: Path, tmp_path: Path) -> None:
     (script.parent / "beside.py").rename(moved.parent / "beside.py")
     with refusing(f"was in {script}, which does not exist now (under `ray job submit`"):
         locate(recorded)
-    with refusing("pass its file with --job PATH"):
+    with refusing("pass its file: curate retry OUTPUT --job PATH"):
         locate(recorded)
     assert type(locate(recorded, script=str(moved))).__name__ == "Mine"
     with refusing("the file 'nothing.py' does not exist"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_the_first_of_those_that_are_alike_is_kept() -> None:
 @pytest.mark.parametrize("copies", [HEAVY, HEAVY + 1, 2 * HEAVY])
 @pytest.mark.parametrize("own", [0, 2], ids=["the same", "alike"])
 def test_a_page_that_is_there_a_thousand_times_in_one_shard(own: int, copies: int, drop_by: str) -> None:
-    """Its buckets become pairs where they are, more of them than they have rows; the first page stays, and others do."""
+    """Its buckets become pairs where they are, more of them than they have rows; the first page stays, as do others."""
     template = " ".join(f"w{n}" for n in range(400))
     pages = [" ".join([template, *(f"own{n}-{at}" for n in range(own))]) for at in range(copies)]
     texts = [*(f"one of its own, number {n}, {n}, {n}" for n in range(9)), *pages]
@@ -46,6 +47,20 @@ def test_a_page_that_is_there_a_thousand_times_in_one_shard(own: int, copies: in
     assert [row["id"] for row in ran.rows] == [str(n) for n in range(10)]
     assert ran.summary.books.dropped == {"duplicate": copies - 1}
     assert ran.summary.books.balanced()
+
+
+@pytest.mark.parametrize("drop_by", DROPS)
+@pytest.mark.parametrize("own", [4, 8, 12])
+def test_copies_among_pages_of_one_template_meet(own: int, drop_by: str) -> None:
+    """Which are in one bucket with them, and alike, though less than the threshold."""
+    draw = random.Random(own)
+    template = " ".join(f"w{n}" for n in range(200))
+    pages = [" ".join([template, *(f"own{draw.random()}" for _ in range(own))]) for _ in range(200)] * 2
+    draw.shuffle(pages)
+    job = DedupMinhash(drop_by=drop_by, threshold=0.99)
+    ran = run_local(job, [{"id": str(n), "text": text} for n, text in enumerate(pages)])
+    assert len(ran.rows) == 200
+    assert {row["text"] for row in ran.rows} == set(pages)
 
 
 def chain() -> list[dict[str, object]]:

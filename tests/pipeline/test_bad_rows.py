@@ -332,7 +332,7 @@ class TestErrors:
         }
 
     def test_over_the_budget_the_shard_is_given_up(self) -> None:
-        with pytest.raises(TooManyBadRows, match=r"2 bad rows before its end, the budget is 1 rows \(.*ValueError"):
+        with pytest.raises(TooManyBadRows, match=r"2 bad rows before its end, the budget is 1 row \(.*ValueError"):
             do(poison(1, 2, 3), range(1, 5), errors=True, budget="1")
 
 

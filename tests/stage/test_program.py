@@ -355,7 +355,7 @@ class TestQuarantine:
     def test_a_shard_that_fails_leaves_none(self) -> None:
         record = run(program(max_bad_rows="1"), put("a.jsonl", self.LINES))[0]
         assert record.failure is not None
-        assert "TooManyBadRows: 2 bad rows before its end, the budget is 1 rows" in record.failure.error
+        assert "TooManyBadRows: 2 bad rows before its end, the budget is 1 row" in record.failure.error
         assert names() == []
 
     def test_a_bad_row_is_in_it_once_and_the_books_balance(self) -> None:
