@@ -636,3 +636,37 @@ def test_a_deduplication_before_outputs_part_has_its_own(folder: Path, tmp_path:
     assert verify(str(tmp_path / "out")).state == "ok"
     with refusing("returned the output 'duplicates', but a deduplication before it already has an extra output"):
         run_job(Apart(called="duplicates"), folder, tmp_path / "other")
+
+
+@pytest.mark.parametrize("tags", [["x", "y"], [["x"], []], [{"a": "b"}]], ids=["list", "list of lists", "of objects"])
+def test_lists_of_several_formats_are_of_one_type(tags: Any, tmp_path: Path) -> None:
+    """Parquet and JSON call what is in a list by other names, which is no difference."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.Table.from_pylist([{"n": 2, "tags": tags}]), tmp_path / "in/a.parquet")
+    (tmp_path / "in/b.jsonl").write_text(json.dumps({"n": 1, "tags": tags}) + "\n")
+
+    class Tagged(Job):
+        version = "1"
+
+        def build(self, rows: Any) -> Any:
+            return rows.sort("n")
+
+    assert run_job(Tagged(), tmp_path / "in", tmp_path / "out").state is RunState.COMPLETE
+    assert [row["n"] for row in output_rows(tmp_path / "out")] == [1, 2]
+    assert [row["tags"] for row in output_rows(tmp_path / "out")] == [tags, tags]
+
+
+@pytest.mark.parametrize("other", [{"n": "1", "tags": ["x"]}, {"n": 1}, {"n": 1, "tags": ["x"], "more": 1}])
+def test_other_columns_in_another_format_are_refused(other: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.Table.from_pylist([{"n": 2, "tags": ["x"]}]), tmp_path / "in/a.parquet")
+    (tmp_path / "in/b.jsonl").write_text(json.dumps(other) + "\n")
+
+    class Tagged(Job):
+        version = "1"
+
+        def build(self, rows: Any) -> Any:
+            return rows.sort("n")
+
+    with refusing("an exchange reads inputs of several formats whose columns differ"):
+        run_job(Tagged(), tmp_path / "in", tmp_path / "out")
