@@ -123,8 +123,6 @@ class Tokenize(TextJob):
 
     def process(self, batch: pa.Table) -> pa.Table:
         documents = self._loaded.encode(batch[self.text_column].to_pylist())
-        if self._unknown is not None and (unknown := int(np.count_nonzero(documents.ids == self._unknown))):
-            self.count(N_UNKNOWN, unknown)
         if blank := int(np.count_nonzero(documents.lengths == 0)):
             self.count(N_EMPTY, blank)
         marked = documents.marked(self._begin, self._end)
@@ -134,6 +132,10 @@ class Tokenize(TextJob):
             longer = marked.lengths > self.pack
             if longer.any():
                 table, lists, marked = self._without(table, lists, marked, longer)
+        # Of documents that are kept.
+        kept = lists.flatten().to_numpy()
+        if self._unknown is not None and (unknown := int(np.count_nonzero(kept == self._unknown))):
+            self.count(N_UNKNOWN, unknown)
         self.count(N_DOCUMENTS, len(lists))
         self.count(N_TOKENS, int(marked.lengths.sum()))
         if self.pack is not None or self.format in FLAT:

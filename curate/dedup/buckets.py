@@ -24,6 +24,7 @@ from curate.arrow.order import Order, SortKey
 from curate.dedup.minhash import band_hashes, of_twin, signatures, twin_hashes
 from curate.dedup.near import CLASS, OTHER, NearDedup
 from curate.dedup.pairs import SMALL, Ints, distinct_pairs, pairs_of_buckets, runs
+from curate.dedup.shingles import distinct
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.operators.protocol import OperatorDefaults
@@ -92,7 +93,7 @@ class Bands(OfRows):
         some = np.flatnonzero(sets.counts)
         tally.drop(batch.num_rows - len(some), NO_WORDS)
         hashes = band_hashes(found, near.bands)[:, some]
-        twins = np.roll(twin_hashes(found, near.bands, sets.sums)[:, some], -1, axis=0)
+        twins = np.roll(twin_hashes(found, near.bands, distinct(sets).sums)[:, some], -1, axis=0)
         # Row by row, so that the bands of a row are in one run file.
         at, classes = (
             np.repeat(one[some], near.bands) for one in (row_ids(place, batch.num_rows), near.classes(batch))

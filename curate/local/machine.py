@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from curate.errors import ConfigError
+from curate.units import parse_bytes
+
 MEMORY = "CURATE_LOCAL_MEMORY"
 """Environment variable: bytes that workers may hold together, in place of what the machine allows."""
 FULL = 0.95
@@ -38,9 +41,15 @@ def gpus() -> tuple[str, ...]:
 
 
 def memory_limit() -> int:
-    """Returns the bytes that workers may hold together."""
+    """Returns the bytes that workers may hold together. Raises ConfigError if the variable that says so is no size."""
     if asked := os.environ.get(MEMORY, ""):
-        return int(asked)
+        try:
+            found = parse_bytes(asked)
+        except ConfigError as error:
+            raise ConfigError(f"{MEMORY}: {error}") from error
+        if found <= 0:
+            raise ConfigError(f"{MEMORY} is {asked!r}, which no worker can do with; give a size above 0")
+        return found
     return int(FULL * min([_machine()[0], *(limit for limit, _ in _groups())]))
 
 

@@ -205,6 +205,17 @@ class TestRefused:
         ran = run_local(Tokenize(tokenizer=path, max_unknown=0.2), rows)
         assert counters(ran)["unknown tokens"] == 4
 
+    @pytest.mark.parametrize("known", [0, 1, 4])
+    def test_unknown_tokens_of_documents_that_are_dropped_do_not_count(self, known: int, tmp_path: Path) -> None:
+        """For being longer than a sequence; the share is that of the tokens that are kept."""
+        path = str(word_piece(tmp_path / "tokenizer.json"))
+        rows = [{"id": 0, "text": "дом " * 30}, *({"id": k + 1, "text": "the fox дом"} for k in range(known))]
+        job = Tokenize(tokenizer=path, pack=8, pack_by="best-fit", long="drop", pad_token="[SEP]", max_unknown=0.5)
+        ran = run_local(job, rows)
+        assert ran.summary.state == "complete"
+        assert counters(ran).get("unknown tokens", 0) == known
+        assert counters(ran).get("documents", 0) == known
+
     def test_texts_that_are_none(self, bpe: str) -> None:
         """Bytes that are not UTF-8, half of a pair of surrogates and null are set aside; their neighbours stay."""
         lines = [b'{"id": 1, "text": "\xff"}', b'{"id": 2, "text": "\\ud800"}', b'{"id": 3, "text": null}']

@@ -244,6 +244,19 @@ def test_the_largest_worker_is_killed_when_memory_runs_out(
     assert the_end(polled(backend, ends(1))).end is TaskEnd.RETURNED
 
 
+@pytest.mark.parametrize(("text", "size"), [("1GiB", 1 << 30), ("800m", 800 << 20), ("4096", 4096)])
+def test_the_memory_of_workers_may_be_said_as_a_size(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(machine.MEMORY, text)
+    assert machine.memory_limit() == size
+
+
+@pytest.mark.parametrize("text", ["abc", "-5", "1e9", "0"])
+def test_what_is_no_size_is_refused_with_its_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(machine.MEMORY, text)
+    with pytest.raises(ConfigError, match=machine.MEMORY):
+        LocalBackend().start(Resources())
+
+
 def test_tasks_hold_the_memory_that_they_ask_for(backend: LocalBackend, tmp_path: Path) -> None:
     """One that asks for all of it runs alone, and others wait for it."""
     hold = tmp_path / "hold"
