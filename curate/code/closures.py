@@ -55,8 +55,20 @@ def code_text(code: types.CodeType) -> str:
     function = bool(code.co_flags & inspect.CO_NEWLOCALS) and code.co_name != "<lambda>"
     if function and constants and isinstance(constants[0], str) and _may_be_docstring(code):
         constants[0] = None
-    texts = [code_text(one) if isinstance(one, types.CodeType) else repr(one) for one in constants]
+    texts = map(_constant_text, constants)
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(texts)})"
+
+
+def _constant_text(value: Any) -> str:
+    """Returns a constant of compiled code as text. Of a set literal, which is a frozen set there, each process has the
+    elements in an order of its own."""
+    if isinstance(value, types.CodeType):
+        return code_text(value)
+    if isinstance(value, frozenset):
+        return f"frozenset({{{', '.join(sorted(map(_constant_text, value)))}}})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant_text, value))}{',' * (len(value) == 1)})"
+    return repr(value)
 
 
 def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str:

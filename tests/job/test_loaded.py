@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,3 +115,40 @@ def test_what_was_not_compiled_from_the_file_alone_is_not_judged(loaded: tuple[M
     module, path = loaded
     module.__loader__ = object()  # type: ignore[assignment]
     assert changed_since_import(module, str(path), OTHER["made"](SOURCE).encode()) == ""
+
+
+SETS = """
+chosen = lambda row: row["x"] in {"alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta"}
+
+def told(row):
+    return row["x"] in {"alpha", "beta", "gamma", "delta"} or (row["y"], 1) in {("a", 1), ("b", 2), ("c", 3)}
+"""
+SAYS = """
+import hashlib, sys
+from pathlib import Path
+from curate.code.function import callable_text
+from curate.code.loaded import changed_since_import
+import sets_module
+path = Path(sets_module.__file__)
+print(changed_since_import(sets_module, str(path), path.read_bytes()) or "the same")
+for one in (sets_module.chosen, lambda row: row in ({"one", "two", "three", "four", "five"}, 1)):
+    print(hashlib.sha256(callable_text("f", one).encode()).hexdigest())
+"""
+
+
+def test_set_literals_are_the_same_in_every_process(tmp_path: Path) -> None:
+    """Whatever order a process has their elements in, compiled here or read from what another one compiled."""
+    (tmp_path / "sets_module.py").write_text(SETS)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(curate.__file__).parents[1])])}
+    said = set()
+    for seed in range(6):
+        ran = subprocess.run(
+            [sys.executable, "-c", SAYS],
+            env={**environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.add(ran.stdout)
+    (only,) = said
+    assert only.splitlines()[0] == "the same"
