@@ -46,12 +46,18 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
     """Yields the functions of a module and of its classes, and those that they close over, as decorators do."""
     queue: list[Any] = []
     for value in list(vars(module).values()):
-        if getattr(value, "__module__", None) == module.__name__:
-            queue += list(vars(value).values()) if isinstance(value, type) else [value]
+        # By type: what stands for an object of another library may do anything when it is asked for an attribute.
+        if issubclass(type(value), type) and value.__module__ == module.__name__:
+            queue += list(vars(value).values())
+        elif type(value) is FunctionType and value.__module__ == module.__name__:
+            queue.append(value)
     seen = set[int]()
     for value in queue:
-        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if isinstance(value, FunctionType) and id(value) not in seen:
+        if type(value) in (staticmethod, classmethod):
+            value = value.__func__
+        elif type(value) is property:
+            value = value.fget
+        if type(value) is FunctionType and id(value) not in seen:
             seen.add(id(value))
             yield value
             for cell in value.__closure__ or ():

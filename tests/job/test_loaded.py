@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,18 @@ def test_rows_are_not_recorded_as_those_of_other_code(loaded: tuple[ModuleType, 
     importlib.reload(module)
     write("after")()
     assert [row["n"] for row in curate.read_json(tmp_path / "after").take_all()] == [100, 101]
+
+
+def test_no_object_is_asked_for_anything(loaded: tuple[ModuleType, Path]) -> None:
+    """What stands for another library's may raise then, as Ray's client does."""
+
+    class Touchy:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    module, path = loaded
+    module.touchy = Touchy()  # type: ignore[attr-defined]
+    assert changed_since_import(module, str(path), SOURCE.encode()) == ""
 
 
 def test_what_was_not_compiled_from_the_file_alone_is_not_judged(loaded: tuple[ModuleType, Path]) -> None:
