@@ -221,7 +221,7 @@ def _own_helpers(path: str, folder: str) -> Iterator[None]:
     others = {
         name: module
         for name, module in list(sys.modules.items())
-        if (home := os.path.dirname(getattr(module, "__file__", None) or "")) in shipping.FOLDERS  # noqa: PTH120
+        if (home := os.path.dirname(_file_of(module))) in shipping.FOLDERS  # noqa: PTH120
         and home != folder
         and (Path(folder) / f"{name}.py").is_file()
         and module not in shipping.BY_VALUE
@@ -234,11 +234,16 @@ def _own_helpers(path: str, folder: str) -> Iterator[None]:
     finally:
         sys.modules.update(others)
     if twice:
-        home = os.path.dirname(others[twice[0]].__file__ or "")  # noqa: PTH120
+        home = os.path.dirname(_file_of(others[twice[0]]))  # noqa: PTH120
         raise ConfigError(
             f"{path} imports {twice[0]!r} from beside it, and another job imported a module of that name from {home}: "
             "a process, and each of its workers, knows one. Rename one of them, or run each job by itself"
         )
+
+
+def _file_of(module: ModuleType) -> str:
+    # Not by `getattr`: what stands for a module may import something then.
+    return str(getattr(module, "__dict__", {}).get("__file__") or "")
 
 
 def _is_file(module: ModuleType, path: str) -> bool:

@@ -246,7 +246,8 @@ def _path() -> list[str]:
 def _own_modules() -> list[str]:
     """Returns the modules of this process that are neither Python's nor installed."""
     installed = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-    files = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
+    # Not by `getattr`: what stands for a module may import something then.
+    files = [(name, getattr(module, "__dict__", {}).get("__file__")) for name, module in list(sys.modules.items())]
     return [name for name, file in files if isinstance(file, str) and not file.startswith(installed)]
 
 
