@@ -69,7 +69,9 @@ from curate.runtime.worker import guarded, in_batches
 LOOK_S = 1.0
 """How often it is looked whether there is a place for what is to run, and whether what was cancelled has ended."""
 END_S = 0.1
-"""How long to wait for how a stream ended, once it is known that it did."""
+"""How long to wait for how a stream ended, once it is known that it did; and for the end of a task that runs, before it
+is told to: where the two meet, Ray ends the driver (`Tried to complete task that was not pending`), and what was given
+to others of a task is often done by then."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
@@ -134,6 +136,8 @@ class _Task:
     node_id: str = ""
     told_s: float | None = None
     """When it was told to end, the last time, on the monotonic clock."""
+    ends_s: float | None = None
+    """When it is to be told to end, unless it has ended by then."""
     blocks: bool = False
     """Whether it streams blocks."""
     size_bytes: int | None = None
@@ -363,6 +367,7 @@ class RayBackend:
         if self._pools:
             self._pools.tend(len(self._tasks))
         self._look_for_places()
+        timeout_s = self._tell_due(timeout_s)
         late_s = time.monotonic() - LOOK_S
         for ref in [ref for ref, task in self._tasks.items() if task.told_s is not None and task.told_s < late_s]:
             self._tell(ref, again=True)
@@ -448,6 +453,14 @@ class RayBackend:
             self._tasks.clear()
             return
         told = {ref: one for ref, one in self._tasks.items() if task is None or one.number == task}
+        running = {_end_of(ref, one): ref for ref, one in told.items() if one.pid and not one.blocks}
+        if task is not None and running:
+            for ref in running.values():
+                told[ref].ends_s = time.monotonic() + END_S
+            return
+        if running:
+            ended, _ = ray.wait(list(running), num_returns=len(running), timeout=END_S, fetch_local=False)
+            told = {ref: one for ref, one in told.items() if ref not in {running[end] for end in ended}}
         soon = [ref for ref, one in told.items() if one.blocks] if task is None else []
         for ref in told.keys() - soon:
             self._tell(ref)
@@ -456,7 +469,19 @@ class RayBackend:
         if task is None:
             self._tasks.clear()
             leaving.end_streams(soon)
-            leaving.kill_until_ended([ref.completed() if one.streams else ref for ref, one in told.items()])
+            leaving.kill_until_ended([_end_of(ref, one) for ref, one in told.items()])
+
+    def _tell_due(self, timeout_s: float) -> float:
+        """Tells tasks to end that have not by themselves; returns how long may be waited for news."""
+        now_s, due = time.monotonic(), [(ref, one) for ref, one in self._tasks.items() if one.ends_s is not None]
+        for ref, one in due:
+            assert one.ends_s is not None
+            if one.ends_s <= now_s:
+                one.ends_s = None
+                self._tell(ref)
+                if self._pools:
+                    self._pools.cancelled([one.number])
+        return min(timeout_s, END_S) if due else timeout_s
 
     def _tell(self, ref: Any, *, again: bool = False) -> None:
         """Tells a task to end. Its end comes instead of the block that it offers."""
@@ -484,6 +509,11 @@ class RayBackend:
             self.cancel()
         if self._pools:
             self._pools.close()
+
+
+def _end_of(ref: Any, task: _Task) -> Any:
+    """Returns what is there once a task has ended."""
+    return ref.completed() if task.streams else ref
 
 
 @dataclass(frozen=True, slots=True)
