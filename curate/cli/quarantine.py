@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -36,23 +36,19 @@ def show_quarantine(
     `reason`: only rows whose reason contains it, in whichever case. As JSON, rows only: `most` of them, or all.
     """
     found = find_job(output)
-    seen = 0
-
-    def all_rows() -> Iterator[tuple[str, Quarantined]]:
-        nonlocal seen
-        for one in _rows(found, shard):
-            seen += 1
-            yield one
-
-    chosen = _chosen(all_rows(), reason)
     if as_json:
+        chosen = ((shard_id, row) for shard_id, row in _rows(found, shard) if _is_chosen(row, reason))
         for shard_id, row in itertools.islice(chosen, most):
             click.echo(json_line(_as_dict(found, shard_id, row)))
         return 0
     reasons: Counter[str] = Counter()
-    shards, last = 0, ""
+    seen = shards = 0
+    last = ""
     first: list[dict[str, Any]] = []
-    for shard_id, row in chosen:
+    for shard_id, row in _rows(found, shard):
+        seen += 1
+        if not _is_chosen(row, reason):
+            continue
         shards, last = shards + (shard_id != last), shard_id
         reasons[row.reason if row.reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
         if most is None or len(first) < most:
@@ -87,9 +83,8 @@ def _rows(found: FoundJob, shard: str | None) -> Iterator[tuple[str, Quarantined
     yield from quarantined(found, shard)
 
 
-def _chosen(rows: Iterable[tuple[str, Quarantined]], reason: str | None) -> Iterator[tuple[str, Quarantined]]:
-    wanted = (reason or "").casefold()
-    return ((shard_id, row) for shard_id, row in rows if wanted in row.reason.casefold())
+def _is_chosen(row: Quarantined, reason: str | None) -> bool:
+    return (reason or "").casefold() in row.reason.casefold()
 
 
 def _as_dict(found: FoundJob, shard_id: str, row: Quarantined) -> dict[str, Any]:

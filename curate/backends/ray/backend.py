@@ -69,9 +69,10 @@ from curate.runtime.worker import guarded, in_batches
 LOOK_S = 1.0
 """How often it is looked whether there is a place for what is to run, and whether what was cancelled has ended."""
 END_S = 0.1
-"""How long to wait for how a stream ended, once it is known that it did; and for the end of a task that runs, before it
-is told to: where the two meet, Ray ends the driver (`Tried to complete task that was not pending`), and what was given
-to others of a task is often done by then."""
+"""How long to wait for how a stream ended, once it is known that it did."""
+BY_ITSELF_S = 0.1
+"""How long a task that runs has to end by itself before it is told to: where the two meet, Ray ends the driver (`Tried
+to complete task that was not pending`). What is left of a task is often done by then."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
@@ -456,10 +457,10 @@ class RayBackend:
         running = {_end_of(ref, one): ref for ref, one in told.items() if one.pid and not one.blocks}
         if task is not None and running:
             for ref in running.values():
-                told[ref].ends_s = time.monotonic() + END_S
+                told[ref].ends_s = time.monotonic() + BY_ITSELF_S
             return
         if running:
-            ended, _ = ray.wait(list(running), num_returns=len(running), timeout=END_S, fetch_local=False)
+            ended, _ = ray.wait(list(running), num_returns=len(running), timeout=BY_ITSELF_S, fetch_local=False)
             told = {ref: one for ref, one in told.items() if ref not in {running[end] for end in ended}}
         soon = [ref for ref, one in told.items() if one.blocks] if task is None else []
         for ref in told.keys() - soon:
@@ -481,7 +482,7 @@ class RayBackend:
                 self._tell(ref)
                 if self._pools:
                     self._pools.cancelled([one.number])
-        return min(timeout_s, END_S) if due else timeout_s
+        return min(timeout_s, BY_ITSELF_S) if due else timeout_s
 
     def _tell(self, ref: Any, *, again: bool = False) -> None:
         """Tells a task to end. Its end comes instead of the block that it offers."""
