@@ -6,6 +6,7 @@ It only reads, so a refused job leaves nothing behind, not even a ledger of the 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,8 +115,9 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
 def _refuse_file(output: str) -> None:
     """Raises ConfigError for a local output that can be no folder, for it, or something above it, is a file."""
     for path in (Path(output), *Path(output).parents) if is_local(output) else ():
-        if path.exists():
-            if not path.is_dir():
+        # Not as a path: that raises where there is no right to look.
+        if os.path.exists(path):  # noqa: PTH110
+            if not os.path.isdir(path):  # noqa: PTH112
                 raise ConfigError(f"the output {output} cannot be a folder, for {path} is a file; choose another one")
             return
 

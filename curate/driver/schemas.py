@@ -113,13 +113,15 @@ def output_schemas(
         def make() -> Any:
             schema = derived().schema if side is None else derived().sides[side]
             # Nothing went wrong and there is no table: a job that only counts has outputs without columns.
+            if (schema is None or not len(schema)) and walk.read_nothing:
+                # Inputs without a row tell nothing of those that may come: it does not hold for good.
+                raise _NothingReadError
             return pa.schema([]) if schema is None else schema
 
-        if (schema := ledger.read_schema(name)) is not None:
-            return schema
-        schema = make()
-        # Inputs without a row tell nothing of those that may come: that there are no columns does not hold for good.
-        return schema if not len(schema) and walk.read_nothing else ledger.create_schema(name, lambda: schema)
+        try:
+            return ledger.create_schema(name, make)
+        except _NothingReadError:
+            return pa.schema([])
 
     try:
         sides = {
@@ -137,6 +139,10 @@ def output_schemas(
 
 class _InterruptedError(Exception):
     """The run is to stop."""
+
+
+class _NothingReadError(Exception):
+    """No input has a row, so nothing is known of an output."""
 
 
 class _NoSchemaError(Exception):
