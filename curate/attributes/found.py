@@ -73,7 +73,7 @@ def find(path: str | os.PathLike[str], columns: Sequence[str] | None) -> Found:
             near = did_you_mean(one, there)
             raise ConfigError(f"with_attributes: {root} has no attribute {one!r}{near}; it has: {', '.join(there)}")
     held = pa.schema([schema.field(one).with_nullable(True).remove_metadata() for one in wanted])
-    found = plan.table.select(list(SHARDS))
+    found = plan.table.table().select(list(SHARDS))
     return Found(root, name, job["fingerprint"], int(identity["shard_bytes"]), job["suffix"], held, found)
 
 

@@ -116,7 +116,7 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
 def _listed(path: str, looks: Looks, *, made: bool) -> Any:
     """Returns the files of an input; `made` by an earlier step, there may be none yet."""
     try:
-        return list_inputs([parse_input(path)], looks.store_of).table
+        return list_inputs([parse_input(path)], looks.store_of).table.table()
     except ConfigError:
         if made:
             return NONE
@@ -127,7 +127,7 @@ def _known(found: FoundJob, looks: Looks) -> Any:
     """Returns the files that a step has planned, each once: those of its plan, or those that it began with."""
     while "upstream" in found.job["identity"] and len(found.plan):
         # It reads a checkpoint, which has read its inputs.
-        folder = str(found.plan.table["uri"][0]).rpartition("/")[0]
+        folder = str(found.plan.table.row(0, "uri")[0]).rpartition("/")[0]
         found = find_job(ledger_above(folder, looks.store_of(folder)) or folder)
     return inputs_of_job(found)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
@@ -99,7 +98,7 @@ def _as_dict(found: FoundJob, shard_id: str, row: Quarantined) -> dict[str, Any]
 
 def _shard(found: FoundJob, shard_id: str) -> Shard | None:
     """Returns a shard of the job's last stage; None for one of a stage before it."""
-    rank = pc.index(found.plan.ids, shard_id).as_py()
+    rank = found.plan.rank(shard_id)
     return found.plan.shard(rank) if rank >= 0 else None
 
 

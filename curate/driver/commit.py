@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from curate.driver.identity import refuse_other_job
 from curate.driver.options import RunOptions
@@ -130,8 +130,8 @@ def renew(prepared: Prepared, done: Callable[[int], bool]) -> None:
     todo, plan = prepared.uncommitted, prepared.plan
     if todo.renewed is None:
         return
-    ranks = pc.index_in(todo.renewed["id"], value_set=plan.ids).to_pylist()
-    rows = todo.renewed.filter(pa.array([done(rank) for rank in ranks], pa.bool_()))
+    ranks = plan.ranks(todo.renewed["id"].combine_chunks()).tolist()
+    rows = todo.renewed.filter(np.array([done(rank) for rank in ranks], dtype=bool))
     todo.renewed = None
     if len(rows) and not prepared.ledger.append_plan(rows, prepared.listing):
         get_logger(job=prepared.record.name).warning(

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from curate.driver.history import RECORD_READERS
-from curate.driver.state import Prepared, generation_hash
+from curate.driver.state import Prepared
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
@@ -27,8 +26,8 @@ from curate.storage.protocol import Object, Outcome
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
 
-BLOCK_SHARDS = 8192
-"""Shards whose generations are compared at a time: as Python objects, those of a million would take 100 MB."""
+BLOCK_SHARDS = 1 << 16
+"""Shards whose generations are compared at a time."""
 
 
 def lost_or_foreign(prepared: Prepared, generations: Any, listing: OutputListing, now: OutputMatch) -> Any:
@@ -37,19 +36,15 @@ def lost_or_foreign(prepared: Prepared, generations: Any, listing: OutputListing
     `generations` are hashes of those that this run recorded, 0 where it found the output at its start; `listing` and
     `now` are what is there at its end. Such an output may be a zombie's, of other parameters.
     """
-    gone = ~now.done
-    other = np.zeros(len(gone), dtype=bool)
-    seen, position = prepared.listing.generations, prepared.matched.position
-    for start in range(0, len(gone), BLOCK_SHARDS):
-        ranks = start + np.flatnonzero(~gone[start : start + BLOCK_SHARDS])
-        found = listing.generations.take(now.position[ranks]).to_pylist()
-        ours = generations[ranks]
-        then = iter(seen.take(position[ranks[ours == 0]]).to_pylist())
-        other[ranks] = [
-            generation != next(then) if not hashed else generation_hash(generation) != hashed
-            for generation, hashed in zip(found, ours.tolist(), strict=True)
-        ]
-    return np.flatnonzero(gone | other)
+    seen = prepared.listing.generations
+    lost = ~now.done
+    for start in range(0, len(lost), BLOCK_SHARDS):
+        there = start + np.flatnonzero(now.done[start : start + BLOCK_SHARDS])
+        known = generations[there]
+        earlier = known == 0
+        known[earlier] = seen[prepared.matched.position[there[earlier]]]
+        lost[there] = listing.generations[now.position[there]] != known
+    return np.flatnonzero(lost)
 
 
 def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
@@ -81,9 +76,9 @@ def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[
     """
     job, ledger = prepared.record, prepared.ledger
     stale = {one.uri[len(ledger.root) + 1 : -len(job.suffix)]: one for one in prepared.uncommitted.stale}
-    ranks = pc.index_in(pa.array(stale, pa.string()), value_set=prepared.plan.ids).to_pylist()
+    ranks = prepared.plan.ranks(pa.array(stale, pa.string())).tolist()
     for rank, found in zip(ranks, stale.values(), strict=True):
-        if rank is None or done(rank):
+        if rank < 0 or done(rank):
             continue
         try:
             yield rank, books_of(ledger.store, found, job)

@@ -100,7 +100,7 @@ class Helping:
 
     def _done(self, held: Any) -> Any:
         """Returns which of these shards have an output by now."""
-        if self._seen is not None and len(held) <= FEW_SHARDS * (1 + len(self._seen[0].names) // 1000):
+        if self._seen is not None and len(held) <= FEW_SHARDS * (1 + len(self._seen[0].objects) // 1000):
             found = {record.index: record for record in late_outputs(self._prepared, held)}
             self._account.found_elsewhere(list(found))
             for record in found.values():

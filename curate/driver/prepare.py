@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.clock import Clock, SystemClock
@@ -28,7 +27,8 @@ from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
-from curate.ledger.manifest import ShardPlan
+from curate.ledger.manifest import ShardPlan, diff_inputs
+from curate.ledger.packed import PackedTable
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
@@ -70,7 +70,7 @@ def prepare(
             "one of them"
         )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
-    if not prepared.matched.done.all() or prepared.growth.new:
+    if not prepared.matched.done.all() or prepared.growth.new.any():
         work_ahead()
     _plan_work(prepared, options)
     _check(prepared, options)
@@ -127,10 +127,10 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     there, and for what cannot be taken out or replaced."""
     stage, stores, inputs, todo = prepared.stage, prepared.stores, prepared.inputs, prepared.uncommitted
     dropping = options.drop_removed and bool(prepared.growth.missing.any())
-    if prepared.growth.new or prepared.listing.summary is None or dropping:
+    if prepared.growth.new.any() or prepared.listing.summary is None or dropping:
         # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
         # another job's output by mistake was not removed.
-        known = None if dropping else prepared.plan.table["uri"]
+        known = None if dropping else prepared.plan.table
         prepared.holes = holes_in([parse_input(text) for text in options.inputs], inputs, stores.of, known)
     if not options.allow_incomplete_input:
         refuse_holes(prepared.holes, stores.of)
@@ -150,7 +150,7 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
         same = _renewed(prepared) if stage.extended is not None else None
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
-        todo.part = pa.concat_tables(parts)
+        todo.part = parts[0].plus(*parts[1:])
         if stage.limit is not None and first:
             limit = prepared.job["limit"]
             todo.part = _up_to(todo.part, stage.rows.holder(limit["shard"], limit["rank"]))
@@ -184,7 +184,9 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
 def _refuse_links(prepared: Prepared) -> None:
     """Raises ConfigError if a run would write, or remove, through a link below its output."""
     output, todo = prepared.output, prepared.uncommitted
-    folders = pc.unique(pc.replace_substring_regex(prepared.plan.ids, r"/?[^/]*$", "")).to_pylist()
+    folders: dict[str, None] = {}
+    for block in prepared.plan.table.batches("id"):
+        folders |= dict.fromkeys(pc.unique(pc.replace_substring_regex(block[0], r"/?[^/]*$", "")).to_pylist())
     removed = (*(todo.remove or ()), *todo.foreign, *todo.stale, *todo.stale_sides)
     refuse_links(output, [*(f"{output}/{name}" for name in folders if name), *(item.uri for item in removed)])
 
@@ -193,31 +195,31 @@ def _within(plan: ShardPlan, inputs: Inputs) -> Inputs:
     """Returns the inputs that the plan has already, if there is a plan: how far a limit reaches was decided with it."""
     if not len(plan):
         return inputs
-    return replace(inputs, table=inputs.table.filter(pc.is_in(inputs.table["uri"], pc.unique(plan.table["uri"]))))
+    return replace(inputs, table=inputs.table.filter(~diff_inputs(plan, inputs.table).new))
 
 
-def _up_to(part: Any, shard: str) -> Any:
+def _up_to(part: PackedTable, shard: str) -> PackedTable:
     """Returns the rows of a new plan up to a shard; the first one, if that is no shard: there are no rows."""
-    return part.slice(0, max(0, pc.index(part["id"], shard).as_py()) + 1)
+    return part.filter(np.arange(len(part)) <= max(0, part.find("id", shard)))
 
 
-def _grow(prepared: Prepared) -> Any:
+def _grow(prepared: Prepared) -> PackedTable | None:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
     job, plan, inputs, growth = prepared.record, prepared.plan, prepared.inputs, prepared.growth
     shard_bytes, encoding = prepared.stage.tasks.shard_bytes, prepared.stage.rows.encoding
     rule = Sharding(job=job.name, suffix=job.suffix, shard_bytes=shard_bytes, encoding=encoding)
-    rows = [plan_new(rule, plan, inputs, growth, prepared.stores.of)] if growth.new else []
+    rows = [plan_new(rule, plan, inputs, growth, prepared.stores.of)] if growth.new.any() else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, prepared.matched.done)
         rows += [changed] if changed is not None else []
-        if growth.new:
+        if growth.new.any():
             get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
-    if growth.new:
-        refuse_taken(prepared.there, rows[0]["id"])
-    return pa.concat_tables(rows) if rows else None
+    if growth.new.any():
+        refuse_taken(prepared.there, rows[0])
+    return rows[0].plus(*rows[1:]) if rows else None
 
 
-def _renewed(prepared: Prepared) -> Any:
+def _renewed(prepared: Prepared) -> PackedTable | None:
     """Returns rows of the plan with the generations that inputs have now, None if all have theirs. Their bytes are the
     same: a job with an exchange has taken no others (see `curate.graph.start`)."""
     others = ~(prepared.growth.changed & prepared.matched.done)
@@ -233,7 +235,7 @@ def _redo_stale(prepared: Prepared) -> None:
     plan, listing, todo, done = prepared.plan, prepared.listing, prepared.uncommitted, prepared.matched.done
     chosen = np.zeros(len(plan), dtype=bool)
     chosen[prepared.scope] = True
-    whole = pc.equal(plan.table["kind"], SliceKind.WHOLE.value).to_numpy()
+    whole = plan.table.where("kind", lambda kinds: pc.equal(kinds, SliceKind.WHOLE.value))
     ranks = np.flatnonzero(chosen & whole & prepared.growth.changed & done)
     if not len(ranks):
         return
@@ -261,15 +263,14 @@ def _failed(prepared: Prepared) -> Any:
 
 def _scope(plan: ShardPlan, options: RunOptions, among: Any) -> Any:
     """Returns the ranks of the shards to see to; `among` says, one boolean a shard, which may be: None: all of them."""
-    ranks = np.arange(len(plan)) if among is None else np.flatnonzero(among)
+    ranks = (np.arange(len(plan)) if among is None else np.flatnonzero(among)).astype(np.int32)
     if not len(ranks):
         return ranks
     if options.sample is not None:
         # A hash of the id: the same shards on every run, and a larger sample contains a smaller one.
-        ids = plan.ids.take(pa.array(ranks)).to_pylist()
-        hashes = np.array(
-            [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in ids], dtype=np.uint64
-        )
+        names = (name for block in plan.blocks(ranks, "id") for name in block[0].to_pylist())
+        hashed = (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in names)
+        hashes = np.fromiter(hashed, dtype=np.uint64, count=len(ranks))
         chosen = hashes <= np.uint64(min(int(options.sample * 2**64), 2**64 - 1))
         if not chosen.any():
             chosen[int(hashes.argmin())] = True
@@ -316,8 +317,8 @@ def _crossings(prepared: Prepared) -> list[str]:
 
 def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
     if options.redo_stale:
-        whole = pc.equal(prepared.plan.table["kind"].take(pa.array(prepared.stale)), SliceKind.WHOLE.value)
-        if pc.any(whole).as_py():
+        kinds = prepared.plan.table.take(prepared.stale, "kind")["kind"]
+        if pc.any(pc.equal(kinds, SliceKind.WHOLE.value)).as_py():
             return (
                 f"this run was not asked for them: run again with {option('redo_stale')}, without "
                 f"{option('limit', ...)}, {option('sample', ...)} or {option('retry_failed')}"

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
@@ -24,7 +23,8 @@ from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
-from curate.ledger.manifest import InputDiff, ShardPlan, removal
+from curate.ledger.manifest import InputDiff, ShardPlan, removal, with_suffix
+from curate.ledger.packed import PackedTable, positions
 from curate.ledger.side_outputs import SIDES, bare, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
@@ -112,15 +112,15 @@ def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> Non
             )
 
 
-def refuse_taken(there: JobOutputs, ids: Any) -> None:
+def refuse_taken(there: JobOutputs, part: PackedTable) -> None:
     """Raises ConfigError if somebody has a file that is named as one without a record of shards that are not planned
     yet: from then on, that is curate's, and may be replaced."""
     for other in bare(there.job.suffix):
-        wanted = pc.binary_join_element_wise(ids, other, "")
-        taken = there.listing.names.filter(pc.is_in(there.listing.names, value_set=wanted))
+        taken = positions(with_suffix(part, other), there.listing.objects, "name")
+        taken = taken[taken >= 0]
         if len(taken):
             raise ConfigError(
-                f"{there.ledger.uri(taken[0].as_py())} was not written by curate, but it has the name of an output "
+                f"{there.at(taken[0]).uri} was not written by curate, but it has the name of an output "
                 f"({len(taken):,} such {'file' if len(taken) == 1 else 'files'}); move it, or use another output"
             )
 
@@ -144,11 +144,8 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     rows = [*matched.position[mine].tolist(), *our_sides(there, mine)]
     if own_index(ledger, listing, job.suffix) is not None:
         # First: it names what goes.
-        rows.insert(0, pc.index(listing.names, layout.INDEX).as_py())
-    keep = np.ones(len(listing.names), dtype=bool)
-    keep[rows] = False
-    mask = pa.array(keep)
-    left = OutputListing(listing.names.filter(mask), listing.sizes.filter(mask), listing.generations.filter(mask))
+        rows.insert(0, listing.row(layout.INDEX))
+    left = OutputListing(listing.without(rows).objects)
     outputs = [listing.object(ledger.root, row) for row in rows]
     about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
     refuse_undeletable(ledger.store, [*about, *outputs], option("overwrite"))
@@ -190,14 +187,14 @@ def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
             "earlier runs is among the inputs of this run, which look like those of another job; check them, or remove "
             "the whole output"
         )
-    part = removal(plan.table.filter(pa.array(gone)))
+    part = removal(plan.table.filter(gone))
     rows, records = _outputs(there, part["id"])
     mine = set(rows)
     for row in _rows_named(there, part["id"]):
         if row not in mine:
-            uri = ledger.uri(listing.names[row].as_py())
             raise ConfigError(
-                f"{option('drop_removed')}: {uri} was not written by curate, but it has the name of an output; move it"
+                f"{option('drop_removed')}: {there.at(row).uri} was not written by curate, but it has the name of an "
+                "output; move it"
             )
     found = _without(replace(there, plan=plan.plus(part)), options, rows, records)
     about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
@@ -217,18 +214,13 @@ def _outputs(there: JobOutputs, ids: Any) -> tuple[list[int], list[Record]]:
 
 def _rows_named(there: JobOutputs, ids: Any) -> list[int]:
     wanted = pc.binary_join_element_wise(ids, there.job.suffix, "")
-    named = pc.is_in(there.listing.names, value_set=wanted).to_numpy(zero_copy_only=False)
-    found: list[int] = np.flatnonzero(named).tolist()
+    found: list[int] = there.listing.rows_named(wanted).tolist()
     return found
 
 
 def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: list[Record]) -> Dropped:
     listing, ledger = there.listing, there.ledger
-    keep = np.ones(len(listing.names), dtype=bool)
-    keep[rows] = False
-    mask = pa.array(keep)
-    columns = (column.filter(mask) for column in (listing.names, listing.sizes, listing.generations))
-    left = replace(listing, **dict(zip(("names", "sizes", "generations"), columns, strict=True)))
+    left = listing.without(rows)
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
     if named and not options.concurrent:  # else another driver may be about to name it; it is swept at the end
         named -= _named_by_others(replace(there, listing=left))

@@ -17,10 +17,11 @@ from curate.driver.stage_progress import (
     reports_of,
     summary_as_dict,
 )
-from curate.driver.state import Prepared, generation_hash
-from curate.late_pandas import numbers
+from curate.driver.state import Prepared
 from curate.ledger.failures import failure_event
 from curate.ledger.heartbeat import RUNNING
+from curate.ledger.listing import generation_hash
+from curate.ledger.manifest import ShardsAhead
 from curate.ledger.run_log import RunLog
 from curate.ledger.stages import ExchangeReport, StageReport, exchanges, source_bytes
 from curate.ledger.summary import RunState, Summary
@@ -62,17 +63,15 @@ class RunRecorder:
         at: StageHandle | None = None,
     ) -> None:
         """The run began at `started`, `started_s` by the monotonic clock. `at`: which stage it is, of several."""
-        self.prepared = prepared
-        self.options = options
-        self.scheduler = scheduler
-        self.clock = clock
-        self.started_s = started_s
-        self.started = started
+        self.prepared, self.options = prepared, options
+        self.scheduler, self.clock = scheduler, clock
+        self.started_s, self.started = started_s, started
         self.log = get_logger(job=prepared.record.name, run=prepared.run_id)
         matched, plan = prepared.matched, prepared.plan
         held, positions = int(plan.sizes[scheduler.held()].sum()), matched.position[matched.done]
-        sizes = numbers(prepared.listing.sizes) if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
+        self.ahead = ShardsAhead(plan, scheduler.upcoming)
+        """Gives the shards that are launched."""
         self._earlier = history.earlier if history.summarised else prepared.stage.earlier
         self.start_s = 0.0
         """Seconds that it took to start what runs tasks, as far as it was started for this run."""
@@ -84,7 +83,7 @@ class RunRecorder:
             plan,
             prepared.history.books,
             bytes_in=int(plan.sizes[matched.done].sum()),
-            bytes_out=int(sizes[positions].sum()),
+            bytes_out=int(prepared.listing.objects.numbers("size")[positions].sum()),
             done=self.skipped,
             job_done=int(np.count_nonzero(matched.done)),
             bytes_left=int(plan.sizes[prepared.todo].sum()) - held,
@@ -92,8 +91,7 @@ class RunRecorder:
         )
         self.generations = np.zeros(len(plan), dtype=np.int64)
         """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
-        self._state = RUNNING
-        self._slots = 1
+        self._state, self._slots = RUNNING, 1
         self._window, self._pace = RateWindow(), Pace()
         self._shown_s = self._looked_s = started_s
         self._tries = TryLog(self.log)
@@ -191,6 +189,7 @@ class RunRecorder:
                 "different": record.different,
             }
         )
+        self.ahead.over(record.index)
 
     def failed(self, launch: Launch, record: ShardRecord, outcome: Outcome) -> None:
         """Books a failed try."""
@@ -218,7 +217,7 @@ class RunRecorder:
 
     def waits(self, launch: Launch, word: ShardWaits) -> None:
         """Notes that a shard waits within its task, or no longer does."""
-        shard = self.prepared.plan.shard_id(word.index)
+        shard = self.ahead.id(word.index)
         with self._lock:
             news = self._retrying.waits(word, shard, self.clock.monotonic())
         if news and word.wait_s:
@@ -311,7 +310,7 @@ class RunRecorder:
             "time": round(self.clock.now(), 3),
             "outcome": outcome,
             "index": self.prepared.plan.number(record.index),
-            "shard": self.prepared.plan.shard_id(record.index),
+            "shard": self.ahead.id(record.index),
             "attempt": attempt,
             "task": task,
             "seconds": round(record.seconds, 4),

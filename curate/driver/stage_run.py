@@ -104,10 +104,9 @@ def run_stage(
                 overwrite=prepared.uncommitted.remove is not None,
                 part=options.part,
             )
-        todo = prepared.todo
-        policy = _policy(stage.tasks, options, len(prepared.scope), pooled=bool(stage.operator.pools))
-        scheduler = Scheduler(todo, prepared.plan.sizes[todo], policy, held_back(options.part, prepared))
+        scheduler = _scheduler(prepared, options)
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
+        prepared.settled()
         last = len(rounds) == MOST_ROUNDS
         try:
             ended = _Run(prepared, options, account, clock, signals, last).execute(chosen)
@@ -122,6 +121,12 @@ def run_stage(
             options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
         # What was seen before is no more.
         seen = None
+
+
+def _scheduler(prepared: Prepared, options: RunOptions) -> Scheduler:
+    todo, stage = prepared.todo, prepared.stage
+    policy = _policy(stage.tasks, options, len(prepared.scope), pooled=bool(stage.operator.pools))
+    return Scheduler(todo, prepared.plan.sizes[todo], policy, held_back(options.part, prepared))
 
 
 def _policy(tasks: TaskSettings, options: RunOptions, scope: int, *, pooled: bool) -> Policy:
@@ -299,7 +304,7 @@ class _Run:
     def _payload(self, launch: Launch, schemas: Schemas, backend: Backend, *, says_ready: bool) -> TaskInput:
         """Returns what the program gets for a launch."""
         prepared = self.prepared
-        shards = tuple(zip(launch.shards, prepared.plan.shards(launch.shards), strict=True))
+        shards = tuple(zip(launch.shards, self.account.ahead.launched(launch.shards), strict=True))
         return TaskInput(
             shards,
             launch.attempt,

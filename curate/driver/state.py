@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.driver.history import History, JobOutputs
@@ -137,6 +136,10 @@ class Prepared:
         for name in ("growth", "matched"):
             self.__dict__.pop(name, None)
 
+    def settled(self) -> None:
+        """Forgets what only planning needs, 7 bytes a shard; it is compared anew if it is asked for."""
+        self.__dict__.pop("growth", None)
+
     @cached_property
     def growth(self) -> InputDiff:
         """The plan beside the inputs."""
@@ -175,7 +178,7 @@ class Prepared:
         missing = self.growth.missing
         if not missing.any():
             return 0, 0
-        gone = self.plan.table["uri"].filter(pa.array(missing))
+        gone = self.plan.table.take(np.flatnonzero(missing), "uri")["uri"]
         return pc.count_distinct(gone).as_py(), len(gone)
 
     @property
@@ -192,8 +195,3 @@ class Prepared:
     def stale(self) -> Any:
         """Ranks of done shards whose input is another object now."""
         return np.flatnonzero(self.growth.changed & self.matched.done)
-
-
-def generation_hash(generation: str) -> int:
-    """Returns 64 bits that tell generations apart within this process; never 0."""
-    return hash(generation) or 1

@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-
 from curate.backends.choose import Chosen
 from curate.clock import Clock
 from curate.driver.options import RunOptions, resolve_output
@@ -328,7 +326,7 @@ def _tell_if_full(ended: Summary, last: Stage) -> None:
     stage = next((one for one in stages_of(last) if ended.output.endswith(f"/{key_of(one)}")), last)
     matched = match_outputs(plan, listing, stage.record.suffix)
     read = int(plan.sizes[matched.done].sum())
-    written = sum(listing.sizes.take(pa.array(matched.position[matched.done])).to_pylist())
+    written = int(listing.objects.numbers("size")[matched.position[matched.done]].sum())
     left = int(plan.sizes[~matched.done].sum())
     # What was written of what was read, if that is known; else as if nothing grew.
     needed = round(left * (written / read if read else 1.0))

@@ -96,7 +96,7 @@ def reaches(plan: ShardPlan, uri: str) -> bool:
     """Returns whether a plan has shards of the input `uri`, and not of earlier ones alone: its last one is."""
     if not len(plan):
         return False
-    label = str(plan.table["uri"][-1].as_py()).rpartition(" #")[0]
+    label = str(plan.table.row(len(plan) - 1, "uri")[0]).rpartition(" #")[0]
     # A file that is cut is called by what is read of it: see `curate.sources.files.label`.
     return label == uri or (label.startswith(f"{uri}, ") and label.endswith(","))
 
@@ -149,7 +149,7 @@ def other_inputs(
 def _anew(last: Stage, listing: OutputListing, plan: ShardPlan, now: Inputs) -> str:
     """Returns how much has to be made anew, and of what, as people are told."""
     made = match_outputs(plan, listing, last.record.suffix)
-    written = int(listing.sizes.to_numpy()[made.position[made.done]].sum()) if made.count else 0
+    written = int(listing.objects.numbers("size")[made.position[made.done]].sum()) if made.count else 0
     size = sum(one for one, _ in now.values())
     return (
         f"To make anew: {format_count(len(plan), 'shard') if len(plan) else 'all shards'} ({format_bytes(written)} "

@@ -91,7 +91,7 @@ def listed(stage: Stage, known: dict[tuple[str, ...], Any]) -> Stage:
         inputs = before.stage.inputs if before.path is not None else ()
         if inputs and inputs not in known:
             patterns = [parse_input(text) for text in inputs]
-            known[inputs] = list_inputs(patterns, Stores("").of).table.select(LISTED.names)
+            known[inputs] = list_inputs(patterns, Stores("").of).table.table().select(LISTED.names)
         return replace(before, stage=listed(before.stage, known), listing=known.get(inputs))
 
     return replace(stage, before=tuple(map(of, stage.before))) if stage.before else stage

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import orjson
 
 from curate.clock import Clock
@@ -40,8 +41,9 @@ from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, match_outputs, refuse_special
+from curate.ledger.listing import OutputListing, empty_listing, match_outputs, refuse_special
 from curate.ledger.manifest import ShardPlan
+from curate.ledger.packed import PackedTable
 from curate.ledger.stages import (
     StageReport,
     may_be_scratch,
@@ -217,7 +219,7 @@ def begin(job: StagedJob, options: RunOptions, clock: Clock, run_id: str) -> tup
 def _publish_job(job: StagedJob) -> dict[str, Any]:
     """Writes down what the job is and reads; returns that, or what another driver wrote. Raises ConfigError."""
     last, ledger = job.last, job.ledger
-    told = job_of(last.record, ledger, OutputListing(None, None, None))
+    told = job_of(last.record, ledger, empty_listing())
     if last.seeded is not None:
         told["seed"] = secrets.randbits(63)
     told["inputs"] = publish_inputs(ledger, job.manifest)
@@ -371,7 +373,8 @@ class PlannedShards(RowSource):
     def inputs(self, patterns: Sequence[InputPattern], store_of: StoreOf) -> Inputs:
         del patterns, store_of
         names = {"uri": "uri", "id": "name", "object_bytes": "size", "generation": "generation"}
-        return Inputs(self._plan.table.select(list(names)).rename_columns(list(names.values())))
+        table = self._plan.table.take(np.arange(len(self._plan)), *names).rename_columns(list(names.values()))
+        return Inputs(PackedTable.of(table))
 
 
 def as_planned(job: StagedJob) -> Stage:

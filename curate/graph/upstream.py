@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from curate.driver.options import RunOptions
 from curate.errors import DamagedRun
 from curate.graph.keys import key_of
@@ -103,8 +101,5 @@ def outputs_of(stage: Stage, output: str) -> list[Object]:
     matched = match_outputs(plan, listing, stage.record.suffix)
     for rank in (~matched.done).nonzero()[0][:1].tolist():
         raise DamagedRun(ledger.uri(plan.shard_id(rank) + stage.record.suffix), "it is missing")
-    names, sizes, generations = (
-        column.take(pa.array(matched.position)).to_pylist()
-        for column in (listing.names, listing.sizes, listing.generations)
-    )
+    names, sizes, generations = (column.to_pylist() for column in listing.objects.take(matched.position).columns)
     return [Object(ledger.uri(name), size, own) for name, size, own in zip(names, sizes, generations, strict=True)]

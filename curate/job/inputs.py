@@ -110,11 +110,12 @@ def list_for(stage: Stage, asked: RunRequest) -> JobFiles:
     holes = holes_in(patterns, inputs, stores.of)
     if not asked.allow_incomplete_input:
         refuse_holes(holes, stores.of)
-    _refuse_namesakes(inputs.table)
-    rows = with_input_schemas(stage, None, inputs, inputs.table["uri"].to_pylist(), stores).rows
+    listing = inputs.table.table()
+    _refuse_namesakes(listing)
+    rows = with_input_schemas(stage, None, inputs, listing["uri"].to_pylist(), stores).rows
     places = rows.places if isinstance(rows, FileRows) else ()
     size, told = stage.tasks.shard_bytes, tuple(holes)
-    found = JobFiles(rows, listing=inputs.table, shard_bytes=size, holes=told, pinned=bool(places))
+    found = JobFiles(rows, listing=listing, shard_bytes=size, holes=told, pinned=bool(places))
     for format, schema in rows.schemas.items():
         plain = placed_schema(pa.schema([one.with_nullable(True) for one in schema]), places)
         # By types, and not as text: what the values of a list are called differs with the format, and is no difference.

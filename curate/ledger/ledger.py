@@ -21,7 +21,7 @@ from curate.ledger import layout, validation
 from curate.ledger.compression import decompress
 from curate.ledger.listing import OutputListing, sort_listing
 from curate.ledger.manifest import REMOVED, SCHEMA, ShardPlan
-from curate.ledger.row_buffer import POOL
+from curate.ledger.packed import POOL, PackedTable, Packer
 from curate.log import get_logger
 from curate.prefetch import ahead
 from curate.storage.open import open_store
@@ -146,11 +146,13 @@ class Ledger:
         # The next after the last one: were one missing, a count would name a part that is there, now and ever after.
         return layout.plan_part(1 + max(map(_part_number, listing.plan_parts), default=-1))
 
-    def append_plan(self, part: Any, listing: OutputListing) -> bool:
+    def append_plan(self, part: PackedTable, listing: OutputListing) -> bool:
         """Publishes `part` as the next part of the plan; False if another driver's part took its place."""
         name = self.next_part(listing)
         sink = io.BytesIO()
-        pq.write_table(part, sink, compression="zstd", row_group_size=PART_ROWS)
+        with pq.ParquetWriter(sink, part.schema, compression="zstd") as writer:
+            for start in range(0, max(1, len(part)), PART_ROWS):
+                writer.write_table(part.slice(start, start + PART_ROWS), row_group_size=PART_ROWS)
         if self.store.publish(self.uri(name), sink.getvalue()).outcome is Outcome.DIFFERENT:
             return False
         listing.plan_parts.append(name)
@@ -206,19 +208,15 @@ class Ledger:
     def _unreadable(self, name: str, error: Exception) -> None:
         get_logger().warning("cannot read a segment of events", segment=self.uri(name), error=str(error))
 
-    def _part(self, name: str, data: bytes) -> Any:
+    def _part(self, name: str, data: bytes) -> PackedTable:
         """Returns a part of the plan from its bytes."""
         try:
-            table = _part_of(data)
-            problem = _problem(table)
+            return _part_of(data)
         except (pa.ArrowException, ValueError, OSError) as error:
-            problem = str(error)
-        if problem:
             raise ConfigError(
-                f"{self.uri(name)} is not a part of a plan ({problem}); the ledger is damaged: "
+                f"{self.uri(name)} is not a part of a plan ({error}); the ledger is damaged: "
                 "choose another output, or remove this one"
-            )
-        return table
+            ) from error
 
 
 def open_ledger(root: str) -> Ledger:
@@ -232,8 +230,8 @@ def _part_number(name: str) -> int:
     return number
 
 
-def _part_of(data: bytes) -> Any:
-    """Returns a part of a plan. Raises ValueError for one that would become much more than plans do."""
+def _part_of(data: bytes) -> PackedTable:
+    """Returns a part of a plan. Raises ValueError for what is none, or would become much more than plans do."""
     found = pq.ParquetFile(pa.BufferReader(data))
     metadata, names = found.metadata, found.schema_arrow.names
     stored = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
@@ -246,7 +244,7 @@ def _part_of(data: bytes) -> Any:
         )
     # A few bytes can stand for as many rows as one likes, each with a long text: told as long as a text is kept once.
     texts = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
-    size, blocks = 0, []
+    size, packer = 0, Packer(SCHEMA)
     file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
     for group in range(metadata.num_row_groups):
         block = file.read_row_group(group, use_threads=False)
@@ -260,9 +258,14 @@ def _part_of(data: bytes) -> Any:
             pc.cast(column, pa.string(), memory_pool=POOL) if pa.types.is_dictionary(column.type) else column
             for column in block.columns
         ]
-        blocks.append(pa.table(columns, names=names))
+        rows = pa.table(columns, names=names)
+        if problem := _problem(rows):
+            raise ValueError(problem)
+        packer.extend(rows)
+    if not metadata.num_row_groups and (problem := _problem(found.schema_arrow.remove_metadata().empty_table())):
+        raise ValueError(problem)
     pa.default_memory_pool().release_unused()
-    return pa.concat_tables(blocks) if blocks else found.schema_arrow.remove_metadata().empty_table()
+    return packer.table()
 
 
 def _problem(table: Any) -> str:

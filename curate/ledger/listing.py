@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError
-from curate.late_pandas import numbers, text
 from curate.ledger import layout
-from curate.ledger.manifest import ShardPlan
-from curate.ledger.row_buffer import RowBuffer
+from curate.ledger.manifest import ShardPlan, with_suffix
+from curate.ledger.packed import PackedTable, RowBuffer, positions
 from curate.storage.protocol import Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 
 
-@dataclass(slots=True)
+@dataclass
 class OutputListing:
-    """What is under an output prefix, names relative to it. Columns rather than objects: there may be millions."""
+    """What is under an output prefix, names relative to it."""
 
-    names: Any
-    sizes: Any
-    generations: Any
+    objects: PackedTable
+    """All that is not of the ledger: columns of `SCHEMA`."""
     plan_parts: list[str] = field(default_factory=list)
     segments: list[str] = field(default_factory=list)
     """Segments of events."""
@@ -53,11 +52,46 @@ class OutputListing:
     @property
     def bytes(self) -> int:
         """Stored bytes of all objects that are not the ledger's."""
-        return int(pc.sum(self.sizes).as_py() or 0)
+        return int(self.objects.numbers("size").sum())
 
     def object(self, root: str, row: int) -> Object:
         """Returns one of the objects, of the listing of `root`."""
-        return Object(f"{root}/{self.names[row].as_py()}", self.sizes[row].as_py(), self.generations[row].as_py())
+        name, size, generation = self.objects.row(row)
+        return Object(f"{root}/{name}", size, generation)
+
+    def row(self, name: str) -> int:
+        """Returns the row of the object of that name; -1 if there is none."""
+        return self.objects.find("name", name)
+
+    def rows_named(self, names: pa.Array | pa.ChunkedArray) -> Any:
+        """Returns the rows of the objects that have one of these names."""
+        return np.flatnonzero(self.objects.where("name", lambda block: pc.is_in(block, value_set=names)))
+
+    def without(self, rows: Sequence[int]) -> OutputListing:
+        """Returns it without the objects of these rows."""
+        keep = np.ones(len(self.objects), dtype=bool)
+        keep[rows] = False
+        return replace(self, objects=self.objects.filter(keep))
+
+    @cached_property
+    def generations(self) -> Any:
+        """The hash of the generation of each object, as `generation_hash` gives it."""
+        found = np.empty(len(self.objects), dtype=np.int64)
+        at = 0
+        for block in self.objects.batches("generation"):
+            found[at : at + len(block)] = [generation_hash(one) for one in block[0].to_pylist()]
+            at += len(block)
+        return found
+
+
+def empty_listing() -> OutputListing:
+    """Returns the listing of an output where nothing is."""
+    return OutputListing(PackedTable.of(SCHEMA.empty_table()))
+
+
+def generation_hash(generation: str) -> int:
+    """Returns 64 bits that tell generations apart within this process; never 0."""
+    return hash(generation) or 1
 
 
 def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
@@ -67,7 +101,7 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     business: a shard whose output's name it takes says so when it is published.
     """
     outputs = RowBuffer(SCHEMA)
-    found = OutputListing(None, None, None)
+    found = empty_listing()
     cut = len(root) + 1
 
     def rows() -> Iterator[tuple[str, int, str]]:
@@ -82,7 +116,7 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
 
     outputs.extend(rows())
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
-    found.names, found.sizes, found.generations = outputs.table().columns
+    found.objects = outputs.table()
     return found
 
 
@@ -143,18 +177,14 @@ class OutputMatch:
 
 def match_outputs(plan: ShardPlan, listing: OutputListing, suffix: str) -> OutputMatch:
     """Returns which shards of `plan` have an output named id + `suffix` in the listing."""
-    expected = pc.binary_join_element_wise(plan.ids, text(suffix), text(""))
-    if expected.equals(listing.names):
-        # All are there and nothing else, in the same order, as in nearly all reruns: told without a hash table, which
-        # takes as much memory as both.
-        return OutputMatch(np.ones(len(plan), dtype=bool), np.arange(len(plan), dtype=np.int32), [])
-    position = numbers(pc.fill_null(pc.index_in(expected, value_set=listing.names), -1))
-    used = np.zeros(len(listing.names), dtype=bool)
+    objects = listing.objects
+    position = positions(with_suffix(plan.table, suffix), objects, "name").astype(np.int32)
+    used = np.zeros(len(objects), dtype=bool)
     used[position[position >= 0]] = True
     for other in layout.COMPANIONS.get(suffix, ()):
-        beside = pc.binary_join_element_wise(plan.ids, text(other), text(""))
-        used |= numbers(pc.is_in(listing.names, value_set=beside))
-    if suffix == ".mds":
-        used |= numbers(pc.equal(listing.names, text(layout.INDEX)))
-    foreign = [name for name in listing.names.filter(pa.array(~used)).to_pylist() if not layout.is_hidden(name)]
-    return OutputMatch(position >= 0, position, foreign)
+        beside = positions(with_suffix(plan.table, other), objects, "name")
+        used[beside[beside >= 0]] = True
+    if suffix == ".mds" and (index := listing.row(layout.INDEX)) >= 0:
+        used[index] = True
+    others = [] if used.all() else objects.filter(~used)["name"].to_pylist()
+    return OutputMatch(position >= 0, position, [name for name in others if not layout.is_hidden(name)])

@@ -4,13 +4,13 @@ A row's number never changes: parts are only appended, and a later row with the 
 replaced before it was done) takes that one's place. A row of the kind `removed` takes the shard out of the job, for its
 input was removed; a later one with that id, of an input that came back, makes it part of the job again. Events name
 shards by number; their ranks are those among the shards that are part of the job, which is the same thing as long as
-none was taken out. Kept as Arrow columns, a shard costs some 200 bytes of the driver's memory; `Shard` objects are made
-for what is launched.
+none was taken out. Kept packed, a shard costs some 25 to 60 bytes of the driver's memory; `Shard` objects are made for
+what is launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.late_pandas import numbers, text
-from curate.ledger.row_buffer import BLOCK_ROWS, RowBuffer
+from curate.ledger.packed import PackedTable, RowBuffer, firsts, positions
 from curate.tasks.shard import Shard, SliceKind
 
 SCHEMA = pa.schema(
@@ -41,6 +41,12 @@ REMOVED = "removed"
 """The kind of a row that takes a shard out of the job."""
 
 
+LEAST_AHEAD = 1 << 16
+PARTS_AHEAD = 32
+"""Shards that are unpacked together before they are launched: so many, or that part of the plan if it is more; a plan
+is gone through as often as it has such parts."""
+
+
 def shard_row(shard: Shard) -> tuple[Any, ...]:
     """Returns a shard as a row of `SCHEMA`."""
     return (
@@ -55,7 +61,7 @@ def shard_row(shard: Shard) -> tuple[Any, ...]:
     )
 
 
-def shards_table(shards: Sequence[Shard]) -> Any:
+def shards_table(shards: Sequence[Shard]) -> PackedTable:
     """Returns shards as a table of `SCHEMA`."""
     rows = RowBuffer(SCHEMA)
     for shard in shards:
@@ -63,35 +69,40 @@ def shards_table(shards: Sequence[Shard]) -> Any:
     return rows.table()
 
 
-def removal(rows: Any) -> Any:
+def removal(rows: PackedTable) -> PackedTable:
     """Returns the part of a plan that takes these shards, rows of it, out of the job."""
-    return rows.set_column(
-        SCHEMA.get_field_index("kind"), SCHEMA.field("kind"), pa.array([REMOVED] * len(rows), pa.string())
-    )
+    return rows.with_text("kind", REMOVED)
+
+
+def with_suffix(table: PackedTable, suffix: str, folder: str = "") -> Iterator[pa.Array]:
+    """Yields what the outputs of shards are called, relative to the output, or below a folder of that name."""
+    for block in table.batches("id"):
+        yield pc.binary_join_element_wise(text(folder), block[0], text(suffix), text(""))
 
 
 @dataclass(frozen=True)
 class ShardPlan:
     """All shards of a job, in the order of the plan."""
 
-    table: Any
-    """A table of `SCHEMA` with unique ids."""
-    written: Any = None
+    table: PackedTable
+    """Columns of `SCHEMA`, with unique ids."""
+    written: PackedTable | None = None
     """The same with the shards that were taken out, where they were; None: none was."""
 
     @classmethod
-    def of(cls, parts: Sequence[Any]) -> ShardPlan:
+    def of(cls, parts: Sequence[PackedTable]) -> ShardPlan:
         """Returns the plan that these parts, in order, make."""
-        held = [part for part in parts if len(part)]
-        table = held[0] if len(held) == 1 else pa.concat_tables([SCHEMA.empty_table(), *held]).combine_chunks()
-        if not increasing(table["id"]) and pc.count_distinct(table["id"]).as_py() < len(table):
-            last = {shard_id: rank for rank, shard_id in enumerate(table["id"].to_pylist())}
-            # A dict keeps the place of the first row and the value of the last: exactly the rule.
-            table = table.take(pa.array(list(last.values())))
-        taken_out = pc.equal(table["kind"], text(REMOVED))
-        return cls(table.filter(pc.invert(taken_out)), table) if pc.any(taken_out).as_py() else cls(table)
+        table = PackedTable.of(SCHEMA.empty_table()).plus(*parts)
+        first = firsts(table, "id")
+        if first is not None:
+            # The place of the first row of an id and the value of the last: exactly the rule.
+            last = np.arange(len(table))
+            last[first] = np.arange(len(table))
+            table = table.reordered(last[first == np.arange(len(table))])
+        taken_out = table.where("kind", lambda kinds: pc.equal(kinds, text(REMOVED)))
+        return cls(table.filter(~taken_out), table) if taken_out.any() else cls(table)
 
-    def plus(self, part: Any) -> ShardPlan:
+    def plus(self, part: PackedTable) -> ShardPlan:
         """Returns the plan with one more part."""
         return ShardPlan.of([self.table if self.written is None else self.written, part])
 
@@ -100,17 +111,23 @@ class ShardPlan:
         """Ids of the shards that were taken out and have not come back, a chunked array of strings."""
         if self.written is None:
             return pa.chunked_array([], pa.string())
-        return self.written["id"].filter(pc.equal(self.written["kind"], REMOVED))
+        return self.written.filter(~self._in_job)["id"]
+
+    @cached_property
+    def _in_job(self) -> Any:
+        """One boolean for each shard that was ever planned."""
+        assert self.written is not None
+        return self.written.where("kind", lambda kinds: pc.not_equal(kinds, text(REMOVED)))
 
     @cached_property
     def _numbers(self) -> Any:
         """The number of each shard."""
-        return np.flatnonzero(numbers(pc.not_equal(self.written["kind"], text(REMOVED))))
+        return np.flatnonzero(self._in_job)
 
     @cached_property
     def _ranks(self) -> Any:
         """The rank of each shard that was ever planned, by its number; -1 of one that was taken out."""
-        ranks = np.full(len(self.written), -1, dtype=np.int64)
+        ranks = np.full(len(self._in_job), -1, dtype=np.int64)
         ranks[self._numbers] = np.arange(len(self))
         return ranks
 
@@ -132,92 +149,126 @@ class ShardPlan:
         return len(self.table)
 
     @property
-    def ids(self) -> Any:
-        """Ids of the shards, a chunked array of strings."""
+    def ids(self) -> pa.ChunkedArray:
+        """Ids of the shards."""
         return self.table["id"]
 
     @cached_property
     def sizes(self) -> Any:
         """Stored bytes of the shards, a NumPy array."""
-        return numbers(self.table["size_bytes"])
+        return self.table.numbers("size_bytes")
 
     @cached_property
     def total_bytes(self) -> int:
         """Stored bytes of all shards."""
         return int(self.sizes.sum())
 
-    @cached_property
-    def _columns(self) -> list[Any]:
-        return list(self.table.columns)
+    def rank(self, shard_id: str) -> int:
+        """Returns the rank of the shard of that id; -1 if there is none."""
+        return self.table.find("id", shard_id)
+
+    def ranks(self, ids: pa.Array) -> Any:
+        """Returns the rank of each of these ids, none of which is there twice; -1 of one that is none."""
+        return positions([ids], self.table, "id")
 
     def shard(self, rank: int) -> Shard:
         """Returns one shard."""
-        id, uri, kind, *rest = (column[rank].as_py() for column in self._columns)
+        id, uri, kind, *rest = self.table.row(rank)
         return Shard(id, uri, SliceKind(kind), *rest)
 
     def shards(self, ranks: Sequence[int]) -> list[Shard]:
         """Returns the shards of these ranks, in their order."""
-        if len(ranks) == 1 or self._columns[0].num_chunks > 1:
-            # Of a column in chunks, `take` has Arrow join all chunks first, for each bundle that is launched: with
-            # 300,000 shards 14 ms, with ten million half a second. A value alone takes a microsecond.
-            return [self.shard(rank) for rank in ranks]
-        rows = self.table.take(pa.array(ranks, pa.int64()))
-        ids, uris, kinds, *rest = (column.to_pylist() for column in rows.columns)
-        return [Shard(*values) for values in zip(ids, uris, map(SliceKind, kinds), *rest, strict=True)]
+        return shards_of_rows(self.table.take(ranks))
 
-    def blocks(self, ranks: Any, *names: str) -> Iterator[Any]:
+    def blocks(self, ranks: Any, *names: str) -> Iterator[pa.RecordBatch]:
         """Yields these columns of the shards of these ranks, in the order of the plan, some thousand rows at a time."""
         chosen = np.zeros(len(self), dtype=bool)
         chosen[ranks] = True
         at = 0
-        for block in self.table.select(names).to_batches(max_chunksize=BLOCK_ROWS):
+        for block in self.table.batches(*names):
             yield block.filter(pa.array(chosen[at : at + len(block)]))
             at += len(block)
 
     def shard_id(self, rank: int) -> str:
         """Returns the id of one shard."""
-        return str(self._columns[0][rank].as_py())
+        return str(self.table.row(rank, "id")[0])
 
 
-def increasing(ids: Any) -> bool:
-    """Returns whether every id is greater than the one before it: then none is there twice. As most plans are."""
-    return bool(pc.all(pc.less(ids[:-1], ids[1:])).as_py()) if len(ids) > 1 else True
+def shards_of_rows(rows: pa.Table) -> list[Shard]:
+    """Returns rows of a plan as shards."""
+    ids, uris, kinds, *rest = (column.to_pylist() for column in rows.columns)
+    return [Shard(*values) for values in zip(ids, uris, map(SliceKind, kinds), *rest, strict=True)]
+
+
+class ShardsAhead:
+    """The shards of a plan in the order in which they are launched, unpacked some thousand at a time.
+
+    Largest first, those that follow each other lie anywhere in the plan, and each alone would cost a block. The ids of
+    shards that are on their way are kept: all that is heard of them names them.
+    """
+
+    def __init__(self, plan: ShardPlan, upcoming: Callable[[int], Any]) -> None:
+        """`upcoming` returns the ranks of as many shards as it is given, or fewer, that are launched next."""
+        self._plan = plan
+        self._upcoming = upcoming
+        self._most = max(LEAST_AHEAD, len(plan) // PARTS_AHEAD)
+        self._ranks: Any = np.zeros(0, dtype=np.int64)
+        self._rows = SCHEMA.empty_table()
+        """The shards of these ranks, which ascend."""
+        self._ids: dict[int, str] = {}
+
+    def launched(self, ranks: Sequence[int]) -> list[Shard]:
+        """Returns the shards of these ranks, in their order."""
+        at = np.searchsorted(self._ranks, ranks)
+        if not np.array_equal(self._ranks[at[at < len(self._ranks)]], ranks):
+            ahead = self._upcoming(self._most)
+            if not len(ahead) or ahead[0] in self._ranks:
+                # Some that run once more, while those that are next are at hand.
+                return self._named(ranks, self._plan.shards(ranks))
+            self._ranks = np.unique(np.concatenate([np.asarray(ranks, dtype=np.int64), ahead]))
+            self._rows = self._plan.table.take(self._ranks).combine_chunks()
+            at = np.searchsorted(self._ranks, ranks)
+        return self._named(ranks, shards_of_rows(self._rows.take(pa.array(at, pa.int64()))))
+
+    def id(self, rank: int) -> str:
+        """Returns the id of a shard."""
+        return self._ids.get(rank) or self._plan.shard_id(rank)
+
+    def over(self, rank: int) -> None:
+        """Forgets a shard, of which nothing more will be heard."""
+        self._ids.pop(rank, None)
+
+    def _named(self, ranks: Sequence[int], shards: list[Shard]) -> list[Shard]:
+        self._ids.update(zip(ranks, (one.id for one in shards), strict=True))
+        return shards
 
 
 @dataclass(frozen=True)
 class InputDiff:
     """How the inputs that are there now differ from those the plan knows."""
 
-    new: list[int]
-    """Ranks in the listing of inputs that the plan does not know."""
+    new: Any
+    """One boolean an input of the listing: the plan does not know it."""
     changed: Any
     """One boolean a shard of the plan: its input has another generation now."""
     missing: Any
     """One boolean a shard of the plan: its input is not in the listing."""
     position: Any
-    """Rank in the listing for each shard of the plan; null where it is missing."""
+    """Rank in the listing for each shard of the plan; -1 where it is missing."""
 
 
-def diff_inputs(plan: ShardPlan, inputs: Any) -> InputDiff:
+def diff_inputs(plan: ShardPlan, inputs: PackedTable) -> InputDiff:
     """Returns the difference between a plan and a listing (a table with `uri` and `generation`)."""
-    uris, listed = plan.table["uri"], inputs["uri"]
-    if not len(uris):
-        # The first run of a job. The general case would make a hash table of the listing to look nothing up in it.
-        none = np.zeros(0, dtype=bool)
-        return InputDiff(list(range(len(listed))), none, none, pa.chunked_array([], pa.int32()))
-    if listed.equals(uris):
-        # Nothing came, went or was split, as in nearly all reruns: told without a hash table either.
-        known = position = pa.chunked_array([np.arange(len(plan))], pa.int32())
-        generation = inputs["generation"]
-    else:
-        known = pc.index_in(listed, value_set=pc.unique(uris))
-        position = pc.index_in(uris, value_set=listed)
-        generation = pc.take(inputs["generation"], position)
-    changed = pc.fill_null(pc.not_equal(generation, plan.table["generation"]), False)
-    new = pc.indices_nonzero(pc.is_null(known)).to_pylist()
-    return InputDiff(
-        new,
-        numbers(changed),
-        numbers(pc.is_null(position)),
-        position,
-    )
+    position = positions((block[0] for block in plan.table.batches("uri")), inputs, "uri").astype(np.int32)
+    known = np.zeros(len(inputs), dtype=bool)
+    known[position[position >= 0]] = True
+    changed = np.zeros(len(plan), dtype=bool)
+    at = 0
+    for block in plan.table.batches("generation"):
+        here = position[at : at + len(block)]
+        there = np.flatnonzero(here >= 0)
+        then = block[0].take(pa.array(there, pa.int64()))
+        now = inputs.take(here[there], "generation")["generation"].combine_chunks()
+        changed[at + there] = numbers(pc.not_equal(now, then))
+        at += len(block)
+    return InputDiff(~known, changed, position < 0, position)

@@ -17,7 +17,7 @@ import orjson
 from curate.ledger import validation
 from curate.ledger.compression import compress
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, OutputMatch
+from curate.ledger.listing import OutputListing, OutputMatch, generation_hash
 from curate.ledger.manifest import ShardPlan
 from curate.storage.protocol import Outcome
 from curate.units import MIB
@@ -36,7 +36,7 @@ def done_events(
         rank = event["index"]
         if rank >= len(plan) or not matched.done[rank]:
             continue
-        if listing.generations[int(matched.position[rank])].as_py() == event["generation"]:
+        if listing.generations[matched.position[rank]] == generation_hash(event["generation"]):
             yield rank, event
 
 

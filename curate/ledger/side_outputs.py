@@ -32,13 +32,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.listing import OutputListing
-from curate.ledger.manifest import ShardPlan
+from curate.ledger.manifest import ShardPlan, with_suffix
+from curate.ledger.packed import positions
 
 MAIN = "main"
 """What the main output is called where there are extra ones."""
@@ -121,27 +121,26 @@ def sides_of_job(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 def side_rows(listing: OutputListing) -> Any:
     """Returns the rows of a listing that lie where extra outputs do, in order."""
-    return np.flatnonzero(pc.starts_with(listing.names, SIDES).to_numpy(zero_copy_only=False))
+    return np.flatnonzero(listing.objects.where("name", lambda names: pc.starts_with(names, SIDES)))
 
 
 def sides_of_shards(listing: OutputListing, plan: ShardPlan, suffix: str, ranks: Any) -> Any:
     """Returns the rows of a listing that are extra outputs of these shards, whatever the extra outputs are called."""
-    return sides_of_ids(listing, plan.ids.take(pa.array(ranks)), suffix)
+    return sides_of_ids(listing, plan.table.take(ranks, "id")["id"], suffix)
 
 
 def sides_of_ids(listing: OutputListing, ids: Any, suffix: str) -> Any:
     """Returns the rows of a listing that are extra outputs of shards of these ids, or other files of their outputs."""
     rows = side_rows(listing)
-    mains = pc.replace_substring_regex(listing.names.take(pa.array(rows)), f"^{SIDES}{_NAME}/", "")
-    wanted = pc.binary_join_element_wise(ids, suffix, "")
-    found = [rows[pc.is_in(mains, value_set=wanted).to_numpy(zero_copy_only=False)]]
-    for other in companion(suffix):
-        beside = pc.binary_join_element_wise(ids, other, "")
-        found.append(np.flatnonzero(pc.is_in(listing.names, value_set=beside).to_numpy(zero_copy_only=False)))
+    found = [rows]
+    if len(rows):
+        mains = pc.replace_substring_regex(listing.objects.take(rows, "name")["name"], f"^{SIDES}{_NAME}/", "")
+        wanted = pc.binary_join_element_wise(ids, suffix, "")
+        found = [rows[pc.is_in(mains, value_set=wanted).to_numpy()]]
+    found += [listing.rows_named(pc.binary_join_element_wise(ids, other, "")) for other in companion(suffix)]
     return np.concatenate(found)
 
 
 def match_side(side: str, plan: ShardPlan, listing: OutputListing, suffix: str) -> Any:
     """Returns the row in the listing of each shard's extra output of this name, -1 where there is none."""
-    expected = pc.binary_join_element_wise(side_name(side, ""), plan.ids, suffix, "")
-    return pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()
+    return positions(with_suffix(plan.table, suffix, side_name(side, "")), listing.objects, "name")

@@ -85,28 +85,25 @@ class FoundJob:
         suffix = self.job["suffix"]
         for other in companion(suffix):
             name = self.plan.shard_id(rank) + other
-            row = pc.index(self.listing.names, name).as_py()
+            row = self.listing.row(name)
             yield other[1:], name, self._object(row) if row >= 0 else None
 
     def foreign_sides(self) -> Iterator[str]:
         """Yields what lies where extra outputs do and is none of a shard of the plan."""
         known = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *self.sides.values()]))
-        for row in np.setdiff1d(side_rows(self.listing), known).tolist():
-            yield self.listing.names[row].as_py()
+        yield from self.listing.objects.take(np.setdiff1d(side_rows(self.listing), known), "name")["name"].to_pylist()
 
     def _object(self, row: int) -> Object:
-        listing = self.listing
-        size, generation = listing.sizes[row].as_py(), listing.generations[row].as_py()
-        return Object(self.ledger.uri(listing.names[row].as_py()), size, generation)
+        return self.listing.object(self.ledger.root, row)
 
     def rank_of(self, shard_id: str) -> int:
         """Returns the rank of a shard. Raises ConfigError for an unknown one."""
-        rank: int = pc.index(self.plan.ids, shard_id).as_py()
+        rank = self.plan.rank(shard_id)
         if rank < 0:
-            known = self.plan.ids[:CLOSE_IDS].to_pylist()
+            known = self.plan.table.slice(0, CLOSE_IDS, "id")["id"].to_pylist()
             # What lies under the output has its name at hand, what was read its path.
             named = shard_id.removesuffix(self.job["suffix"]).removeprefix(self.ledger.root + "/")
-            if pc.index(self.plan.ids, named).as_py() >= 0:
+            if self.plan.rank(named) >= 0:
                 known = [named]
             guess = did_you_mean(named, known)
             raise ConfigError(
@@ -168,7 +165,7 @@ def find_job(output: str) -> FoundJob:
     ledger = _ledger(output)
     listing = ledger.list()
     if not listing.has_job:
-        raise _no_job(ledger, len(listing.names))
+        raise _no_job(ledger, len(listing.objects))
     job = ledger.read_job() | ledger.read_growth(listing)
     plan = ledger.read_plan(listing)
     return FoundJob(ledger, listing, job, plan, match_outputs(plan, listing, job["suffix"]))
@@ -296,7 +293,7 @@ def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, StageVie
     """
     found = find_job(output)
     stages = find_stages(found)
-    if not stages.planned or pc.index(found.plan.ids, shard_id).as_py() >= 0:
+    if not stages.planned or found.plan.rank(shard_id) >= 0:
         return found, LAST, shard_id, stages
     key, _, own = shard_id.partition("/")
     if own and key in stages.there:
@@ -307,7 +304,7 @@ def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, StageVie
             "was removed when the job was complete, or it lies on the disk of the machine that runs it; see: curate "
             f"status {found.ledger.root}"
         )
-    having = [key for key, one in stages.there.items() if pc.index(one.plan.ids, shard_id).as_py() >= 0]
+    having = [key for key, one in stages.there.items() if one.plan.rank(shard_id) >= 0]
     if len(having) == 1:
         return stages.there[having[0]], having[0], shard_id, stages
     return found, LAST, shard_id, stages

@@ -86,7 +86,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
     status = status_of(last, now)
     at = next((found for one, found in timed if one.key == status.stage), last)
     ends = {run.run_id: (run.started, run.updated) for run in status.runs}
-    bytes_out = int(last.listing.sizes.to_numpy()[last.matched.position[last.matched.done]].sum())
+    bytes_out = int(last.listing.objects.numbers("size")[last.matched.position[last.matched.done]].sum())
     runs = _runs(last.ledger, status.runs)
     groups = [(one, group) for one, found in timed for group in found.groups()]
     return Page(

@@ -24,7 +24,7 @@ from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read import parquet
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
-from curate.ledger.row_buffer import BLOCK_ROWS
+from curate.ledger.packed import BLOCK_ROWS
 from curate.objects.bad_line import RowNumbers
 from curate.objects.places import placed_schema, with_places
 from curate.pipeline.shard_books import ShardBooks, counted
@@ -255,7 +255,7 @@ def files(
         warn_of_holes(holes, method)
     else:
         refuse_holes(holes, open_store, f"{method}(..., allow_incomplete_input=True)")
-    listing = inputs.table
+    listing = inputs.table.table()
     for uri in listing["uri"].to_pylist():
         try:
             detect(uri, how)

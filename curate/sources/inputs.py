@@ -16,7 +16,6 @@ from curate.arrow.unknown import all_nullable, empty
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, known_schema, read, sample_schema
-from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.log import get_logger
 from curate.objects.bad_line import RowNumbers
 from curate.objects.places import placed_schema, with_places
@@ -133,9 +132,7 @@ class FileRows(InputFiles):
 
     def _sample(self, inputs: Inputs, rows: Sequence[int], store_of: StoreOf) -> pa.Schema:
         """Returns the schema of the first of these inputs that has rows and can be read."""
-        schema, _, problem = first_schema(
-            inputs.table.take(pa.array(rows, pa.int64())), self.encoding, store_of, self.columns
-        )
+        schema, _, problem = first_schema(inputs.table.take(rows), self.encoding, store_of, self.columns)
         if not len(schema):
             if self.how is not None and (known := known_schema(self.how)) is not None:
                 return pa.schema([known.field(name) for name in self.columns]) if self.columns is not None else known
@@ -164,7 +161,7 @@ class FileRows(InputFiles):
 
 def _listed(inputs: Inputs) -> Iterator[tuple[str, int]]:
     """Yields URI and size of each input; of millions, only some thousand are there as Python's objects."""
-    for block in inputs.table.select(["uri", "size"]).to_batches(max_chunksize=BLOCK_ROWS):
+    for block in inputs.table.batches("uri", "size"):
         yield from zip(block["uri"].to_pylist(), block["size"].to_pylist(), strict=True)
 
 

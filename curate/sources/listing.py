@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from glob import escape
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
 from curate.ledger import layout
-from curate.ledger.row_buffer import RowBuffer
+from curate.ledger.packed import PackedTable, RowBuffer
 from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match
 from curate.storage.protocol import LIST_PAGE, Object, Special, Store
@@ -35,7 +34,7 @@ _HIDDEN = ("_", ".")
 class Inputs:
     """The objects that a job reads, in the order of the inputs named, then of their names."""
 
-    table: Any
+    table: PackedTable
     """Columns of `SCHEMA`: uri, name (relative to the root of its pattern), size, generation."""
     upstreams: dict[str, bool] = field(default_factory=dict)
     """Output prefixes of jobs whose ledgers a listing went past, and whether a run has said that they are complete."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError, CorruptInput
@@ -16,8 +15,8 @@ from curate.formats.encoding import Encoding
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.ledger import layout, validation
-from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan, increasing, shard_row, shards_table
-from curate.ledger.row_buffer import BLOCK_ROWS, RowBuffer
+from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan, shard_row, shards_of_rows, shards_table
+from curate.ledger.packed import PackedTable, RowBuffer, firsts
 from curate.log import get_logger
 from curate.sources.listing import Inputs
 from curate.sources.split import shards_of, whole
@@ -45,12 +44,11 @@ class Sharding:
 
 def plan_new(
     rule: Sharding, plan: ShardPlan, inputs: Inputs, growth: InputDiff, store_of: Callable[[str], Store]
-) -> Any:
+) -> PackedTable:
     """Returns the rows to append to the plan for inputs that it does not know, as a table.
 
     Raises ConfigError for an unreadable format, and for two inputs whose outputs would have one name.
     """
-    table = inputs.table.take(growth.new) if len(plan) else inputs.table
 
     def split(item: Object, name: str) -> list[Shard]:
         return list(_split(rule, item, name, store_of))
@@ -59,7 +57,7 @@ def plan_new(
     large: list[Object] = []
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
         # Block by block: as Python objects, a million of inputs and shards would take a gigabyte.
-        for block in table.to_batches(max_chunksize=BLOCK_ROWS):
+        for block in inputs.table.filter(growth.new).batches(*inputs.table.schema.names):
             uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
             items = list(map(Object, uris, sizes, generations))
             above = [item for item in items if item.size > rule.shard_bytes]
@@ -71,7 +69,7 @@ def plan_new(
     part = rows.table()
     refuse_escaping(part)
     if _may_collide(plan, part, rule.suffix):
-        refuse_collisions(plan, ShardPlan(part).shards(range(len(part))), rule.suffix)
+        refuse_collisions(plan, shards_of_rows(part.table()), rule.suffix)
     _warn_of_large(rule, large)
     _warn_of_hidden(rule, part)
     return part
@@ -115,20 +113,23 @@ def _warn_of_large(rule: Sharding, large: Sequence[Object]) -> None:
         )
 
 
-def _may_collide(plan: ShardPlan, part: Any, suffix: str) -> bool:
+def _may_collide(plan: ShardPlan, part: PackedTable, suffix: str) -> bool:
     """Returns whether `refuse_collisions` has to look: an id is there twice, or a folder is called like an output."""
-    ids = pa.chunked_array([*plan.ids.chunks, *part["id"].chunks], pa.string())
-    twice = not increasing(ids) and pc.count_distinct(ids).as_py() < len(ids)
-    return twice or bool(pc.any(pc.match_substring(ids, f"{suffix}/")).as_py())
+    ids = plan.table.plus(part)
+    if firsts(ids, "id") is not None:
+        return True
+    return bool(ids.where("id", lambda names: pc.match_substring(names, f"{suffix}/")).any())
 
 
-def refuse_escaping(part: Any) -> None:
+def refuse_escaping(part: PackedTable) -> None:
     """Raises ConfigError if an output would lie elsewhere than below the output prefix, or in the job's own folders.
 
     Object stores take any name for an object, and an input's name becomes its output's.
     """
-    if (found := validation.paths_outside(part["id"])) is not None:
-        uri = part["uri"][pc.index(part["id"], found).as_py()].as_py()
+    for block in part.batches("id", "uri"):
+        if (found := validation.paths_outside(block["id"])) is None:
+            continue
+        uri = block["uri"][pc.index(block["id"], found).as_py()].as_py()
         raise ConfigError(
             f"the input {uri!r} would be written to {found!r}, which is not a valid output name: outputs are named "
             "after inputs, and no part of the path may be empty, '.' or '..', contain control characters, or begin "
@@ -163,18 +164,18 @@ def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> 
                 )
 
 
-def _warn_of_hidden(rule: Sharding, part: Any) -> None:
-    hidden = part["id"].filter(pc.match_substring_regex(part["id"], "(^|/)[_.]"))
+def _warn_of_hidden(rule: Sharding, part: PackedTable) -> None:
+    hidden = np.flatnonzero(part.where("id", lambda names: pc.match_substring_regex(names, "(^|/)[_.]")))
     if len(hidden):
         get_logger(job=rule.job).warning(
             "some outputs begin with '_' or '.', like their inputs, and most readers skip them",
             outputs=len(hidden),
-            example=hidden[0].as_py() + rule.suffix,
+            example=part.row(int(hidden[0]), "id")[0] + rule.suffix,
             next="rename the inputs",
         )
 
 
-def replan_changed(plan: ShardPlan, inputs: Inputs, growth: InputDiff, done: Any) -> Any:
+def replan_changed(plan: ShardPlan, inputs: Inputs, growth: InputDiff, done: Any) -> PackedTable | None:
     """Returns rows that replace those of undone, unsplit shards whose input is another object now; None if none are.
 
     A repaired input is simply read as it is; a split one keeps its plan, and its shards fail saying so.
@@ -184,7 +185,6 @@ def replan_changed(plan: ShardPlan, inputs: Inputs, growth: InputDiff, done: Any
     for rank in ranks.tolist():
         old = plan.shard(rank)
         if old.kind is SliceKind.WHOLE:
-            row = growth.position[rank].as_py()
-            size = inputs.table["size"][row].as_py()
-            shards.append(whole(old.id, old.uri, size, inputs.table["generation"][row].as_py()))
+            size, generation = inputs.table.row(int(growth.position[rank]), "size", "generation")
+            shards.append(whole(old.id, old.uri, size, generation))
     return shards_table(shards) if shards else None

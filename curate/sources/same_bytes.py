@@ -21,6 +21,7 @@ from curate.ledger import layout, validation
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import sort_listing
 from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan
+from curate.ledger.packed import PackedTable
 from curate.sources.listing import ledger_above
 from curate.storage.protocol import Store
 
@@ -67,15 +68,15 @@ def _same(ledger: Ledger, changes: Iterable[Change]) -> Iterable[str]:
 
 
 def unchanged(
-    plan: ShardPlan, inputs: pa.Table, growth: InputDiff, store_of: Callable[[str], Store]
-) -> pa.Table | None:
+    plan: ShardPlan, inputs: PackedTable, growth: InputDiff, store_of: Callable[[str], Store]
+) -> PackedTable | None:
     """Returns the rows of a plan with the new generations of their inputs whose bytes are the same; None if there are
     none. They count as unchanged in `growth` then."""
     ranks = np.flatnonzero(growth.changed)
     if not len(ranks):
         return None
-    rows = plan.table.take(pa.array(ranks))
-    listed = inputs.take(growth.position.take(pa.array(ranks)))
+    rows = plan.table.take(ranks)
+    listed = inputs.take(growth.position[ranks])
     of_size = pc.equal(rows["object_bytes"], listed["size"]).to_pylist()
     told = zip(rows["uri"].to_pylist(), rows["generation"].to_pylist(), listed["generation"].to_pylist(), strict=True)
     same = same_bytes((Change(*one) for one, equal in zip(told, of_size, strict=True) if equal), store_of)
@@ -84,4 +85,4 @@ def unchanged(
     mask = pc.is_in(rows["uri"], value_set=pa.array(sorted(same), pa.string()))
     growth.changed[ranks[mask.to_numpy()]] = False
     renewed = rows.set_column(SCHEMA.get_field_index("generation"), SCHEMA.field("generation"), listed["generation"])
-    return renewed.filter(mask)
+    return PackedTable.of(renewed.filter(mask))

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.ledger.packed import PackedTable
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
 from curate.sources.listing import SCHEMA, Inputs
@@ -107,7 +108,8 @@ class SourceRows(RowSource):
         shards = self._shards
         uris = [f"{one.told} #{number}" for number, one in enumerate(shards)]
         names, sizes = [one.name for one in shards], [one.size for one in shards]
-        return Inputs(pa.table([uris, names, sizes, [one.generation for one in shards]], schema=SCHEMA))
+        table = pa.table([uris, names, sizes, [one.generation for one in shards]], schema=SCHEMA)
+        return Inputs(PackedTable.of(table))
 
     def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
         for source, view in zip(self.sources, self.views, strict=True):

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError, ObjectNotFound
@@ -23,7 +25,8 @@ from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, sort_listing
-from curate.ledger.manifest import ShardPlan
+from curate.ledger.manifest import ShardPlan, with_suffix
+from curate.ledger.packed import PackedTable, positions
 from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.log import get_logger
 from curate.sources.listing import Inputs, Search, enclosing_ledgers
@@ -81,13 +84,12 @@ def holes_in(
 class _Look:
     inputs: Inputs
     store_of: Callable[[str], Store]
-    known: Any
+    known: PackedTable | None
 
     def at(self, root: str, closed: bool) -> Hole | None:
         """Returns what is missing of the output of a job; None if nothing is that is read."""
         searches = [one for one in self.inputs.searches if one.reaches(root)]
-        table = self.inputs.table
-        read = bool(pc.any(pc.starts_with(table["uri"], f"{root}/")).as_py())
+        read = bool(_below(self.inputs.table, root).any())
         if not searches and not read:
             return None  # the listing of a glob goes past much that it does not match
         ledger = Ledger(self.store_of(root), root)
@@ -99,7 +101,7 @@ class _Look:
         except ConfigError as error:
             return Hole(root, "", 0, 0, "", closed, str(error))
         gone = [uri for uri in self._missing(root, job, plan, searches) if any(one.matches(uri) for one in searches)]
-        new = read and (self.known is None or not _all_known(table["uri"], root, self.known))
+        new = read and (self.known is None or not _all_known(self.inputs.table, root, self.known))
         unplanned = not len(plan) and any(one.matches(f"{root}/x{job['suffix']}") for one in searches)
         if not gone and (closed or not (new or unplanned)):
             return None
@@ -114,17 +116,24 @@ class _Look:
                 folders.append(f"{root}/{side_name(side, '')}")
         missing: list[str] = []
         for folder in folders:
-            expected = pc.binary_join_element_wise(folder, plan.ids, job["suffix"], "")
-            gone = expected.filter(pc.invert(pc.is_in(expected, value_set=self.inputs.table["uri"])))
-            if self.known is not None and len(gone):
-                gone = gone.filter(pc.invert(pc.is_in(gone, value_set=pc.unique(self.known))))
-            missing += gone.to_pylist()
+            expected = with_suffix(plan.table, job["suffix"], folder)
+            ranks = np.flatnonzero(positions(expected, self.inputs.table, "uri") < 0)
+            gone = [f"{folder}{one}{job['suffix']}" for one in plan.table.take(ranks, "id")["id"].to_pylist()]
+            if self.known is not None and gone:
+                there = positions([pa.array(gone, pa.string())], self.known, "uri") >= 0
+                gone = [one for one, known in zip(gone, there, strict=True) if not known]
+            missing += gone
         return missing
 
 
-def _all_known(uris: Any, root: str, known: Any) -> bool:
-    read = uris.filter(pc.starts_with(uris, f"{root}/"))
-    return bool(pc.all(pc.is_in(read, value_set=pc.unique(known))).as_py())
+def _below(inputs: PackedTable, root: str) -> Any:
+    """Returns one boolean an input: it lies below an output."""
+    return inputs.where("uri", lambda uris: pc.starts_with(uris, f"{root}/"))
+
+
+def _all_known(inputs: PackedTable, root: str, known: PackedTable) -> bool:
+    read = inputs.filter(_below(inputs, root))
+    return bool((positions((block[0] for block in read.batches("uri")), known, "uri") >= 0).all())
 
 
 def _plan_parts(ledger: Ledger) -> OutputListing:

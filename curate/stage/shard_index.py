@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.ledger import layout
@@ -29,15 +26,14 @@ _READERS = 8
 
 def lacks_index(listing: OutputListing, suffix: str) -> bool:
     """Returns whether there is to be an index of outputs with that suffix, and is none."""
-    return suffix == INDEXED and pc.index(listing.names, layout.INDEX).as_py() < 0
+    return suffix == INDEXED and listing.row(layout.INDEX) < 0
 
 
 def own_index(ledger: Ledger, listing: OutputListing, suffix: str) -> Object | None:
     """Returns the index of outputs with that suffix, if there is one. Raises ConfigError for one of somebody else."""
     if suffix != INDEXED or lacks_index(listing, suffix):
         return None
-    row = pc.index(listing.names, layout.INDEX).as_py()
-    found = listing.object(ledger.root, row)
+    found = listing.object(ledger.root, listing.row(layout.INDEX))
     try:
         read = orjson.loads(ledger.store.read(found.uri))
     except ObjectNotFound:
@@ -59,9 +55,8 @@ def publish_index(ledger: Ledger, listing: OutputListing, position: Any, suffix:
     """
     if suffix != INDEXED:
         return
-    rows = np.asarray(position)
-    columns = (listing.names.take(pa.array(rows)), listing.sizes.take(pa.array(rows)))
-    files = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    found = listing.objects.take(position, "name", "size")
+    files = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def head_of(file: tuple[str, int]) -> ShardHead:
         uri = ledger.uri(file[0])

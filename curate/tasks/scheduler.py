@@ -76,6 +76,8 @@ LAUNCHES_PER_S = 1000.0
 wait for it."""
 LARGEST_BUNDLE = 4096
 """Shards in one task, at most: its arguments stay around half a megabyte."""
+FEW_SHARDS = 64
+"""Shards that are looked at first for the end of a bundle."""
 
 STRAGGLER_FACTOR = 3.0
 STRAGGLER_LEAST_S = 10.0
@@ -194,11 +196,12 @@ class Scheduler:
         self.attempts = 0
         """Attempts at shards so far that ended one way or the other."""
         self.state = SchedulerState.ACTIVE
-        costs = np.asarray(sizes, dtype=np.float64) + SHARD_OVERHEAD_BYTES
-        by_size = np.argsort(-costs, kind="stable")
-        order: Any = np.asarray(todo, dtype=np.int64)[by_size]
+        # Of ten million shards, each number of eight bytes takes as much as their plan.
+        by_size = np.argsort(-np.asarray(sizes, dtype=np.int64), kind="stable").astype(np.int32)
+        order: Any = np.asarray(todo, dtype=np.int32)[by_size]
         self._costs: Any = np.zeros(int(order.max()) + 1 if self.total else 0, dtype=np.float32)
-        self._costs[order] = costs[by_size]
+        self._costs[todo] = sizes
+        self._costs[todo] += SHARD_OVERHEAD_BYTES
         self._states = bytearray(len(self._costs))
         if held is not None:
             of_others = np.asarray(held, dtype=bool)[by_size]
@@ -285,6 +288,10 @@ class Scheduler:
         if self._cursor < self._stop or self._ready or self.state is not SchedulerState.ACTIVE:
             return 0
         return max(0, max(1, self._slots) - len(self._running))
+
+    def upcoming(self, most: int) -> Any:
+        """Returns the ranks of shards that never were launched, those that are next: `most` at most."""
+        return self._order[self._cursor : self._stop][:most]
 
     def held(self) -> Any:
         """Returns the ranks of the shards that are held back."""
@@ -536,7 +543,7 @@ class Scheduler:
         for shard in event.shards:
             self._move(shard, Move.RELEASE)
         pending = self._order[self._cursor : self._stop]
-        self._queue(np.concatenate([pending, np.asarray(event.shards, dtype=np.int64)]))
+        self._queue(np.concatenate([pending, np.asarray(event.shards, dtype=np.int32)]))
         self._appended = self._appended or bool(len(event.shards))
 
     def _found(self, event: Found, now_s: float, actions: list[Action]) -> None:
@@ -550,8 +557,8 @@ class Scheduler:
     def _queue(self, order: Any) -> None:
         """Takes these shards for those that are pending, in this order."""
         self._order = order
-        self._ends: Any = np.cumsum(self._costs[order], dtype=np.float64)
-        """Cost of the shards of `_order` up to and with each: finds the end of a bundle without a loop."""
+        self._cost_pending = float(self._costs[order].sum(dtype=np.float64))
+        """Of the shards that are pending, all together."""
         self._cursor = 0
         self._stop = len(order)
         """Shards of `_order` from the cursor to here are pending."""
@@ -589,7 +596,9 @@ class Scheduler:
         """Returns the smallest shard never launched, alone: it asks at least cost whether a service is there."""
         if not self._appended:
             self._stop -= 1
-            return (int(self._order[self._stop]),)
+            smallest = int(self._order[self._stop])
+            self._cost_pending -= float(self._costs[smallest])
+            return (smallest,)
         pending = self._order[self._cursor : self._stop]
         at = len(pending) - 1 - int(np.argmin(self._costs[pending][::-1]))
         self._queue(np.delete(pending, at))
@@ -638,17 +647,23 @@ class Scheduler:
 
     def _bundle(self) -> tuple[int, ...]:
         """Returns the next shards that were never launched: as many as fit into a task at the rate seen so far."""
-        start, stop = self._cursor, self._cursor + 1
+        budget, length = 0.0, 1
         if self._seconds_seen > 0:
             rate = self._cost_seen / self._seconds_seen
-            before = float(self._ends[start - 1]) if start else 0.0
-            share_s = (float(self._ends[self._stop - 1]) - before) / rate / (2 * max(self._slots, 1))
+            share_s = self._cost_pending / rate / (2 * max(self._slots, 1))
             shortest_s = max(SHORTEST_BUNDLE_S, self._slots / LAUNCHES_PER_S)
-            budget = rate * min(self.policy.target_task_s, max(share_s, shortest_s))
-            fitting = int(self._ends.searchsorted(before + budget, side="right"))
-            stop = max(stop, min(fitting, self._stop, start + LARGEST_BUNDLE))
-        self._cursor = stop
-        return tuple(self._order[start:stop].tolist())
+            budget, length = rate * min(self.policy.target_task_s, max(share_s, shortest_s)), FEW_SHARDS
+        while True:
+            # Most bundles are a few shards.
+            shards = self._order[self._cursor : min(self._stop, self._cursor + length)]
+            ends = np.cumsum(self._costs[shards], dtype=np.float64)
+            if ends[-1] > budget or len(shards) < length or length == LARGEST_BUNDLE:
+                break
+            length = min(8 * length, LARGEST_BUNDLE)
+        shards = shards[: max(1, int(ends.searchsorted(budget, side="right")))]
+        self._cursor += len(shards)
+        self._cost_pending -= float(ends[len(shards) - 1])
+        return tuple(shards.tolist())
 
     def _use_idle_slots(self, now_s: float, actions: list[Action]) -> None:
         """Gives slots for which nothing is left what others have not begun, then copies of what takes too long."""

@@ -67,7 +67,7 @@ def find_corpus(path: str, sequence_length: int, column: str, allow_incomplete_i
         warn_of_holes(holes, "TokenShards")
     else:
         refuse_holes(holes, open_store, "TokenShards(..., allow_incomplete_input=True)")
-    uris, names, sizes, generations = (one.to_pylist() for one in inputs.table.columns)
+    uris, names, sizes, generations = (one.to_pylist() for one in inputs.table.table().columns)
     objects = dict(zip(names, map(Object, uris, sizes, generations), strict=True))
     layout = _layout(path, names)
     pairs: dict[str, tuple[Object, Any]] = {name: (one, column) for name, one in objects.items()}

@@ -22,9 +22,9 @@ RERUN = 1.3
 PHASES = ("listings", "listing", "run", "status", "quick", "rerun")
 
 
-def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], *, as_json: bool) -> None:
-    """Goes through all phases for each number of shards."""
-    found = {count: _phases(scratch / "shards", count) for count in counts}
+def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], shard_s: float, *, as_json: bool) -> None:
+    """Goes through all phases for each number of shards, each of which is said to take `shard_s` seconds."""
+    found = {count: _phases(scratch / "shards", count, shard_s) for count in counts}
     click.echo(f"{'shards':>12}  {'phase':<10}{'seconds':>9}{'CPU':>9}{'peak MB':>9}{'bytes a shard':>15}")
     for count, phases in found.items():
         for name, one in phases.items():
@@ -48,12 +48,13 @@ def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], *, as
         click.echo(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS).decode())
 
 
-def _phases(folder: Path, count: int) -> dict[str, dict[str, Any]]:
+def _phases(folder: Path, count: int, shard_s: float) -> dict[str, dict[str, Any]]:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "in").mkdir(parents=True)
     found = {}
     for phase in PHASES:
         program = [sys.executable, str(Path(__file__).with_name("shards_run.py")), phase, str(count), str(folder)]
+        program.append(str(shard_s))
         done = subprocess.run(program, capture_output=True, text=True, check=False)
         if done.returncode:
             raise click.ClickException(f"{' '.join(program)} ended with {done.returncode}:\n{done.stderr[-4000:]}")

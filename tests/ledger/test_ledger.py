@@ -17,6 +17,7 @@ from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
 from curate.ledger.ledger import READERS, Ledger
 from curate.ledger.manifest import shards_table
+from curate.ledger.packed import PackedTable
 from curate.storage import memory
 from tests.support.ledgers import make_job, make_ledger, make_shard
 
@@ -36,7 +37,7 @@ def ledger(root: str) -> Ledger:
     return make_ledger(root)
 
 
-def part_of(*ids: str) -> pa.Table:
+def part_of(*ids: str) -> PackedTable:
     return shards_table([make_shard(one) for one in ids])
 
 
@@ -130,16 +131,16 @@ def test_a_part_of_many_rows_comes_back(ledger: Ledger, monkeypatch: pytest.Monk
     """It is written and read some rows at a time."""
     listing = ledger.list()
     monkeypatch.setattr("curate.ledger.ledger.PART_ROWS", 3)
-    part = pa.concat_tables([part_of(f"s{number}") for number in range(10)])
+    part = part_of(*(f"s{number}" for number in range(10)))
     assert ledger.append_plan(part, listing)
     data = ledger.store.read(ledger.uri(layout.plan_part(0)))
     assert pq.ParquetFile(pa.BufferReader(data)).num_row_groups == 4
-    assert ledger.read_plan(listing).table.equals(part)
+    assert ledger.read_plan(listing).table.table().equals(part.table())
 
 
 def test_texts_of_all_rows_together_are_not_larger_than_plans_are(ledger: Ledger) -> None:
     """Also where each row group of a part is small enough for itself."""
-    long = part_of("s").set_column(1, "uri", pa.array(["gs://b/" + "x" * 500_000]))
+    long = part_of("s").table().set_column(1, "uri", pa.array(["gs://b/" + "x" * 500_000]))
     sink = io.BytesIO()
     pq.write_table(pa.concat_tables([long] * 400), sink, compression="zstd", row_group_size=20)
     put(ledger, layout.plan_part(0), sink.getvalue())
@@ -157,7 +158,7 @@ def test_a_damaged_part_is_named(ledger: Ledger, data: bytes) -> None:
 
 def test_a_part_of_other_columns_is_refused(ledger: Ledger) -> None:
     """Not read as if it had none of those that are missing."""
-    ledger.append_plan(pa.table({"id": ["a"], "uri": ["b"]}), ledger.list())
+    ledger.append_plan(PackedTable.of(pa.table({"id": ["a"], "uri": ["b"]})), ledger.list())
     with pytest.raises(ConfigError, match=r"columns \['id', 'uri'\], expected \['id', 'uri', 'kind'"):
         ledger.read_plan(ledger.list())
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.ledger import layout
-from curate.ledger.listing import match_outputs, sort_listing
+from curate.ledger.listing import generation_hash, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan, shards_table
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
@@ -47,9 +47,12 @@ def test_everything_has_its_place() -> None:
     found = sort_listing(
         listing_of("2023/a.parquet", *ledger, "b.parquet", "_curate_not/x", "c/_curate/job.json"), ROOT
     )
-    assert found.names.to_pylist() == ["2023/a.parquet", "b.parquet", "_curate_not/x", "c/_curate/job.json"]
-    assert found.sizes.to_pylist() == [10, 23, 24, 25]
-    assert found.generations.to_pylist() == ["g0", "g13", "g14", "g15"]
+    assert found.objects["name"].to_pylist() == ["2023/a.parquet", "b.parquet", "_curate_not/x", "c/_curate/job.json"]
+    assert found.objects["size"].to_pylist() == [10, 23, 24, 25]
+    assert found.objects["generation"].to_pylist() == ["g0", "g13", "g14", "g15"]
+    assert found.generations.tolist() == [generation_hash(one) for one in ("g0", "g13", "g14", "g15")]
+    assert [found.object(ROOT, found.row(name)).size for name in ("b.parquet", "2023/a.parquet")] == [23, 10]
+    assert found.without([1, 3]).objects["name"].to_pylist() == ["2023/a.parquet", "_curate_not/x"]
     assert found.bytes == 10 + 23 + 24 + 25
     assert found.has_job
     assert found.summary == Object(f"{ROOT}/_curate/summary.json", 12, "g2")
@@ -75,13 +78,13 @@ def test_what_only_looks_like_the_ledger_is_left_out(name: str) -> None:
     """A copy that someone put beside it is no part of the plan, no run and no job."""
     found = sort_listing(listing_of(name), ROOT)
     assert (found.plan_parts, found.run_ids, found.segments, found.has_job) == ([], [], [], False)
-    assert found.names.to_pylist() == []
+    assert len(found.objects) == 0
 
 
 def test_nothing_is_a_listing_too() -> None:
     """An output prefix that does not exist yet."""
     found = sort_listing([], ROOT)
-    assert (len(found.names), found.bytes, found.has_job, found.summary) == (0, 0, False, None)
+    assert (len(found.objects), found.bytes, found.has_job, found.summary) == (0, 0, False, None)
     matched = match_outputs(plan_of("a", "b"), found, ".parquet")
     assert (matched.done.tolist(), matched.position.tolist(), matched.count) == ([False, False], [-1, -1], 0)
     assert match_outputs(plan_of(), found, ".parquet").count == 0

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.ledger.manifest import SCHEMA, ShardPlan, diff_inputs, removal, shards_table
+from curate.ledger.manifest import ShardPlan, ShardsAhead, diff_inputs, removal, shards_table
+from curate.ledger.packed import PackedTable
 from curate.tasks.shard import Shard, SliceKind
 from tests.support.examples import examples
 from tests.support.ledgers import make_shard
@@ -31,10 +32,10 @@ def ranges() -> st.SearchStrategy[Shard]:
     )
 
 
-def inputs(found: dict[str, str]) -> pa.Table:
+def inputs(found: dict[str, str]) -> PackedTable:
     """A listing of inputs, from URI to generation."""
-    return pa.table(
-        {"uri": pa.array(list(found), pa.string()), "generation": pa.array(list(found.values()), pa.string())}
+    return PackedTable.of(
+        pa.table({"uri": pa.array(list(found), pa.string()), "generation": pa.array(list(found.values()), pa.string())})
     )
 
 
@@ -51,11 +52,11 @@ def test_shards_come_back_as_they_were(shards: list[Shard]) -> None:
 
 
 @given(st.lists(ranges(), max_size=20, unique_by=lambda shard: shard.id), st.data())
-def test_chunks_of_a_plan_do_not_show(shards: list[Shard], data: st.DataObject) -> None:
+def test_blocks_of_a_plan_do_not_show(shards: list[Shard], data: st.DataObject) -> None:
     """Some of the shards, in any order, and some columns of some of them: as of a plan in one piece."""
     table = shards_table(shards)
     cut = data.draw(st.integers(0, len(shards)))
-    chunked = pa.concat_tables([table.slice(0, cut), table.slice(cut)])
+    chunked = shards_table(shards[:cut]).plus(shards_table(shards[cut:]))
     ranks = data.draw(st.lists(st.integers(0, len(shards) - 1))) if shards else []
     for plan in (ShardPlan(table), ShardPlan(chunked)):
         assert plan.shards(ranks) == [shards[rank] for rank in ranks]
@@ -65,9 +66,11 @@ def test_chunks_of_a_plan_do_not_show(shards: list[Shard], data: st.DataObject) 
 
 
 def test_a_bundle_costs_what_its_shards_do() -> None:
-    """Not what the plan does: each of many bundles would have joined all chunks of its columns."""
+    """Not what the plan does: of each block that has one, its rows, one block at a time."""
     shards = [Shard(f"{n:08d}", f"gs://b/{n:08d}", SliceKind.WHOLE, 0, 0, 1, 1, "1") for n in range(10_000)]
-    plan = ShardPlan(pa.concat_tables([shards_table(shards[at : at + 1000]) for at in range(0, len(shards), 1000)]))
+    plan = ShardPlan(
+        shards_table([]).plus(*(shards_table(shards[at : at + 1000]) for at in range(0, len(shards), 1000)))
+    )
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
     pa.set_memory_pool(pool)
     try:
@@ -122,11 +125,11 @@ def test_ranks_are_stable_as_the_plan_grows(parts: list[list[Shard]], more: list
     tables = [shards_table(part) for part in parts]
     before, after = ShardPlan.of(tables), ShardPlan.of([*tables, shards_table(more)])
     assert after.ids.to_pylist()[: len(before)] == before.ids.to_pylist()
-    assert ShardPlan.of([before.table, shards_table(more)]).table.equals(after.table)
+    assert ShardPlan.of([before.table, shards_table(more)]).table.table().equals(after.table.table())
 
 
-@pytest.mark.parametrize("parts", [[], [SCHEMA.empty_table()], [SCHEMA.empty_table()] * 3])
-def test_no_parts_make_an_empty_plan(parts: list[pa.Table]) -> None:
+@pytest.mark.parametrize("parts", [[], [shards_table([])], [shards_table([])] * 3])
+def test_no_parts_make_an_empty_plan(parts: list[PackedTable]) -> None:
     """It has no shards, and every question about it has an answer."""
     plan = ShardPlan.of(parts)
     assert (len(plan), plan.total_bytes, plan.sizes.tolist(), plan.ids.to_pylist()) == (0, 0, [], [])
@@ -141,10 +144,10 @@ def test_the_difference_to_a_listing(shards: list[Shard], found: dict[str, str])
     rows = [plan.shard(rank) for rank in range(len(plan))]
     growth = diff_inputs(plan, inputs(found))
     uris = list(found)
-    assert growth.new == [rank for rank, uri in enumerate(uris) if uri not in {row.uri for row in rows}]
+    assert growth.new.tolist() == [uri not in {row.uri for row in rows} for uri in uris]
     assert growth.missing.tolist() == [row.uri not in found for row in rows]
     assert growth.changed.tolist() == [row.uri in found and found[row.uri] != row.generation for row in rows]
-    assert growth.position.to_pylist() == [uris.index(row.uri) if row.uri in found else None for row in rows]
+    assert growth.position.tolist() == [uris.index(row.uri) if row.uri in found else -1 for row in rows]
     assert growth.changed.dtype == growth.missing.dtype == bool
 
 
@@ -155,14 +158,63 @@ def test_all_slices_of_a_changed_object_changed() -> None:
         ShardPlan.of([shards_table(shards)]), inputs({"/in/small": "1", "/in/big": "2", "/in/new": "1"})
     )
     assert growth.changed.tolist() == [True, True, True, False]
-    assert growth.new == [2]
+    assert growth.new.tolist() == [False, False, True]
 
 
 def test_a_listing_in_chunks_is_the_same_listing() -> None:
     """Listings are put together from pages."""
     shards = [make_shard(name, f"/in/{name}") for name in "abc"]
-    pages = pa.concat_tables([inputs({"/in/c": "2"}), inputs({}), inputs({"/in/a": "1", "/in/d": "1"})])
+    pages = inputs({"/in/c": "2"}).plus(inputs({}), inputs({"/in/a": "1", "/in/d": "1"}))
     growth = diff_inputs(ShardPlan.of([shards_table(shards)]), pages)
-    assert growth.new == [2]
+    assert growth.new.tolist() == [False, False, True]
     assert growth.missing.tolist() == [False, True, False]
     assert growth.changed.tolist() == [False, False, True]
+
+
+@settings(max_examples=examples(60))
+@given(
+    shards=st.lists(ranges(), min_size=1, max_size=20, unique_by=lambda shard: shard.id),
+    bundles=st.lists(st.integers(1, 4)),
+    again=st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=3)),
+    least=st.integers(1, 8),
+    data=st.data(),
+)
+def test_what_is_launched_is_what_the_plan_has(
+    shards: list[Shard], bundles: list[int], again: list[list[int]], least: int, data: st.DataObject
+) -> None:
+    """In any order, with shards that run once more in between; their ids are known before and after they are over."""
+    order = data.draw(st.permutations(range(len(shards))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curate.ledger.manifest.LEAST_AHEAD", least)
+        cursor = 0
+        ahead = ShardsAhead(
+            ShardPlan.of([shards_table(shards)]), lambda most: np.array(order[cursor : cursor + most], dtype=np.int64)
+        )
+        for size in [*bundles, *[1] * len(shards)]:
+            ranks = order[cursor : cursor + size]
+            cursor += size
+            for some in [tuple(ranks), *(tuple(rank % len(shards) for rank in one) for one in again)]:
+                if some:
+                    assert ahead.launched(some) == [shards[rank] for rank in some]
+                    assert [ahead.id(rank) for rank in some] == [shards[rank].id for rank in some]
+            for rank in ranks[::2]:
+                ahead.over(rank)
+                assert ahead.id(rank) == shards[rank].id
+
+
+def test_the_shards_ahead_are_unpacked_together() -> None:
+    """A plan is gone through as often as it has parts of that size, in whatever order its shards are launched."""
+    shards = [make_shard(f"{number:05d}") for number in range(2_000)]
+    order = np.random.default_rng(1).permutation(len(shards))
+    taken: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curate.ledger.manifest.LEAST_AHEAD", 500)
+        plan, take = ShardPlan.of([shards_table(shards)]), PackedTable.take
+        patch.setattr(PackedTable, "take", lambda *asked: taken.append(len(asked[1])) or take(*asked))
+        cursor = 0
+        ahead = ShardsAhead(plan, lambda most: order[cursor : cursor + most])
+        for start in range(0, len(shards), 3):
+            cursor = start + 3
+            ranks = order[start:cursor].tolist()
+            assert ahead.launched(ranks) == [shards[rank] for rank in ranks]
+    assert len(taken) == 4

@@ -139,7 +139,7 @@ def test_plans_that_lead_out_are_refused(name: str, hostile: tuple[Path, Path], 
     """Every command says which name it is, and nothing beside the output was changed."""
     output, precious = hostile
     before = everything(precious)
-    pq.write_table(shards_table([make_shard(name)]), output / layout.plan_part(1))
+    pq.write_table(shards_table([make_shard(name)]).table(), output / layout.plan_part(1))
     for command in COMMANDS:
         shown = curate_(command, str(output))
         assert shown.code == 2

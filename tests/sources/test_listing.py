@@ -160,7 +160,7 @@ class TestWhatMatches:
         table = find(f"{tree}/a.jsonl").table
         store = open_store(str(tree))
         seen = store.stat(f"{tree}/a.jsonl")
-        assert table.to_pylist() == [
+        assert table.table().to_pylist() == [
             {"uri": f"{tree}/a.jsonl", "name": "a.jsonl", "size": 1, "generation": seen.generation}
         ]
 

@@ -450,8 +450,8 @@ def test_a_finished_shard_costs_a_handful_of_bytes() -> None:
     assert scheduler._told_to_wait == 0
     assert scheduler.done + scheduler.failed == 2_000
     assert scheduler.failed > 50
-    arrays = (scheduler._order, scheduler._ends, scheduler._costs)
-    assert sum(array.nbytes for array in arrays) + len(scheduler._states) <= 21 * 2_100
+    arrays = (scheduler._order, scheduler._costs)
+    assert sum(array.nbytes for array in arrays) + len(scheduler._states) <= 9 * 2_100
 
 
 # --max-failed-shards
