@@ -52,7 +52,8 @@ KEYS = pa.schema(
         (NAME, pa.string()),
     ]
 )
-"""Of a row of no source in the mixture: the name of that, and in `SIZE` how many rows it has in the batch."""
+"""Of a row of no source in the mixture: the name of that, and in `SIZE` how many rows it has in the batch; none, where
+the row stands for a batch of which no row can be drawn."""
 DRAWN = pa.schema(
     [
         (ROW_ID, pa.int64()),
@@ -118,6 +119,10 @@ class Keys(OperatorDefaults):
             none = np.zeros(len(told), np.uint64)
             unlisted = [np.full(len(told), ids[0]), np.full(len(told), -1, np.int32), none, none]
             found = pa.concat_tables([found, pa.table([*unlisted, counts.field("counts"), told], schema=KEYS)])
+        if not found.num_rows:
+            # So that one row is the first of all, even where none has a size: see `FIRST`.
+            none = pa.nulls(1, pa.string())
+            found = pa.table([[int(ids[0])], [-1], [0], [0], [0], none], schema=KEYS)
         tally.drop(max(0, batch.num_rows - found.num_rows), GROUPED)
         yield found
 
@@ -196,7 +201,8 @@ class Stock:
                 least = pc.min(table[ROW_ID]).as_py()
                 first = least if first < 0 else min(first, least)
             source = table[SOURCE].to_numpy()
-            for row in table.filter(pa.array(source < 0)).select([NAME, SIZE]).to_pylist():
+            unnamed = table.filter(pa.array((source < 0) & (table[SIZE].to_numpy() > 0)))
+            for row in unnamed.select([NAME, SIZE]).to_pylist():
                 name = row[NAME] if len(unlisted) < MOST_NAMES else None
                 unlisted[name] = unlisted.get(name, 0) + row[SIZE]
             table = table.filter(pa.array(source >= 0))

@@ -103,15 +103,25 @@ class Take(MarkingDefaults):
         self._count(source, copies, sizes, tally)
         yield from self._pieces(batch, copies)
         first = drawn[FIRST][0].as_py()
-        if not ids[0] <= first <= ids[-1]:
+        if ids[0] <= first <= ids[-1]:
+            yield self._told(drawn, tally)
+        else:
             yield SideTable(SOURCES, BOOKS.empty_table())
-            return
+
+    def without_rows(self, place: BatchPosition, tally: ShardBooks) -> Iterator[SideTable]:
+        """Yields the books of the sources where no shard has a row: the first shard has them, in place of a row."""
+        drawn = None if place.rank or self.marks is None else self.marks.of(first_row_id(0), first_row_id(1))
+        if drawn is not None and drawn.num_rows and drawn[FIRST][0].as_py() < 0:
+            yield self._told(drawn, tally)
+
+    def _told(self, drawn: pa.Table, tally: ShardBooks) -> SideTable:
+        """Returns the books of the sources, and counts what they say, where there are not too many."""
         books = self._books(drawn)
         if books.num_rows <= MOST_COUNTED:
             for one in books.to_pylist():
                 for what in ("wanted", "available", *(["missing"] if one["missing"] else [])):
                     tally.count(f"{one['source']}: {what} {one['unit']}", one[what])
-        yield SideTable(SOURCES, books)
+        return SideTable(SOURCES, books)
 
     def _copies(self, batch: pa.Table, ids: Ints, source: Ints, drawn: pa.Table) -> Ints:
         """Returns how often each row is there; never, if it is of no source."""

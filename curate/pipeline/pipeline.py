@@ -205,6 +205,8 @@ def _in_task(
                 continue
             yield _given(step, table, seen, meter)
         seen.rows += batch.num_rows
+    if not seen.rows and (without_rows := getattr(step, "without_rows", None)) is not None:
+        yield from without_rows(BatchPosition(how.shard, 0, how.rank), tally)
 
 
 def _over_shard(

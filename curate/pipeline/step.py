@@ -110,7 +110,11 @@ class Compute:
 
 
 class Step(Protocol):
-    """One thing that happens to rows. A batch never holds rows of two shards."""
+    """One thing that happens to rows. A batch never holds rows of two shards.
+
+    A step may have a method `without_rows(place, tally)`: it yields the tables of extra outputs for a shard that has no
+    row when it reaches the step. Such a step runs in the task, before outputs part.
+    """
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from curate.errors import ConfigError
@@ -305,6 +306,23 @@ def test_no_rows_at_all_is_a_mixture_that_cannot_be_met(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="source 'web': 10 documents wanted, 0 available"):
         run_local(Mix(mixture=path), empty)
     assert run_local(Mix(mixture=path, allow_shortfall=True), empty).summary.state == "complete"
+
+
+@pytest.mark.parametrize("tokens", [[0, 0, 0], [0, -1, 0], [-1, -1, -1], [], [None, 0, 1]], ids=str)
+def test_each_source_is_listed_once_whatever_rows_there_are(tmp_path: Path, tokens: list[int | None]) -> None:
+    """With what it lacks, though no shard has a row that could be drawn, or any at all."""
+    path = mixture(tmp_path, 10, "tokens", web=0.5, books=0.5)
+    schema = pa.schema([("id", pa.string()), ("source", pa.string()), ("tokens", pa.int64())])
+    for number, one in enumerate([*tokens, *tokens]):
+        rows = [{"id": "a", "source": "web", "tokens": one}]
+        write_parquet(tmp_path / "in" / f"{number}.parquet", pa.Table.from_pylist(rows, schema=schema))
+    write_parquet(tmp_path / "in" / "none.parquet", schema.empty_table())
+    job, out = Mix(mixture=path, count_column="tokens", allow_shortfall=True), tmp_path / "out"
+    counters = run_job(job, tmp_path / "in", out).books.counters
+    listed = pq.ParquetDataset(out / "_side" / "sources").read().to_pylist()
+    assert [(one["source"], one["wanted"]) for one in listed] == [("books", 5), ("web", 5)]
+    missing = [counters.get(f"{one['source']}: missing tokens", 0) for one in listed]
+    assert missing == [one["missing"] for one in listed] == [5 - one["written"] for one in listed]
 
 
 def test_rows_that_cannot_be_drawn_are_set_aside(tmp_path: Path) -> None:
