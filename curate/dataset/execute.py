@@ -38,7 +38,7 @@ from curate.plan.stages import DatasetStages, reader_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
 from curate.sources.protocol import Projection
-from curate.sources.shards import SourceRows
+from curate.sources.shards import SourceRows, label_of
 from curate.stage.fusion import FusedScan
 from curate.stage.stage import MEMORY_BUDGET
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
@@ -180,6 +180,7 @@ def _streamed(
             ranked_pieces(fusions),
             backend,
             budget_bytes=budget,
+            label=label_of,
             policy=replace(STREAM_POLICY, max_in_flight=most),
             stopped=stopped,
             gauges=run.stream(program.chains(), inline=backend.name == "inline"),

@@ -67,6 +67,12 @@ def numbered(sources: Sequence[Source], parts: Sequence[int] = ()) -> Iterator[t
             yield tuple(found)
 
 
+def label_of(pieces: Sequence[NumberedPiece]) -> str:
+    """Returns what the pieces that one task reads are called in errors: the first of them, and how many more."""
+    first = pieces[0].piece.label
+    return first if len(pieces) == 1 else f"{first} and {len(pieces) - 1:,} more"
+
+
 def _of_files(pieces: Iterator[NumberedPiece], start: int, stop: int) -> Iterator[NumberedPiece]:
     """Yields the pieces of some of the files that pieces are of, by the numbers of these."""
     for number, (_, found) in enumerate(groupby(pieces, key=lambda one: one.piece.data.uri)):
@@ -189,9 +195,7 @@ class SourceRows(RowSource):
 
     def _bundle(self, pieces: Sequence[NumberedPiece], size: int) -> _Shard:
         ids = [(one.name, self._generation(one)) for one in pieces]
-        first = pieces[0].piece.label
-        told = first if len(pieces) == 1 else f"{first} and {len(pieces) - 1:,} more"
         # By what it reads and not by its number: the same shard is called the same beside others.
         name = hashlib.sha256(repr([one for one, _ in ids]).encode()).hexdigest()[:16]
         generation = hashlib.sha256(repr(ids).encode()).hexdigest()[:16]
-        return _Shard(f"map-{name}", told, size, generation, tuple(pieces))
+        return _Shard(f"map-{name}", label_of(pieces), size, generation, tuple(pieces))

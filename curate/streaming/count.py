@@ -14,7 +14,7 @@ from curate.backends.make import make_backend
 from curate.pipeline.step import task_cpus
 from curate.plan.physical import at_most
 from curate.runtime.protocol import Resources
-from curate.sources.shards import NumberedPiece
+from curate.sources.shards import NumberedPiece, label_of
 from curate.stage.fusion import FirstRows
 from curate.stage.stage import MEMORY_BUDGET
 from curate.streaming.engine import stream_blocks
@@ -46,7 +46,7 @@ def _counted(limit: FirstRows, name: str, max_bad_rows: str | None) -> Iterator[
     backend = make_backend(name)
     try:
         backend.start(Resources(task_cpus(limit.fusions[0].operators)), program.pools)
-        for table in stream_blocks(program, pieces, backend, budget_bytes=MEMORY_BUDGET):
+        for table in stream_blocks(program, pieces, backend, budget_bytes=MEMORY_BUDGET, label=label_of):
             yield table["shard"][0].as_py(), table["rows"][0].as_py()
     finally:
         backend.close()

@@ -59,10 +59,6 @@ MOST_PIECES = 1000
 PATIENCE_S = 10.0
 """How long the oldest piece waits for a slot among tasks that stand still before one of them makes way."""
 
-MAX_PIECE = 200
-"""Characters that an error tells of its piece."""
-
-
 _at_work: set[int] = set()
 """Ids of the backends that have a stream, which keeps them alive."""
 
@@ -73,6 +69,7 @@ def stream_blocks(
     backend: Backend,
     *,
     budget_bytes: int,
+    label: Callable[[Any], str] = str,
     policy: Policy = STREAM_POLICY,
     clock: Clock | None = None,
     stopped: Callable[[], bool] = lambda: False,
@@ -87,8 +84,8 @@ def stream_blocks(
 
     A piece whose worker or node dies runs again, as often as `policy` says. To stop early (`break`, `close`) ends all
     tasks and frees what they made; so does `stopped`, which is asked while the stream waits for its next table: it says
-    whether nobody wants that any more. `gauges` tell how it is doing; what a program yields of type `MeterReport` goes
-    there.
+    whether nobody wants that any more. `label` returns what a piece is called in errors. `gauges` tell how it is doing;
+    what a program yields of type `MeterReport` goes there.
 
     Raises what the program raised, once all tables before it were consumed, with the traceback of the worker as a note.
     Raises StreamFailed where that cannot be sent, or a piece was given up; ValueError if the budget is no positive
@@ -96,9 +93,8 @@ def stream_blocks(
     """
     if budget_bytes < 1:
         raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs memory for a block; pass some MiB")
-    return _streamed(
-        program, pieces, backend, budget_bytes, policy, clock or SystemClock(), stopped, gauges or StreamMetrics()
-    )
+    clock, gauges = clock or SystemClock(), gauges or StreamMetrics()
+    return _streamed(program, pieces, backend, budget_bytes, label, policy, clock, stopped, gauges)
 
 
 def _streamed(
@@ -106,6 +102,7 @@ def _streamed(
     pieces: Iterable[Any],
     backend: Backend,
     budget_bytes: int,
+    label: Callable[[Any], str],
     policy: Policy,
     clock: Clock,
     stopped: Callable[[], bool],
@@ -118,7 +115,7 @@ def _streamed(
     try:
         pools = getattr(program, "pools", ())
         backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
-        stream = _Stream(iter(pieces), backend, budget_bytes, policy, clock, gauges)
+        stream = _Stream(iter(pieces), backend, budget_bytes, label, policy, clock, gauges)
         # From here on: how long actors take to load their models says nothing about who waits for whom.
         gauges.begin(clock, budget_bytes)
         while stream.advance(stopped):
@@ -214,6 +211,7 @@ class _Stream:
         source: Iterator[Any],
         backend: Backend,
         budget_bytes: int,
+        label: Callable[[Any], str],
         policy: Policy,
         clock: Clock,
         gauges: StreamMetrics,
@@ -221,6 +219,7 @@ class _Stream:
         self._source = source
         self._backend = backend
         self._budget = budget_bytes
+        self._label = label
         self._policy = policy
         self._clock = clock
         self._gauges = gauges
@@ -426,21 +425,20 @@ class _Stream:
             had = max(self._policy.declared_memory or 0, piece.memory or 0)
             wanted = more_memory(had, failure.peak_bytes, self._backend.largest_memory())
         if tries > self._policy.limit(kind) or (kind is FailureKind.OUT_OF_MEMORY and wanted is None):
-            piece.ended, piece.error = True, _consumer_error(piece, failure, raised)
+            piece.ended, piece.error = True, self._consumer_error(piece, failure, raised)
             return
         piece.memory = wanted or piece.memory
         piece.due_s = self._clock.monotonic() + self._policy.wait_s(kind, tries, failure.after_s)
 
-
-def _consumer_error(piece: _InFlight, failure: Failure, raised: CapturedError | None) -> Exception:
-    """Returns what the consumer gets for a piece that was given up."""
-    if raised is not None and raised.error is not None:
-        if raised.sent:
-            raised.error.add_note(f"In process {failure.pid} on {failure.node}:\n{failure.traceback}")
-        return raised.error
-    what = repr(piece.payload)
-    what = what if len(what) <= MAX_PIECE else f"{what[:MAX_PIECE]}…"
-    tries = piece.strikes[failure.kind]
-    times = "" if tries == 1 else f" {tries} times"
-    detail = f"\n{failure.traceback}" if failure.traceback else ""
-    return StreamFailed(f"piece {piece.rank} ({what}) failed{times}, {failure.kind.value}: {failure.error}{detail}")
+    def _consumer_error(self, piece: _InFlight, failure: Failure, raised: CapturedError | None) -> Exception:
+        """Returns what the consumer gets for a piece that was given up."""
+        if raised is not None and raised.error is not None:
+            if raised.sent:
+                raised.error.add_note(f"In process {failure.pid} on {failure.node}:\n{failure.traceback}")
+            return raised.error
+        tries = piece.strikes[failure.kind]
+        times = "" if tries == 1 else f" {tries} times"
+        # What is told of a worker's end may be no more than the error.
+        known = failure.error.endswith(failure.traceback)
+        detail = "" if known else f"\n{failure.traceback}"
+        return StreamFailed(f"{self._label(piece.payload)} failed{times}: {failure.error}{detail}")
