@@ -15,6 +15,8 @@ import pytest
 import curate
 from curate.dataset.grouped import GroupedData
 from curate.driver.options import RunArguments
+from curate.errors import ConfigError
+from curate.job.settings import SETTINGS, TUNABLE
 from curate.operators.udf import UdfOptions
 
 FUNCTIONS: list[tuple[Callable[..., Any], Any]] = [
@@ -39,6 +41,59 @@ def test_help_shows_types_and_what_has_to_be_given() -> None:
     assert "output: str | os.PathLike[str], backend: str = 'auto'" in pydoc.plaintext.document(curate.Job.run)
     shown = "fn_args: collections.abc.Iterable[typing.Any] | None = None"
     assert shown in pydoc.plaintext.document(curate.Dataset.map_batches)
+
+
+class Mine(curate.Job):
+    """Writes rows as they are."""
+
+    version = "1"
+    word: str = "a"
+
+    def process(self, batch: Any) -> Any:
+        return batch
+
+
+def refused(function: Callable[..., Any], **given: Any) -> str:
+    """Returns why it is not called with these."""
+    with pytest.raises(ConfigError) as error:
+        function(**given)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("ask", [Mine().run, Mine.options], ids=["run", "options"])
+def test_a_run_names_the_place_of_what_is_no_option_of_it(ask: Callable[..., Any]) -> None:
+    """Whatever belongs to a job is none; what is near is asked for, all that there is is listed, nothing begins."""
+    paths = {"input": "in", "output": "out"}
+    for name in ("word", *TUNABLE):
+        what = "setting" if name in SETTINGS else "parameter"
+        assert refused(ask, **paths, **{name: 1}) == (
+            f"a run of Mine has no option {name!r}: it is a {what} of the job; write Mine({name}=...)"
+        )
+    for name in SETTINGS.keys() - TUNABLE:
+        assert refused(ask, **paths, **{name: 1}).endswith(f"write {name} = ... in class Mine")
+    listed = f"it has: {', '.join(sorted(RunArguments.__annotations__))}"
+    assert refused(ask, **paths, limti=1) == f"a run of Mine has no option 'limti'; did you mean 'limit'?; {listed}"
+    assert refused(ask, **paths, qqqqq=1) == f"a run of Mine has no option 'qqqqq'; {listed}"
+    assert refused(ask, input="in", outptu="out").startswith(
+        "a run of Mine has no option 'outptu'; did you mean 'output'?"
+    )
+    assert refused(ask, input="in") == "a run of Mine needs the prefix to write below; add output=..."
+    assert refused(ask, output="out") == "a run of Mine needs the files, folders or globs to read; add input=..."
+
+
+def test_a_job_names_the_place_of_what_is_no_parameter_of_it() -> None:
+    """Options of a run, and settings that only a class has."""
+    for name in RunArguments.__annotations__:
+        assert refused(Mine, **{name: 1}) == (
+            f"Mine has no parameter {name!r}: it is an option of a run; write run({name}=...)"
+        )
+    for name in SETTINGS.keys() - TUNABLE:
+        assert refused(Mine, **{name: 1}).endswith(f"it is a setting of the class; write {name} = ... in class Mine")
+
+
+def test_a_method_lists_what_it_takes() -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'output'; it takes: path, partition_cols, "):
+        curate.range(3).write_parquet("out", output="out")  # type: ignore[call-arg]
 
 
 CURATE = Path(curate.__file__).parent

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.driver.options import DEFAULTS, RunArguments, parse_run_options
-from curate.errors import ConfigError, did_you_mean
+from curate.driver.options import DEFAULTS, RunArguments, RunOptions, parse_run_options
+from curate.errors import ConfigError
 from curate.formats.write.writer import default_codec, suffix
 from curate.job.asset import Asset
 from curate.job.build import Made, compute_of, inputs_of, made_of
@@ -20,7 +20,7 @@ from curate.job.operator import Places, Process, check_count, check_name, row_js
 from curate.job.origin import job_origin
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
-from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns, settings_of, with_settings
+from curate.job.settings import column_text, given_settings, parse_columns, refuse_options, settings_of, with_settings
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.objects.bad_line import RejectedRow
@@ -145,17 +145,8 @@ class Job:
     def __init__(self, **parameters: Any) -> None:
         """Sets parameters and tunable settings by name. Raises ConfigError for an unknown, mistyped or missing one."""
         owner = type(self).__name__
-        known = {*self._params, *TUNABLE}
-        for given in parameters:
-            if given not in known:
-                raise ConfigError(
-                    f"{owner} has no parameter {given!r}{did_you_mean(given, known)}; "
-                    f"it has: {', '.join(sorted(known))}"
-                )
-        for setting in TUNABLE:
-            if setting in parameters:
-                check_setting(owner, setting, parameters[setting])
-                self._set(setting, parameters[setting])
+        for name, value in given_settings(owner, parameters, self._params, RunArguments.__annotations__).items():
+            self._set(name, value)
         self._secret_variables = {}
         for one in self._params.values():
             if one.name not in parameters and one.required:
@@ -319,10 +310,14 @@ class Job:
         from curate.graph.entry import run
 
         log.ensure_configured()
-        return run(self.spec(), parse_run_options(**options))
+        return run(self.spec(), self.options(**options))
 
-    options = staticmethod(parse_run_options)
-    """Returns how to run, checked: what `run` takes, for those who call the driver themselves."""
+    @classmethod
+    @shows_keywords(RunArguments, DEFAULTS)
+    def options(cls, **options: Unpack[RunArguments]) -> RunOptions:
+        """Returns how to run, checked: what `run` takes, for those who call the driver themselves."""
+        refuse_options(cls.__name__, options, cls._params, RunArguments.__annotations__)
+        return parse_run_options(**options)
 
     @classmethod
     def main(cls) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -211,6 +211,8 @@ SIZES = ("shard_bytes", "memory", "memory_budget")
 """Settings that are bytes, and may be given as text where they are not given from Python: 64MiB."""
 
 
+NEEDED = {"input": "the files, folders or globs to read", "output": "the prefix to write below"}
+"""Options that each run is given."""
 OF_ROWS = {
     "columns": "a FileJob reads files, which have no columns",
     "sides": "a FileJob writes one output per file",
@@ -246,6 +248,52 @@ def check_setting(owner: str, name: str, value: Any) -> None:
         raise ConfigError(f"{owner}.{name} is {value!r}: {problem}")
     if name == "columns":
         parse_columns(owner, value)
+
+
+def given_settings(
+    owner: str, given: Mapping[str, Any], params: Collection[str], options: Collection[str]
+) -> dict[str, Any]:
+    """Returns the settings that a job is made with, checked; the others of `given` are among its `params`.
+
+    Raises ConfigError for a name that is neither; `options` are those of a run.
+    """
+    known = {*params, *TUNABLE}
+    for name in given:
+        if name in known:
+            continue
+        if name in options:
+            raise ConfigError(f"{owner} has no parameter {name!r}: it is an option of a run; write run({name}=...)")
+        if name in SETTINGS:
+            raise ConfigError(
+                f"{owner} has no parameter {name!r}: it is a setting of the class; write {name} = ... in class {owner}"
+            )
+        raise ConfigError(
+            f"{owner} has no parameter {name!r}{did_you_mean(name, {*known, *options})}; it has: "
+            f"{', '.join(sorted(known))}"
+        )
+    found = {name: given[name] for name in TUNABLE if name in given}
+    for name, value in found.items():
+        check_setting(owner, name, value)
+    return found
+
+
+def refuse_options(owner: str, given: Mapping[str, Any], params: Collection[str], options: Collection[str]) -> None:
+    """Raises ConfigError for a name that is none of the `options` of a run, and for one that a run needs."""
+    own = {*params, *TUNABLE}
+    for name in given:
+        if name in options:
+            continue
+        if name in own or name in SETTINGS:
+            what = "setting" if name in SETTINGS else "parameter"
+            where = f"{owner}({name}=...)" if name in own else f"{name} = ... in class {owner}"
+            raise ConfigError(f"a run of {owner} has no option {name!r}: it is a {what} of the job; write {where}")
+        raise ConfigError(
+            f"a run of {owner} has no option {name!r}{did_you_mean(name, {*options, *own})}; it has: "
+            f"{', '.join(sorted(options))}"
+        )
+    for name, about in NEEDED.items():
+        if given.get(name) is None:
+            raise ConfigError(f"a run of {owner} needs {about}; add {name}=...")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 from curate.errors import ConfigError, did_you_mean
 from curate.operators.ray_data import ARGUMENTS
 
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+"""Kinds of parameters that are given by name."""
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
 def answers(function: F) -> F:
     """Returns the function; called with an argument that it does not take, it raises ConfigError for one of ray.data,
-    with what to write, and else TypeError, with the name that was meant."""
+    with what to write, and else TypeError, with the name that was meant and all that there are."""
     parameters: Mapping[str, Parameter] = {}
 
     @wraps(function)
@@ -45,7 +47,9 @@ def _check(name: str, parameters: Mapping[str, Parameter], by_place: int, given:
         unknown = [word for word in given if word not in parameters]
         answers = {word: ARGUMENTS.get(f"{name}.{word}", ARGUMENTS.get(word)) for word in unknown}
         for word in (word for word in unknown if answers[word] is None):
-            raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{did_you_mean(word, parameters)}")
+            known = [one.name for one in parameters.values() if one.kind in _NAMED and one.name != "self"]
+            near = did_you_mean(word, known)
+            raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{near}; it takes: {', '.join(known)}")
         if unknown:
             told = [f"no {word} in curate: {instead}" for word, instead in answers.items()]
             raise ConfigError(f"{name}() has {'; and '.join(told)}")
