@@ -131,23 +131,27 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
     sys.exit(show_failures(output, everything=everything, as_json=as_json))
 
 
-@cli.command(short_help="Run the failed shards again.")
+class _RetryCommand(click.Command):
+    """A command with the options of a run and settings of a job, which are known once these are imported."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Returns its own, and those."""
+        from curate.cli.retry import options_of_run
+
+        return [*self.params, *options_of_run(), *super().get_params(ctx)[len(self.params) :]]
+
+
+@cli.command(cls=_RetryCommand, short_help="Run the failed shards again.")
 @click.argument("output")
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
-@click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run; by default as in the last run.")
-@click.option("--part", metavar="K/N", help="Be driver K (from 0) of N that retry together, without Ray between them.")
-@click.option("--accept-code-change", is_flag=True, help="Go on although the code changed under the same version.")
-@click.option("--allow-concurrent", is_flag=True, help="Run alongside another process that is already writing OUTPUT.")
-@click.option("--max-failed-shards", metavar="N|P%", help="Stop, with exit code 3, when more shards have failed.")
-@click.option("--notify", metavar="URL|VARIABLE", help="Post there how it ends, as the job's own command does.")
-@click.option("--no-progress-after", metavar="TIME", help="Say that there is no progress after so long.")
-@click.option("--dry-run", "dry", is_flag=True, help="Say what would run; run and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would run; run and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def retry(output: str, **options: Any) -> None:
     """Runs the shards that have failed of the job that writes to OUTPUT again, and nothing else.
 
-    The job is made as its last run was: from its file, with its parameters and inputs, but without its --limit and
-    --sample. Shards that were never tried stay pending: run the job itself for those. Exit codes are those of a job.
+    The job is made as its last run was: from its file, with its parameters, inputs and settings, but without the
+    --limit and --sample of that run. Settings that are given here replace those. Shards that were never tried stay
+    pending: run the job itself for those. Exit codes are those of a job.
     """
     from curate.cli.retry import retry
 

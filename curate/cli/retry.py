@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from curate.driver.options import parse_run_options, resolve_output
+from curate.job.arguments import click_run_options, setting_option
 from curate.job.command import EXIT_OK, display, execute
 from curate.job.locate import RecordedRun, locate, recorded_run
+from curate.job.settings import NEUTRAL, TUNABLE
 from curate.observe.failures import StageFailures, read_all_failures
 from curate.units import plain_line
 
@@ -21,24 +24,36 @@ if TYPE_CHECKING:
     from curate.job.job import Job
 
 
-def retry(
-    output: str,
-    *,
-    script: str | None,
-    backend: str | None,
-    part: str | None,
-    accept_code_change: bool,
-    allow_concurrent: bool,
-    max_failed_shards: str | None,
-    notify: str | None,
-    no_progress_after: str | None,
-    as_json: bool,
-    dry: bool,
-) -> int:
+SETTINGS = tuple(name for name in TUNABLE if name in NEUTRAL)
+"""Settings that a retry may have of its own: with others, the outputs that are there would be those of another job."""
+OF_THE_LAST_RUN = ("backend", *SETTINGS)
+"""What is as in the last run where it is not given."""
+MEANINGLESS = ("input", "output", "overwrite", "yes", "retry_failed", "redo_stale", "drop_removed")
+"""Options of a run that a retry does not have: it knows where, and does nothing but what has failed."""
+OF_ALL_COMMANDS = ("dry_run", "as_json")
+"""Options of a run that its command has anyway."""
+
+
+@functools.cache
+def options_of_run() -> list[click.Option]:
+    """Returns the options that a retry has in common with a run of the job."""
+    shared = [one for one in click_run_options() if one.name not in (*MEANINGLESS, *OF_ALL_COMMANDS)]
+    found = [*shared, *(setting_option(name, None) for name in SETTINGS)]
+    for one in found:
+        about, mark, default = (one.help or "").partition("  [default: ")
+        if one.name in OF_THE_LAST_RUN:
+            mark, default = "", " By default as in the last run."
+        one.help = f"{about[0].upper()}{about[1:]}.{mark}{default}"
+    return found
+
+
+def retry(output: str, *, script: str | None, as_json: bool, dry_run: bool, **given: Any) -> int:
     """Runs the failed shards of the job that writes to `output`. Returns the exit code, as the job's own command does.
 
-    Inputs and backend are those of the last run, parameters those that the job had.
+    `given` are options of a run and settings of the job. Parameters are those that the job had, inputs, backend and
+    settings those of the last run, unless they are given.
     """
+    settings = {name: value for name in SETTINGS if (value := given.pop(name)) is not None}
     root = resolve_output(output)
     script = given_script(script)
 
@@ -49,27 +64,25 @@ def retry(
             raise _NothingFailed(_nothing(stages))
         run = recorded_run(found.ledger, found.listing)
         enter.enter_context(working_folder(run))
+        again = {
+            **given,
+            "backend": given["backend"] or run.backend,
+            "allow_incomplete_input": given["allow_incomplete_input"] or run.allow_incomplete_input,
+            "no_samples": given["no_samples"] or run.no_samples,
+        }
         options = parse_run_options(
             input=run.inputs,
             output=root,
-            backend=backend or run.backend,
-            part=part,
             retry_failed=True,
-            accept_code_change=accept_code_change,
-            allow_incomplete_input=run.allow_incomplete_input,
-            no_samples=run.no_samples,
-            allow_concurrent=allow_concurrent,
-            max_failed_shards=max_failed_shards,
-            notify=notify,
-            no_progress_after=no_progress_after,
             display=display(as_json),
             handle_signals=True,
+            **again,
         )
-        return locate(run.origin, script=script), options
+        return locate(run.origin, script=script, settings=settings), options
 
     with contextlib.ExitStack() as enter:
         try:
-            return execute(make, as_json=as_json, dry=dry)
+            return execute(make, as_json=as_json, dry=dry_run)
         except _NothingFailed as nothing:
             click.echo(str(nothing), err=True)
             return EXIT_OK

@@ -124,8 +124,9 @@ def _from_json(one: Param, value: Any) -> Any:
     return one.type(value) if isinstance(value, str) and one.type in (int, float) else value
 
 
-def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
-    """Returns the job that `origin` tells of, made again. `script` is where its file is now, if that is elsewhere.
+def locate(origin: Mapping[str, Any], *, script: str | None = None, settings: Mapping[str, Any] = {}) -> Job:
+    """Returns the job that `origin` tells of, made again. `script` is where its file is now, if that is elsewhere;
+    `settings` replace those that it had.
 
     Raises ConfigError if the file is not there or cannot be imported, if it has no such class, and for parameters that
     the class does not take (any more).
@@ -158,7 +159,7 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
         for name, value in origin["parameters"].items()
     }
     try:
-        return cls(**parameters, **origin["settings"])
+        return cls(**parameters, **{**origin["settings"], **settings})
     except TypeError as error:
         raise ConfigError(
             f"{origin['class']} cannot be made from its parameters: {error}; run the job itself with "

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
+from click import Context
 
+from curate.cli.main import cli
+from curate.job.command import command
 from curate.job.job import Job
 from curate.job.locate import locate
+from curate.job.settings import NEUTRAL, TUNABLE
 from curate.ledger import layout
 from curate.ledger.compression import compress
 from curate.ledger.summary import RunState
@@ -149,6 +155,26 @@ class TestCommand:
         retried = curate("retry", str(output), "--json")
         assert (retried.code, retried.json["rows"]["out"]) == (0, 1)
 
+    def test_settings_that_change_no_output_may_be_others(self, tmp_path: Path, curate: Curate) -> None:
+        """As many bad rows as one allows now; the next retry has the same, if it says nothing."""
+        source, output = tmp_path / "in", tmp_path / "out"
+        for name in ("a", "b"):
+            write_jsonl(source / f"{name}.jsonl", b"no json\n" * 50)
+        assert run_job(Choosy(), source, output, clock=FakeClock()).failed == 2
+        more = curate("retry", str(output), "--json", "--max-bad-rows", "50", "--limit", "1")
+        assert (more.code, more.json["shards"]["done"], more.json["rows"]["quarantined"]) == (0, 1, 50)
+        assert curate("retry", str(output)).code == 0
+        refused = curate("retry", str(output), "--batch-size", "7")
+        assert (refused.code, "No such option" in refused.err) == (2, True)
+
+    def test_it_takes_what_a_run_takes(self) -> None:
+        """All that makes no other job of it, by the same names, but for where to read and write and what to remove."""
+        run, retry = ({option for one in made.params for option in one.opts} for made in (command(Choosy), _retry()))
+        not_taken = {"-i", "--input", "-o", "--output", "--overwrite", "--yes", "--retry-failed", "--redo-stale"}
+        not_taken |= {"--drop-removed", "--word"}
+        not_taken |= {f"--{name.replace('_', '-')}" for name in TUNABLE if name not in NEUTRAL}
+        assert retry - {"output", "--job", "--help", "-h"} == run - not_taken
+
     def test_relative_paths_are_as_they_were(
         self, tmp_path: Path, curate: Curate, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -176,6 +202,12 @@ class TestCommand:
         refused = curate("retry", str(tmp_path))
         assert refused.code == 2
         assert "no curate job" in refused.err
+
+
+def _retry() -> Any:
+    """Returns the command, with all of its parameters."""
+    made = cli.commands["retry"]
+    return SimpleNamespace(params=made.get_params(Context(made)))
 
 
 SCRIPT = """
