@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.chain.look import look
+from curate.chain.names import same_names
 from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, takes_removed, verdicts
 from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
@@ -151,13 +152,16 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
         except ConfigError as error:
             problems.append(f"step {step.name!r}: {error}")
     _raise(problems)
+    scope = {request.only} if request.only else set(by_name)
     looks = look(steps, request.clock.now())
     states = tuple(
         _identified(one, looks.found.get(name), stages[name], options[name]) for name, one in looks.states.items()
     )
+    # One that has begun has a plan of what it reads, and says itself what does not fit into that.
+    new = {one.name for one in states if one.name in scope and (not one.begun or one.name in asked.overwrite)}
+    _raise([f"step {name!r}: {why}" for name, why in same_names(steps, stages) if name in new])
     found = verdicts(states, asked)
     _raise([text for state in states for text in _not_in_parts(state, asked, options[state.name])])
-    scope = {request.only} if request.only else {one.name for one in found}
     _raise([_refusal(one) for one in found if one.action is Action.REFUSED and one.name in scope])
     planned = Planned(tuple(steps), stages, options, states, found, asked)
     _raise([text for one in steps if one.name in scope for text in _refused_by_job(planned, one)])

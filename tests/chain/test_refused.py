@@ -17,6 +17,8 @@ __all__ = ["curate", "place"]
 
 COPY = 'job = "steps_of_test.py:Copied"'
 
+ORDERED = 'job = "steps_of_test.py:Ordered"'
+
 BAD = {
     "no TOML": ("[steps.a\n", "pipeline.toml is not valid TOML: ", "correct it there"),
     "empty": ("", "pipeline.toml: it has no steps; write a table for each: [steps.scored]"),
@@ -90,6 +92,33 @@ BAD = {
         "step 'odd': input_from names 'scored/od', and 'scored' has no extra output 'od'",
         "it has: odd",
     ),
+    **{
+        f"one name {number}": (
+            f'{CHAIN}\n[steps.both]\n{COPY if "job" not in reads else ""}\n{reads}\noutput = "out/both"\n',
+            "step 'both': ",
+            f"{one} and {other} have files of the same names, those of ",
+            "in/*.jsonl, and the step would name its own outputs after both; read one of them here, and the other in",
+        )
+        for number, (reads, one, other) in enumerate(
+            [
+                ('input_from = ["clean", "last"]', "the output of 'clean'", "the output of 'last'"),
+                ('input_from = ["scored", "scored/odd"]', "the output of 'scored'", "the output of 'scored/odd'"),
+                ('input_from = ["odd", "kept"]', "the output of 'odd'", "the output of 'kept'"),
+                ('input = "in/*.jsonl"\ninput_from = "kept"', "in/*.jsonl'", "the output of 'kept'"),
+                (
+                    'job = "steps_of_test.py:Ordered"\ninput_from = ["clean", "scored"]',
+                    "the output of 'clean'",
+                    "the output of 'scored'",
+                ),
+            ]
+        )
+    },
+    "one name of an exchange": (
+        f'{CHAIN}\n[steps.sorted]\n{ORDERED}\ninput_from = "clean"\noutput = "out/sorted"\n'
+        + "".join(f'[steps.{one}]\n{COPY}\ninput_from = "sorted"\noutput = "out/{one}"\n' for one in ("c", "d"))
+        + f'[steps.both]\n{COPY}\ninput_from = ["c", "d"]\noutput = "out/both"\n',
+        "step 'both': the output of 'c' and the output of 'd' have files of the same names, those of the step 'sorted'",
+    ),
     "a column that is not there": (
         CHAIN.replace("py:Clean", "py:Picky"),
         "step 'clean': ",
@@ -110,6 +139,30 @@ def test_a_bad_file_is_refused_and_nothing_is_written(place: Path, curate: Curat
     for part in said:
         assert part in refused.err
     assert {name: data for name, data in everything(place).items() if "__pycache__" not in name} == before
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"both": f'{COPY}\ninput_from = ["kept", "kept"]'},
+        {"sorted": f'{ORDERED}\ninput_from = "clean"', "both": f'{COPY}\ninput_from = ["kept", "sorted"]'},
+        {
+            "cut": f'{COPY}\ninput = "in/*.jsonl"\nshard_bytes = "1MiB"',
+            "both": f'{COPY}\ninput_from = ["kept", "cut"]',
+        },
+        {
+            "b": f'{COPY}\ninput = "in/1*.jsonl"',
+            "a": f'{COPY}\ninput = "in/0*.jsonl"',
+            "both": f'{COPY}\ninput_from = ["a", "b"]',
+        },
+    ],
+    ids=["one output twice", "numbered", "cut otherwise", "other inputs"],
+)
+def test_names_that_may_differ_are_left_to_the_run(place: Path, curate: Curate, steps: dict[str, str]) -> None:
+    """Whether they do is known once the steps before have run."""
+    text = "".join(f'\n[steps.{name}]\n{table}\noutput = "out/{name}"\n' for name, table in steps.items())
+    (place / "pipeline.toml").write_text(CHAIN + text)
+    assert curate("run", "pipeline.toml", "--dry-run", "--backend", "inline").code == 0
 
 
 def test_all_jobs_are_checked_at_once(place: Path, curate: Curate) -> None:
