@@ -228,7 +228,7 @@ def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: l
     else:
         quarantine = []
     own = {layout.samples(shard_samples(record["shard"])) for record in records if isinstance(record.get("shard"), str)}
-    samples = [ledger.store.stat(ledger.uri(name)) for name in sorted(own.intersection(listing.samples))]
+    samples = [ledger.store.stat(ledger.uri(name)) for name in listing.samples_named(sorted(own))]
     return Dropped(there.plan, left, [*quarantine, *samples, *map(there.at, rows)])
 
 

@@ -55,7 +55,7 @@ def _copied(place: str, ledger: Ledger) -> list[tuple[str, str]]:
 def _keep_samples(place: str, ledger: Ledger) -> None:
     """Keeps some of the rows that a stage dropped, as one file of the job's own ledger: see `read_samples`."""
     found = find_job(place)
-    if not found.listing.samples:
+    if not len(found.listing.samples):
         return
     dropping, key = DroppingShards(), place.rpartition("/")[2]
     for rank, event in done_events(found.ledger, found.listing, found.plan, found.matched):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.manifest import ShardPlan, with_suffix
-from curate.ledger.packed import PackedTable, RowBuffer, positions
+from curate.ledger.packed import BLOCK_ROWS, PackedTable, RowBuffer, positions
 from curate.storage.protocol import Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+
+NAMES = pa.schema([("name", pa.string())])
 
 
 @dataclass
@@ -35,8 +38,8 @@ class OutputListing:
     """Segments of workers' logs."""
     quarantine: list[str] = field(default_factory=list)
     """Files of quarantined rows, named by outputs or left by a kill."""
-    samples: list[str] = field(default_factory=list)
-    """Files of rows that were dropped."""
+    samples: PackedTable = field(default_factory=lambda: PackedTable.of(NAMES.empty_table()))
+    """Files of rows that were dropped, by name: there may be one for each output."""
     run_ids: list[str] = field(default_factory=list)
     stages: set[str] = field(default_factory=set)
     """Keys of the stages of which something is there."""
@@ -62,6 +65,11 @@ class OutputListing:
     def row(self, name: str) -> int:
         """Returns the row of the object of that name; -1 if there is none."""
         return self.objects.find("name", name)
+
+    def samples_named(self, names: Collection[str]) -> list[str]:
+        """Returns which of these files of rows that were dropped are there, in their order."""
+        there = positions([pa.array(names, pa.string())], self.samples, "name") if names else ()
+        return [name for name, row in zip(names, there, strict=True) if row >= 0]
 
     def rows_named(self, names: pa.Array | pa.ChunkedArray) -> Any:
         """Returns the rows of the objects that have one of these names."""
@@ -100,32 +108,32 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     Raises ConfigError if something of the ledger is no regular file. Anywhere else that is no output, and nobody's
     business: a shard whose output's name it takes says so when it is published.
     """
-    outputs = RowBuffer(SCHEMA)
+    outputs, samples = RowBuffer(SCHEMA), RowBuffer(NAMES)
     found = empty_listing()
-    cut = len(root) + 1
-
-    def rows() -> Iterator[tuple[str, int, str]]:
-        for item in objects:
-            name = item.uri[cut:]
-            if isinstance(item, Special):
-                refuse_special(item, name)
-            elif not name.startswith("_curate/"):
-                yield name, item.size, item.generation
-            else:
-                _note(found, name, item)
-
-    outputs.extend(rows())
+    objects, cut, ledger = iter(objects), len(root) + 1, f"{root}/{layout.LEDGER}/"
+    # In blocks, and by their columns: of millions, what is done for each object decides how long it takes.
+    while block := list(islice(objects, BLOCK_ROWS)):
+        others = [one for one in block if one.uri.startswith(ledger) or isinstance(one, Special)]
+        if others:
+            for item in others:
+                if isinstance(item, Special):
+                    refuse_special(item, item.uri[cut:])
+                elif layout.is_samples(name := item.uri[cut:]):
+                    samples.add((name,))
+                else:
+                    _note(found, name, item)
+            block = [one for one in block if not (one.uri.startswith(ledger) or isinstance(one, Special))]
+        outputs.add_block(
+            [one.uri[cut:] for one in block], [one.size for one in block], [one.generation for one in block]
+        )
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
-    found.objects = outputs.table()
+    found.objects, found.samples = outputs.table(), samples.table()
     return found
 
 
 def _note(found: OutputListing, name: str, item: Object) -> None:
     """Notes an object of the ledger."""
-    if layout.is_samples(name):
-        # First: there may be one for each output.
-        found.samples.append(name)
-    elif layout.plan_part_number(name) is not None:
+    if layout.plan_part_number(name) is not None:
         found.plan_parts.append(name)
     elif layout.is_events_segment(name):
         found.segments.append(name)

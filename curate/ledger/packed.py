@@ -268,6 +268,11 @@ class RowBuffer:
                 return
             self._flush()
 
+    def add_block(self, *columns: Sequence[Any]) -> None:
+        """Adds `BLOCK_ROWS` rows at most, as columns: of very many, a third of what it costs to add each."""
+        self._flush()
+        self._add(columns)
+
     def table(self) -> PackedTable:
         """Returns all rows."""
         self._flush()
@@ -275,12 +280,14 @@ class RowBuffer:
 
     def _flush(self) -> None:
         if self._rows:
-            columns = zip(*self._rows, strict=True)
-            arrays = [self._array(values, type) for values, type in zip(columns, self._schema.types, strict=True)]
-            self._packer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+            self._add(list(zip(*self._rows, strict=True)))
             self._rows = []
 
-    def _array(self, values: tuple[Any, ...], type: Any) -> Any:
+    def _add(self, columns: Sequence[Sequence[Any]]) -> None:
+        arrays = [self._array(values, type) for values, type in zip(columns, self._schema.types, strict=True)]
+        self._packer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def _array(self, values: Sequence[Any], type: Any) -> Any:
         try:
             return pa.array(values, type, memory_pool=POOL)
         except UnicodeEncodeError as error:

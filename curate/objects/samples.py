@@ -170,12 +170,10 @@ def read_samples(
 
     What cannot be read is passed over with a warning.
     """
-    there = set(listing.samples)
-    wanted = dict.fromkeys(name for key in keys if (name := layout.samples(stage_samples(key))) in there)
-    for name in (layout.samples(shard_samples(plan.shard_id(rank))) for rank in dropping.chosen() if rank < len(plan)):
-        if name in there:
-            wanted[name] = None
-    for name in listing.samples[: MOST_FILES + len(wanted)]:
+    chosen = plan.table.take([rank for rank in dropping.chosen() if rank < len(plan)], "id")["id"].to_pylist()
+    asked = [*map(stage_samples, keys), *map(shard_samples, chosen)]
+    wanted = dict.fromkeys(listing.samples_named([layout.samples(one) for one in asked]))
+    for name in listing.samples.slice(0, MOST_FILES + len(wanted), "name")["name"].to_pylist():
         if len(wanted) >= MOST_FILES:
             break
         wanted[name] = None

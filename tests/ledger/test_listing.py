@@ -81,6 +81,16 @@ def test_what_only_looks_like_the_ledger_is_left_out(name: str) -> None:
     assert len(found.objects) == 0
 
 
+@given(there=st.sets(st.integers(0, 30)), asked=st.lists(st.integers(0, 30), unique=True))
+def test_files_of_dropped_rows_are_found_by_name(there: set[int], asked: list[int]) -> None:
+    """Of those that are asked for, the ones that are there, in the order in which they are asked for."""
+    names = {number: layout.samples(f"{number:016x}") for number in range(31)}
+    found = sort_listing(listing_of("a.parquet", *(names[one] for one in sorted(there))), ROOT)
+    assert found.objects["name"].to_pylist() == ["a.parquet"]
+    assert found.samples["name"].to_pylist() == [names[one] for one in sorted(there)]
+    assert found.samples_named([names[one] for one in asked]) == [names[one] for one in asked if one in there]
+
+
 def test_nothing_is_a_listing_too() -> None:
     """An output prefix that does not exist yet."""
     found = sort_listing([], ROOT)
