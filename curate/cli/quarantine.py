@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import Any
 
 import click
@@ -35,10 +36,12 @@ def show_quarantine(
     `reason`: only rows whose reason contains it, in whichever case. As JSON, rows only: `most` of them, or all.
     """
     found = find_job(output)
+    # Of many rows of a shard it is looked for once.
+    shard_of = lru_cache(maxsize=1)(partial(_shard, found))
     if as_json:
         chosen = ((shard_id, row) for shard_id, row in _rows(found, shard) if _is_chosen(row, reason))
         for shard_id, row in itertools.islice(chosen, most):
-            click.echo(json_line(_as_dict(found, shard_id, row)))
+            click.echo(json_line(_as_dict(shard_of, shard_id, row)))
         return 0
     reasons: Counter[str] = Counter()
     seen = shards = 0
@@ -51,7 +54,7 @@ def show_quarantine(
         shards, last = shards + (shard_id != last), shard_id
         reasons[row.reason if row.reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
         if most is None or len(first) < most:
-            first.append(_as_dict(found, shard_id, row))
+            first.append(_as_dict(shard_of, shard_id, row))
     console = Console(highlight=False)
     line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     total = reasons.total()
@@ -86,9 +89,9 @@ def _is_chosen(row: Quarantined, reason: str | None) -> bool:
     return (reason or "").casefold() in row.reason.casefold()
 
 
-def _as_dict(found: FoundJob, shard_id: str, row: Quarantined) -> dict[str, Any]:
+def _as_dict(shard_of: Callable[[str], Shard | None], shard_id: str, row: Quarantined) -> dict[str, Any]:
     name = "row_base64" if row.is_base64 else "row"
-    shard = _shard(found, shard_id)
+    shard = shard_of(shard_id)
     where: dict[str, Any] = {} if shard is None else {"input": shard.uri}
     if shard is not None and shard.kind is not SliceKind.WHOLE:
         where["slice"] = {"kind": shard.kind.value, "start": shard.start, "stop": shard.stop}

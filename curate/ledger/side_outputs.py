@@ -141,6 +141,8 @@ def sides_of_ids(listing: OutputListing, ids: Any, suffix: str) -> Any:
     return np.concatenate(found)
 
 
-def match_side(side: str, plan: ShardPlan, listing: OutputListing, suffix: str) -> Any:
-    """Returns the row in the listing of each shard's extra output of this name, -1 where there is none."""
-    return positions(with_suffix(plan.table, suffix, side_name(side, "")), listing.objects, "name")
+def match_named(plan: ShardPlan, listing: OutputListing, suffix: str, side: str = "") -> Any:
+    """Returns the row in the listing of each shard's file with this suffix, -1 where there is none: of the extra output
+    of this name, or beside the main one."""
+    folder = side_name(side, "") if side else ""
+    return positions(with_suffix(plan.table, suffix, folder), listing.objects, "name")

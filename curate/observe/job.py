@@ -22,7 +22,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
-from curate.ledger.side_outputs import companion, match_side, side_name, side_rows, sides_of_job
+from curate.ledger.side_outputs import companion, match_named, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
@@ -68,8 +68,8 @@ class FoundJob:
     @cached_property
     def sides(self) -> Mapping[str, Any]:
         """Of each extra output of the job, by name, the row in the listing of each shard's, -1 where there is none."""
-        names = sides_of_job(self.job)
-        return {name: match_side(name, self.plan, self.listing, self.job["suffix"]) for name in names}
+        suffix = self.job["suffix"]
+        return {one: match_named(self.plan, self.listing, suffix, one) for one in sides_of_job(self.job)}
 
     def side(self, name: str, rank: int) -> Object | None:
         """Returns the extra output of a shard; None if it is not there."""
@@ -82,11 +82,15 @@ class FoundJob:
 
     def companions(self, rank: int) -> Iterator[tuple[str, str, Object | None]]:
         """Yields what the other files of an output are to say they are, their names, and those that are there."""
-        suffix = self.job["suffix"]
-        for other in companion(suffix):
-            name = self.plan.shard_id(rank) + other
-            row = self.listing.row(name)
-            yield other[1:], name, self._object(row) if row >= 0 else None
+        for other, rows in self._beside.items():
+            row = int(rows[rank])
+            yield other[1:], self.plan.shard_id(rank) + other, self._object(row) if row >= 0 else None
+
+    @cached_property
+    def _beside(self) -> Mapping[str, Any]:
+        """Of the other files of outputs, by suffix, the row in the listing of each shard's, -1 where there is none."""
+        names = companion(self.job["suffix"])
+        return {name: match_named(self.plan, self.listing, name) for name in names}
 
     def foreign_sides(self) -> Iterator[str]:
         """Yields what lies where extra outputs do and is none of a shard of the plan."""

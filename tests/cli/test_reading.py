@@ -167,7 +167,7 @@ def test_an_output_that_is_gone_is_made_anew(out: str, run: Run) -> None:
 def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
     """Nobody is told to run it a second time."""
     ledger = make_ledger(root)
-    for shard in ledger.list().names.to_pylist():
+    for shard in ledger.list().objects["name"].to_pylist():
         ledger.store.delete(ledger.uri(shard))
     beat = heartbeat("running", started=time.time(), updated=time.time())
     ledger.store.replace(ledger.uri(layout.run_file(NEWER, "heartbeat.json")), orjson.dumps({**beat, "run_id": NEWER}))
