@@ -42,7 +42,8 @@ def lost_or_foreign(prepared: Prepared, generations: Any, listing: OutputListing
         there = start + np.flatnonzero(now.done[start : start + BLOCK_SHARDS])
         known = generations[there]
         earlier = known == 0
-        known[earlier] = seen[prepared.matched.position[there[earlier]]]
+        position = prepared.matched.position[there[earlier]]
+        known[earlier] = np.where(position >= 0, seen[position], 0) if len(seen) else 0
         lost[there] = listing.generations[now.position[there]] != known
     return np.flatnonzero(lost)
 

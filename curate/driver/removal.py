@@ -117,7 +117,7 @@ def refuse_taken(there: JobOutputs, part: PackedTable) -> None:
     yet: from then on, that is curate's, and may be replaced."""
     for other in bare(there.job.suffix):
         taken = positions(with_suffix(part, other), there.listing.objects, "name")
-        taken = taken[taken >= 0]
+        taken = np.sort(taken[taken >= 0])
         if len(taken):
             raise ConfigError(
                 f"{there.at(taken[0]).uri} was not written by curate, but it has the name of an output "

@@ -70,7 +70,7 @@ class RunRecorder:
         matched, plan = prepared.matched, prepared.plan
         held, positions = int(plan.sizes[scheduler.held()].sum()), matched.position[matched.done]
         history = prepared.history
-        self.ahead = ShardsAhead(plan, scheduler.upcoming)
+        self.ahead = ShardsAhead(plan, scheduler.from_here)
         """Gives the shards that are launched."""
         self._earlier = history.earlier if history.summarised else prepared.stage.earlier
         self.start_s = 0.0
@@ -204,7 +204,7 @@ class RunRecorder:
             elif final:
                 self._still.shard_ended()
                 self._retrying.over(record.index)
-                self.totals.shard_failed(record.index, failure)
+                self.totals.shard_failed(record.index, shard.id, failure)
         limit = self.scheduler.policy.limit(failure.kind)
         self._tries.failed(failure, limit, final=final, shard=shard.id, attempt=launch.attempt, input=shard.uri)
         event = self._event(launch.attempt, launch.task, record, outcome.value)
@@ -214,6 +214,8 @@ class RunRecorder:
         whole = failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
         self._runlog.add_failure(whole | {name: event[name] for name in ("index", "over") if name in event})
         self._runlog.add(event)
+        if final:
+            self.ahead.over(record.index)
 
     def waits(self, launch: Launch, word: ShardWaits) -> None:
         """Notes that a shard waits within its task, or no longer does."""
@@ -298,7 +300,7 @@ class RunRecorder:
         totals = self.totals
         left = len(self.prepared.scope) - len(self.scheduler.held()) - totals.done - totals.elsewhere - totals.failed
         busy = self._retrying.waiting()
-        return self._still.look(self.scheduler, self.prepared.plan.shard_id, left, self._slots, busy)
+        return self._still.look(self.scheduler, self.ahead.id, left, self._slots, busy)
 
     def _show(self, now_s: float) -> None:
         if now_s - self._shown_s >= self.options.display.interval_s:

@@ -106,7 +106,7 @@ def run_stage(
             )
         scheduler = _scheduler(prepared, options)
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
-        prepared.settled()
+        prepared.forget_inputs()
         last = len(rounds) == MOST_ROUNDS
         try:
             ended = _Run(prepared, options, account, clock, signals, last).execute(chosen)
@@ -322,7 +322,7 @@ class _Run:
     def _has_output(self, rank: int) -> bool:
         """Returns whether a shard's output exists now; not one whose place it is to take."""
         prepared = self.prepared
-        uri = prepared.ledger.uri(prepared.plan.shard_id(rank) + prepared.record.suffix)
+        uri = prepared.ledger.uri(self.account.ahead.id(rank) + prepared.record.suffix)
         try:
             return prepared.ledger.store.stat(uri).generation != prepared.over.get(uri)
         except ObjectNotFound:

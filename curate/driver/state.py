@@ -136,9 +136,10 @@ class Prepared:
         for name in ("growth", "matched"):
             self.__dict__.pop(name, None)
 
-    def settled(self) -> None:
-        """Forgets what only planning needs, 7 bytes a shard; it is compared anew if it is asked for."""
+    def forget_inputs(self) -> None:
+        """Lets go of what only planning needs, 30 bytes a shard: nobody may ask for it from now on."""
         self.__dict__.pop("growth", None)
+        del self.inputs
 
     @cached_property
     def growth(self) -> InputDiff:

@@ -316,10 +316,14 @@ def is_events_segment(name: str) -> bool:
     return _EVENTS.fullmatch(name) is not None
 
 
+HIDDEN = "(^|/)[_.]"
+"""What names have of which no reader takes an object for data."""
+
+
 def is_hidden(name: str) -> bool:
     """Returns whether some part of `name` starts with `_` or `.`: no reader takes such an object for data.
 
     >>> is_hidden("2023/_curate/job.json"), is_hidden("2023/RC_01.parquet")
     (True, False)
     """
-    return any(part.startswith(("_", ".")) for part in name.split("/"))
+    return re.search(HIDDEN, name) is not None

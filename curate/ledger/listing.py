@@ -85,10 +85,8 @@ class OutputListing:
     def generations(self) -> Any:
         """The hash of the generation of each object, as `generation_hash` gives it."""
         found = np.empty(len(self.objects), dtype=np.int64)
-        at = 0
-        for block in self.objects.batches("generation"):
-            found[at : at + len(block)] = [generation_hash(one) for one in block[0].to_pylist()]
-            at += len(block)
+        for start, block in self.objects.located("generation"):
+            found[start : start + len(block)] = [generation_hash(one) for one in block[0].to_pylist()]
         return found
 
 
@@ -194,5 +192,6 @@ def match_outputs(plan: ShardPlan, listing: OutputListing, suffix: str) -> Outpu
         used[beside[beside >= 0]] = True
     if suffix == ".mds" and (index := listing.row(layout.INDEX)) >= 0:
         used[index] = True
-    others = [] if used.all() else objects.filter(~used)["name"].to_pylist()
-    return OutputMatch(position >= 0, position, [name for name in others if not layout.is_hidden(name)])
+    if not used.all():
+        used |= objects.where("name", lambda names: pc.match_substring_regex(names, layout.HIDDEN))
+    return OutputMatch(position >= 0, position, objects.take(np.flatnonzero(~used), "name")["name"].to_pylist())

@@ -37,14 +37,16 @@ SCHEMA = pa.schema(
 )
 
 
+COMPARED = 1 << 18
+"""Shards whose generations are compared at a time: inputs may be in another order, and then all are unpacked."""
 REMOVED = "removed"
 """The kind of a row that takes a shard out of the job."""
 
 
 LEAST_AHEAD = 1 << 16
+"""Shards that are unpacked together before they are launched, at least."""
 PARTS_AHEAD = 32
-"""Shards that are unpacked together before they are launched: so many, or that part of the plan if it is more; a plan
-is gone through as often as it has such parts."""
+"""Parts of a large plan that are unpacked so: for each, all of the plan is read."""
 
 
 def shard_row(shard: Shard) -> tuple[Any, ...]:
@@ -111,7 +113,7 @@ class ShardPlan:
         """Ids of the shards that were taken out and have not come back, a chunked array of strings."""
         if self.written is None:
             return pa.chunked_array([], pa.string())
-        return self.written.filter(~self._in_job)["id"]
+        return self.written.take(np.flatnonzero(~self._in_job), "id")["id"]
 
     @cached_property
     def _in_job(self) -> Any:
@@ -168,7 +170,7 @@ class ShardPlan:
         return self.table.find("id", shard_id)
 
     def ranks(self, ids: pa.Array) -> Any:
-        """Returns the rank of each of these ids, none of which is there twice; -1 of one that is none."""
+        """Returns the rank of each of these ids; -1 for one that no shard has."""
         return positions([ids], self.table, "id")
 
     def shard(self, rank: int) -> Shard:
@@ -184,10 +186,8 @@ class ShardPlan:
         """Yields these columns of the shards of these ranks, in the order of the plan, some thousand rows at a time."""
         chosen = np.zeros(len(self), dtype=bool)
         chosen[ranks] = True
-        at = 0
-        for block in self.table.batches(*names):
-            yield block.filter(pa.array(chosen[at : at + len(block)]))
-            at += len(block)
+        for start, block in self.table.located(*names):
+            yield block.filter(pa.array(chosen[start : start + len(block)]))
 
     def shard_id(self, rank: int) -> str:
         """Returns the id of one shard."""
@@ -204,13 +204,14 @@ class ShardsAhead:
     """The shards of a plan in the order in which they are launched, unpacked some thousand at a time.
 
     Largest first, those that follow each other lie anywhere in the plan, and each alone would cost a block. The ids of
-    shards that are on their way are kept: all that is heard of them names them.
+    shards that run are kept, because each event names its shard.
     """
 
-    def __init__(self, plan: ShardPlan, upcoming: Callable[[int], Any]) -> None:
-        """`upcoming` returns the ranks of as many shards as it is given, or fewer, that are launched next."""
+    def __init__(self, plan: ShardPlan, from_here: Callable[[int, int], Any]) -> None:
+        """`from_here` returns the ranks of as many shards as it is given, or fewer, in the order of their launch, from
+        one on; none if that is launched out of order."""
         self._plan = plan
-        self._upcoming = upcoming
+        self._from_here = from_here
         self._most = max(LEAST_AHEAD, len(plan) // PARTS_AHEAD)
         self._ranks: Any = np.zeros(0, dtype=np.int64)
         self._rows = SCHEMA.empty_table()
@@ -221,9 +222,9 @@ class ShardsAhead:
         """Returns the shards of these ranks, in their order."""
         at = np.searchsorted(self._ranks, ranks)
         if not np.array_equal(self._ranks[at[at < len(self._ranks)]], ranks):
-            ahead = self._upcoming(self._most)
-            if not len(ahead) or ahead[0] in self._ranks:
-                # Some that run once more, while those that are next are at hand.
+            ahead = self._from_here(ranks[0], self._most)
+            if not len(ahead):
+                # Some run once more, or were taken off a task: those that are next stay at hand.
                 return self._named(ranks, self._plan.shards(ranks))
             self._ranks = np.unique(np.concatenate([np.asarray(ranks, dtype=np.int64), ahead]))
             self._rows = self._plan.table.take(self._ranks).combine_chunks()
@@ -235,7 +236,7 @@ class ShardsAhead:
         return self._ids.get(rank) or self._plan.shard_id(rank)
 
     def over(self, rank: int) -> None:
-        """Forgets a shard, of which nothing more will be heard."""
+        """Forgets the id of a shard that has ended."""
         self._ids.pop(rank, None)
 
     def _named(self, ranks: Sequence[int], shards: list[Shard]) -> list[Shard]:
@@ -260,15 +261,15 @@ class InputDiff:
 def diff_inputs(plan: ShardPlan, inputs: PackedTable) -> InputDiff:
     """Returns the difference between a plan and a listing (a table with `uri` and `generation`)."""
     position = positions((block[0] for block in plan.table.batches("uri")), inputs, "uri").astype(np.int32)
-    known = np.zeros(len(inputs), dtype=bool)
-    known[position[position >= 0]] = True
+    new = np.ones(len(inputs), dtype=bool)
+    new[position[position >= 0]] = False
+    if new.any():
+        # A listing may name a file twice: the shards of one that is cut, as the inputs of a job that is only looked at.
+        left = np.flatnonzero(new)
+        new[left] = positions(inputs.take(left, "uri")["uri"].chunks, plan.table, "uri") < 0
     changed = np.zeros(len(plan), dtype=bool)
-    at = 0
-    for block in plan.table.batches("generation"):
-        here = position[at : at + len(block)]
-        there = np.flatnonzero(here >= 0)
-        then = block[0].take(pa.array(there, pa.int64()))
-        now = inputs.take(here[there], "generation")["generation"].combine_chunks()
-        changed[at + there] = numbers(pc.not_equal(now, then))
-        at += len(block)
-    return InputDiff(~known, changed, position < 0, position)
+    for start in range(0, len(plan), COMPARED):
+        there = start + np.flatnonzero(position[start : start + COMPARED] >= 0)
+        then = plan.table.take(there, "generation")["generation"]
+        changed[there] = numbers(pc.not_equal(inputs.take(position[there], "generation")["generation"], then))
+    return InputDiff(new, changed, position < 0, position)

@@ -26,7 +26,7 @@ from curate.late_pandas import numbers, text
 BLOCK_ROWS = 4096
 """Rows of a block: twice as many take 2 % less, and twice the time for a row in the middle."""
 LOOSE_BLOCKS = 64
-"""Blocks, the first ones, that are kept as they are: a table of 250,000 rows or less costs nothing to look into."""
+"""Blocks of a table, the first ones, that are kept as they are: to look into 250,000 rows or less costs nothing."""
 GROUP_BLOCKS = 16
 """Blocks of texts that are looked up at once."""
 MOST_LOOKED_THROUGH = 8
@@ -63,6 +63,11 @@ class PackedTable:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return len(self._blocks)
+
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         """Returns a column, unpacked."""
         return pa.chunked_array([block[name] for block in self.batches(name)], self.schema.field(name).type)
@@ -76,10 +81,14 @@ class PackedTable:
         for number in range(len(self._blocks)):
             yield self._block(number, names, keep=False)
 
+    def located(self, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields these columns, some thousand rows at a time, each time with the number of the first row."""
+        return zip(self._starts[:-1].tolist(), self.batches(*names), strict=True)
+
     def numbers(self, name: str) -> Any:
         """Returns a column of numbers as an array of NumPy."""
         found = np.empty(len(self), self.schema.field(name).type.to_pandas_dtype())
-        for start, block in zip(self._starts, self.batches(name), strict=False):
+        for start, block in self.located(name):
             found[start : start + len(block)] = numbers(block[name])
         return found
 
@@ -90,10 +99,13 @@ class PackedTable:
         return [column[at - int(self._starts[number])].as_py() for column in block.columns]
 
     def take(self, rows: Any, *names: str) -> pa.Table:
-        """Returns these rows, in their order, unpacked: these columns of them, all where none is named."""
+        """Returns these rows, in their order, unpacked: these columns of them, all where none is named. Raises
+        IndexError for a row that is not there."""
         names = names or tuple(self.schema.names)
         schema = pa.schema([self.schema.field(name) for name in names])
         rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows from {rows.min()} to {rows.max()} of a table of {len(self)} rows")
         order = None if np.all(rows[:-1] <= rows[1:]) else np.argsort(rows, kind="stable")
         ascending = rows if order is None else rows[order]
         cuts = np.searchsorted(ascending, self._starts)
@@ -148,11 +160,11 @@ class PackedTable:
         tables = [one for one in (self, *others) if len(one)]
         if len(tables) < 2:
             return tables[0] if tables else self
-        found = PackedTable(
-            self.schema,
-            [block for one in tables for block in one._blocks],
-            np.concatenate([np.diff(one._starts) for one in tables]),
-        )
+        blocks = [block for one in tables for block in one._blocks]
+        loose = [number for number, block in enumerate(blocks) if not isinstance(block, bytes)]
+        for number in loose[LOOSE_BLOCKS:]:
+            blocks[number] = _packed(blocks[number])
+        found = PackedTable(self.schema, blocks, np.concatenate([np.diff(one._starts) for one in tables]))
         for name in set.intersection(*(set(one._ends) for one in tables)):
             ends = [one._ends[name] for one in tables]
             found._ends[name] = [end for low, _ in ends for end in low], [end for _, high in ends for end in high]
@@ -161,15 +173,15 @@ class PackedTable:
     def find(self, name: str, value: str) -> int:
         """Returns the first row that has this text in a column; -1 if none has."""
         wanted = text(value)
-        for start, block in zip(self._starts, self.batches(name), strict=False):
+        for start, block in self.located(name):
             if (at := pc.index(block[name], wanted).as_py()) >= 0:
-                return int(start) + int(at)
+                return start + int(at)
         return -1
 
     def where(self, name: str, test: Callable[[pa.Array], pa.Array]) -> Any:
         """Returns one boolean a row: what a function says of the texts of a column, block by block."""
         found = np.zeros(len(self), dtype=bool)
-        for start, block in zip(self._starts, self.batches(name), strict=False):
+        for start, block in self.located(name):
             found[start : start + len(block)] = numbers(test(block[name]))
         return found
 
@@ -183,14 +195,19 @@ class PackedTable:
 
     def looked_up(self, name: str, texts: pa.Array, blocks: Sequence[int]) -> Any:
         """Returns for each text the first row in these blocks that has it in a column; -1 where none has."""
-        if not blocks:
-            return np.full(len(texts), -1, dtype=np.int64)
-        values = pa.chunked_array([self._block(number, (name,))[name] for number in blocks])
-        found = numbers(pc.fill_null(pc.index_in(texts, value_set=values.combine_chunks()), -1))
-        begins = np.concatenate([[0], np.cumsum(np.diff(self._starts)[blocks])])
-        shifts = self._starts[blocks] - begins[:-1]
-        inside = np.searchsorted(begins, found, "right") - 1
-        return np.where(found < 0, -1, found + shifts[np.clip(inside, 0, len(blocks) - 1)])
+        coded = texts.dictionary_encode()
+        first = np.full(len(coded.dictionary), -1, dtype=np.int64)
+        # As many rows at a time as there are texts: each time, a hash table of these is made.
+        step = 1 + len(first) // BLOCK_ROWS
+        for end in range(len(blocks), 0, -step):
+            some = blocks[max(0, end - step) : end]
+            column = pa.chunked_array([self._block(number, (name,), keep=False)[name] for number in some])
+            found = numbers(pc.fill_null(pc.index_in(column.cast(texts.type), value_set=coded.dictionary), -1))
+            inside = np.flatnonzero(found >= 0)[::-1]
+            rows = np.concatenate([np.arange(self._starts[number], self._starts[number + 1]) for number in some])
+            # The last ones first, so that the first one stays.
+            first[found[inside]] = rows[inside]
+        return first[numbers(coded.indices)]
 
     def _block(self, number: int, names: Sequence[str], *, keep: bool = True) -> pa.RecordBatch:
         """Returns these columns of a block, which is kept unpacked for a while."""
@@ -296,8 +313,8 @@ class RowBuffer:
 
 
 def positions(texts: Iterable[pa.Array], table: PackedTable, name: str) -> Any:
-    """Returns for each text the row of `table` that has it in the column `name`, where no text is twice; -1 where none
-    has it."""
+    """Returns for each text a row of `table` that has it in the column `name`: the only one, where its texts differ;
+    -1 where none has it."""
     found: list[Any] = []
     following = looked_through = count = 0
     groups = _grouped(texts)
@@ -307,7 +324,8 @@ def positions(texts: Iterable[pa.Array], table: PackedTable, name: str) -> Any:
             blocks = table.enclosing(name, *_ends_of(group))
             looked_through, count = looked_through + len(blocks) * BLOCK_ROWS, count + len(group)
             if looked_through > MOST_LOOKED_THROUGH * (count + BLOCK_ROWS):
-                found.append(_anywhere(pa.chunked_array([group, *groups]), table, name))
+                rest = pa.chunked_array([group, *groups]).cast(LARGE).combine_chunks()
+                found.append(table.looked_up(name, rest, range(table.blocks)))
                 break
             rows = table.looked_up(name, group, blocks)
         found.append(rows)
@@ -326,7 +344,7 @@ def firsts(table: PackedTable, name: str) -> Any:
             blocks = table.enclosing(name, low, high)
             looked_through += len(blocks) * BLOCK_ROWS
             if looked_through > MOST_LOOKED_THROUGH * (stop + BLOCK_ROWS):
-                coded = _coded(table[name])
+                coded = table[name].cast(LARGE).combine_chunks().dictionary_encode()
                 _, first_of = np.unique(numbers(coded.indices), return_index=True)
                 first = first_of[numbers(coded.indices)]
                 break
@@ -343,21 +361,6 @@ def ascending(texts: pa.Array) -> bool:
 def _ends_of(texts: pa.Array) -> tuple[str, str]:
     ends = pc.min_max(texts).as_py()
     return ends["min"], ends["max"]
-
-
-def _anywhere(texts: pa.ChunkedArray, table: PackedTable, name: str) -> Any:
-    """Returns what `positions` does of texts in no order, by a hash table of them."""
-    coded = _coded(texts)
-    number = numbers(pc.fill_null(pc.index_in(table[name].cast(LARGE), value_set=coded.dictionary), -1))
-    row_of = np.full(len(coded.dictionary), -1, dtype=np.int64)
-    rows = np.flatnonzero(number >= 0)
-    row_of[number[rows]] = rows
-    found: Any = row_of[numbers(coded.indices)]
-    return found
-
-
-def _coded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
-    return texts.cast(LARGE).combine_chunks().dictionary_encode()
 
 
 def _grouped(blocks: Iterable[pa.Array]) -> Iterator[pa.Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from curate.ledger import layout, validation
 from curate.ledger.failures import Group, group_failed, group_tries, signature
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, OutputMatch, generation_hash
+from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.stages import LAST, stage_title
 from curate.observe.job import FoundJob, StageView, find_job, find_shard, find_stages
@@ -48,7 +48,7 @@ def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, ma
     stands = np.zeros(len(never), dtype=bool)
     for rank, generation in over.items():
         if generation and matched.done[rank]:
-            stands[rank] = listing.generations[matched.position[rank]] == generation_hash(generation)
+            stands[rank] = listing.objects.row(int(matched.position[rank]), "generation") == [generation]
     return (failed_s > done_s) & (~matched.done | stands)
 
 

@@ -130,11 +130,10 @@ class RunTotals:
         self.elsewhere -= 1
         self._booked(record)
 
-    def shard_failed(self, index: int, failure: Failure) -> None:
+    def shard_failed(self, index: int, shard: str, failure: Failure) -> None:
         """Counts a shard as given up, with those that failed of the same."""
         self.failed += 1
         self.bytes_left -= int(self.plan.sizes[index])
-        shard = self.plan.shard_id(index)
         alike = self._signatures.of({"error": failure.error, "frame": failure.frame})
         if alike not in self._counts and len(self._counts) >= MOST_GROUPS:
             alike = OTHER_ERRORS

@@ -23,18 +23,17 @@ from curate.formats.file_columns import PATH, file_columns, partition_schema, wi
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read import parquet
 from curate.formats.read.json_array import stored_as_array
-from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
+from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema
 from curate.ledger.packed import BLOCK_ROWS
-from curate.objects.bad_line import RowNumbers
-from curate.objects.places import placed_schema, with_places
-from curate.pipeline.shard_books import ShardBooks, counted
+from curate.objects.places import placed_schema
+from curate.pipeline.shard_books import ShardBooks
 from curate.prefetch import ahead
-from curate.sources.filtered import read_filtered, row_groups
 from curate.sources.inputs import first_schema
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.protocol import FileListing, Piece, Projection
+from curate.sources.slice_rows import row_groups, slice_rows
 from curate.sources.split import bundled, shards_of
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
@@ -150,12 +149,14 @@ class Files(FileShards):
         return ["files", self.how.identity(), *self.places]
 
     def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        # Of row groups that are left out, nobody counts the rows.
-        tally.numbers = numbers = RowNumbers(unit=self.encoding(data.uri).unit) if not view.filters else None
-        tables = self._read(data, view, batch_rows, tally)
-        if numbers is not None and (names := self.places_in(view)):
-            tables = with_places(tables, data, numbers, names)
-        return counted(tables, tally)
+        names = self.columns_in(view)
+        schema = self.schema if names is None else pa.schema([self.schema.field(one) for one in names])
+        return slice_rows(
+            *(open_store(data.uri), data, detect(data.uri, self.reading(view)), schema, batch_rows, tally),
+            filters=view.filters,
+            places=self.places_in(view),
+            declared=names is not None or view.named or self.how.schema is not None,
+        )
 
     def places_in(self, view: Projection) -> tuple[str, ...]:
         """Returns the names of the columns of places that a view has."""
@@ -166,19 +167,6 @@ class Files(FileShards):
         if view.columns is None:
             return None
         return tuple(one for one in view.columns if one not in self.places or one in self.schema.names)
-
-    def _read(self, shard: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        store = open_store(shard.uri)
-        object = Object(shard.uri, shard.object_bytes, shard.generation)
-        encoding = detect(shard.uri, self.reading(view))
-        names = self.columns_in(view)
-        schema = self.schema if names is None else pa.schema([self.schema.field(one) for one in names])
-        if view.filters:
-            return read_filtered(store, shard, encoding, view.filters, schema, batch_rows, tally)
-        place = (shard.kind, shard.start, shard.stop)
-        declared = names is not None or view.named or self.how.schema is not None
-        told = tally.bad_row, tally.blank_line, None if declared else tally.other_keys
-        return read(store, object, encoding, *place, schema, batch_rows, *told)
 
     def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""

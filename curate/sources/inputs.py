@@ -15,15 +15,14 @@ import pyarrow as pa
 from curate.arrow.unknown import all_nullable, empty
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
-from curate.formats.rows import SAMPLED_FILES, known_schema, read, sample_schema
+from curate.formats.rows import SAMPLED_FILES, known_schema, sample_schema
 from curate.log import get_logger
-from curate.objects.bad_line import RowNumbers
-from curate.objects.places import placed_schema, with_places
-from curate.pipeline.shard_books import ShardBooks, counted
-from curate.sources.filtered import Filters, read_filtered
+from curate.objects.places import placed_schema
+from curate.pipeline.shard_books import ShardBooks
 from curate.sources.listing import Inputs, list_inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
+from curate.sources.slice_rows import Filters, slice_rows
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard
 
@@ -147,16 +146,16 @@ class FileRows(InputFiles):
         del given
         encoding, store = self.encoding(shard.uri), store_of(shard.uri)
         schema = self.held[encoding.format.value]
-        if self.filters and not self.places and encoding.format is Format.PARQUET:
-            tables = read_filtered(store, shard, encoding, self.filters, schema, batch_rows, tally)
-        else:
-            object = Object(shard.uri, shard.object_bytes, shard.generation)
-            place = (shard.kind, shard.start, shard.stop)
-            told = tally.bad_row, tally.blank_line, None if self._declared else tally.other_keys
-            tables = read(store, object, encoding, *place, schema, batch_rows, *told)
-            tally.numbers = numbers = RowNumbers(unit=encoding.unit)
-            tables = with_places(tables, shard, numbers, self.places) if self.places else tables
-        yield shard.id, rank, counted(tables, tally)
+        yield (
+            shard.id,
+            rank,
+            slice_rows(
+                *(store, shard, encoding, schema, batch_rows, tally),
+                filters=self.filters,
+                places=self.places,
+                declared=self._declared,
+            ),
+        )
 
 
 def _listed(inputs: Inputs) -> Iterator[tuple[str, int]]:

@@ -165,7 +165,7 @@ def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> 
 
 
 def _warn_of_hidden(rule: Sharding, part: PackedTable) -> None:
-    hidden = np.flatnonzero(part.where("id", lambda names: pc.match_substring_regex(names, "(^|/)[_.]")))
+    hidden = np.flatnonzero(part.where("id", lambda names: pc.match_substring_regex(names, layout.HIDDEN)))
     if len(hidden):
         get_logger(job=rule.job).warning(
             "some outputs begin with '_' or '.', like their inputs, and most readers skip them",

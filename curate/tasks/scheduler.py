@@ -76,7 +76,7 @@ LAUNCHES_PER_S = 1000.0
 wait for it."""
 LARGEST_BUNDLE = 4096
 """Shards in one task, at most: its arguments stay around half a megabyte."""
-FEW_SHARDS = 64
+FIRST_LOOK = 64
 """Shards that are looked at first for the end of a bundle."""
 
 STRAGGLER_FACTOR = 3.0
@@ -198,10 +198,11 @@ class Scheduler:
         self.state = SchedulerState.ACTIVE
         # Of ten million shards, each number of eight bytes takes as much as their plan.
         by_size = np.argsort(-np.asarray(sizes, dtype=np.int64), kind="stable").astype(np.int32)
-        order: Any = np.asarray(todo, dtype=np.int32)[by_size]
+        ranks: Any = np.asarray(todo, dtype=np.int32)
+        order: Any = ranks[by_size]
         self._costs: Any = np.zeros(int(order.max()) + 1 if self.total else 0, dtype=np.float32)
-        self._costs[todo] = sizes
-        self._costs[todo] += SHARD_OVERHEAD_BYTES
+        self._costs[ranks] = sizes
+        self._costs[ranks] += SHARD_OVERHEAD_BYTES
         self._states = bytearray(len(self._costs))
         if held is not None:
             of_others = np.asarray(held, dtype=bool)[by_size]
@@ -289,9 +290,11 @@ class Scheduler:
             return 0
         return max(0, max(1, self._slots) - len(self._running))
 
-    def upcoming(self, most: int) -> Any:
-        """Returns the ranks of shards that never were launched, those that are next: `most` at most."""
-        return self._order[self._cursor : self._stop][:most]
+    def from_here(self, shard: int, most: int) -> Any:
+        """Returns the ranks of shards in the order of their launch, from one on that was launched by the last event,
+        `most` at most; none if that was launched before, or out of order."""
+        at = np.flatnonzero(self._order[self._before : self._cursor] == shard)
+        return self._order[self._before + at[0] : self._stop][:most] if len(at) else at
 
     def held(self) -> Any:
         """Returns the ranks of the shards that are held back."""
@@ -332,6 +335,7 @@ class Scheduler:
         actions: list[Action] = []
         if self.state in (SchedulerState.ABORTED, SchedulerState.FINISHED):
             return actions
+        self._before = self._cursor
         self._handlers[type(event)](event, now_s, actions)
         too_many = self.policy.max_failed is not None and self.failed > self.policy.max_failed
         if too_many or (self.disk_full and self.unfinished):
@@ -560,6 +564,8 @@ class Scheduler:
         self._cost_pending = float(self._costs[order].sum(dtype=np.float64))
         """Of the shards that are pending, all together."""
         self._cursor = 0
+        self._before = 0
+        """Where the cursor was before the last event."""
         self._stop = len(order)
         """Shards of `_order` from the cursor to here are pending."""
 
@@ -652,15 +658,15 @@ class Scheduler:
             rate = self._cost_seen / self._seconds_seen
             share_s = self._cost_pending / rate / (2 * max(self._slots, 1))
             shortest_s = max(SHORTEST_BUNDLE_S, self._slots / LAUNCHES_PER_S)
-            budget, length = rate * min(self.policy.target_task_s, max(share_s, shortest_s)), FEW_SHARDS
+            budget, length = rate * min(self.policy.target_task_s, max(share_s, shortest_s)), FIRST_LOOK
         while True:
             # Most bundles are a few shards.
             shards = self._order[self._cursor : min(self._stop, self._cursor + length)]
             ends = np.cumsum(self._costs[shards], dtype=np.float64)
-            if ends[-1] > budget or len(shards) < length or length == LARGEST_BUNDLE:
+            if ends[-1] > budget or len(shards) < length or length >= LARGEST_BUNDLE:
                 break
-            length = min(8 * length, LARGEST_BUNDLE)
-        shards = shards[: max(1, int(ends.searchsorted(budget, side="right")))]
+            length *= 8
+        shards = shards[: max(1, min(LARGEST_BUNDLE, int(ends.searchsorted(budget, side="right"))))]
         self._cursor += len(shards)
         self._cost_pending -= float(ends[len(shards) - 1])
         return tuple(shards.tolist())

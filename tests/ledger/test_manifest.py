@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from curate.ledger.manifest import ShardPlan, ShardsAhead, diff_inputs, removal, shards_table
 from curate.ledger.packed import PackedTable
+from curate.tasks.events import Launch, SlotsChanged
+from curate.tasks.scheduler import Scheduler
 from curate.tasks.shard import Shard, SliceKind
 from tests.support.examples import examples
 from tests.support.ledgers import make_shard
@@ -187,12 +191,17 @@ def test_what_is_launched_is_what_the_plan_has(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("curate.ledger.manifest.LEAST_AHEAD", least)
         cursor = 0
-        ahead = ShardsAhead(
-            ShardPlan.of([shards_table(shards)]), lambda most: np.array(order[cursor : cursor + most], dtype=np.int64)
-        )
+        before = 0
+
+        def from_here(rank: int, most: int) -> Any:
+            if rank not in order[before:cursor]:
+                return np.zeros(0, dtype=np.int64)
+            return np.array(order[order.index(rank) :][:most], dtype=np.int64)
+
+        ahead = ShardsAhead(ShardPlan.of([shards_table(shards)]), from_here)
         for size in [*bundles, *[1] * len(shards)]:
             ranks = order[cursor : cursor + size]
-            cursor += size
+            before, cursor = cursor, cursor + size
             for some in [tuple(ranks), *(tuple(rank % len(shards) for rank in one) for one in again)]:
                 if some:
                     assert ahead.launched(some) == [shards[rank] for rank in some]
@@ -202,19 +211,22 @@ def test_what_is_launched_is_what_the_plan_has(
                 assert ahead.id(rank) == shards[rank].id
 
 
-def test_the_shards_ahead_are_unpacked_together() -> None:
-    """A plan is gone through as often as it has parts of that size, in whatever order its shards are launched."""
+@pytest.mark.parametrize("launches", [1, 7, 300])
+def test_the_shards_ahead_are_unpacked_together(launches: int) -> None:
+    """A plan is gone through as often as it has parts of that size, in whatever order its shards are launched, and
+    however many launches an event makes before the first is seen to."""
     shards = [make_shard(f"{number:05d}") for number in range(2_000)]
-    order = np.random.default_rng(1).permutation(len(shards))
+    scheduler = Scheduler(np.random.default_rng(1).permutation(len(shards)).tolist(), [1] * len(shards))
     taken: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("curate.ledger.manifest.LEAST_AHEAD", 500)
         plan, take = ShardPlan.of([shards_table(shards)]), PackedTable.take
         patch.setattr(PackedTable, "take", lambda *asked: taken.append(len(asked[1])) or take(*asked))
-        cursor = 0
-        ahead = ShardsAhead(plan, lambda most: order[cursor : cursor + most])
-        for start in range(0, len(shards), 3):
-            cursor = start + 3
-            ranks = order[start:cursor].tolist()
-            assert ahead.launched(ranks) == [shards[rank] for rank in ranks]
+        ahead = ShardsAhead(plan, scheduler.from_here)
+        slots = 0
+        while scheduler.launched < len(shards):
+            slots += launches
+            for launch in scheduler.handle(SlotsChanged(slots), 0.0):
+                assert isinstance(launch, Launch)
+                assert ahead.launched(launch.shards) == [shards[rank] for rank in launch.shards]
     assert len(taken) == 4

@@ -31,7 +31,7 @@ def test_counts_are_those_of_shards_as_they_are_now(events: list[tuple[int, str]
         if what == "done":
             totals.shard_done(ShardRecord(rank, 1.0, books=Books(3, rows_out=3), bytes_out=7))
         else:
-            totals.shard_failed(rank, Failure(FailureKind.USER_ERROR, what))
+            totals.shard_failed(rank, f"s{rank}", Failure(FailureKind.USER_ERROR, what))
         now[rank] = what
     done = [rank for rank, what in now.items() if what == "done"]
     failed = {rank: what for rank, what in now.items() if what != "done"}

@@ -22,7 +22,7 @@ from curate.errors import ConfigError, SchemaMismatch
 from curate.plan.nodes import Checkpoint, Limit, Scan, name_of, transform, walk
 from curate.plan.physical import End, StagePlan, lower
 from curate.runtime.protocol import Program
-from curate.sources import files, filtered
+from curate.sources import slice_rows
 
 
 @pytest.fixture
@@ -39,14 +39,13 @@ def folder(tmp_path: Path) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, list[str]]]:
     """What is read: file, first row group, row group behind the last (0, 0: all), columns."""
     found: list[tuple[str, int, int, list[str]]] = []
-    whole = files.read
+    whole = slice_rows.read
 
     def read(store: Any, object: Any, encoding: Any, kind: Any, start: int, stop: int, schema: Any, *rest: Any) -> Any:
         found.append((object.uri.rpartition("/")[2], start, stop, schema.names))
         return whole(store, object, encoding, kind, start, stop, schema, *rest)
 
-    monkeypatch.setattr(files, "read", read)
-    monkeypatch.setattr(filtered, "read", read)
+    monkeypatch.setattr(slice_rows, "read", read)
     return found
 
 

@@ -23,7 +23,7 @@ from curate.ledger.manifest import SCHEMA
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan import stages
 from curate.plan.nodes import Scan
-from curate.sources import files, memory
+from curate.sources import files, memory, slice_rows
 from curate.sources.files import Files
 from curate.sources.protocol import Projection
 from curate.sources.split import BUNDLE_BYTES, OPEN_BYTES, bundled, whole
@@ -194,13 +194,13 @@ class TestBundles:
         for number in range(100):
             jsonl(tmp_path / f"{number:03d}.jsonl", ROWS[number : number + 1])
         opened: list[str] = []
-        whole_read = files.read
+        whole_read = slice_rows.read
 
         def read(store: Any, object: Any, *rest: Any) -> Iterator[Any]:
             opened.append(object.uri)
             return whole_read(store, object, *rest)
 
-        monkeypatch.setattr(files, "read", read)
+        monkeypatch.setattr(slice_rows, "read", read)
         assert curate.read_json(tmp_path).take(20) == ROWS[:20]
         assert len(opened) < 50
 

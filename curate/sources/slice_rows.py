@@ -1,5 +1,6 @@
-"""Parquet files behind filters: row groups that one of them drops whole, as statistics or folders say, are not read.
+"""The rows of a slice of a file, as all have them who read files: booked, with their places where these are asked for.
 
+Of Parquet files behind filters, row groups that one of them drops whole, as statistics or folders say, are not read.
 Their rows are booked as read, and as dropped for the reason of the filter that a row fails first, as if all were read.
 """
 
@@ -14,12 +15,14 @@ import pyarrow as pa
 
 from curate.arrow.expressions import columns_of, filter_by, may_keep_nan
 from curate.arrow.schema import plain, widens
-from curate.formats.encoding import Encoding
+from curate.formats.encoding import Encoding, Format
 from curate.formats.file_columns import file_columns, filled_in
 from curate.formats.read.parquet_file import broken, refuse_damaged_chunks
 from curate.formats.rows import read
+from curate.objects.bad_line import RowNumbers
+from curate.objects.places import with_places
 from curate.objects.stream import StoredStream
-from curate.pipeline.shard_books import ShardBooks
+from curate.pipeline.shard_books import ShardBooks, counted
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard, SliceKind
 
@@ -73,7 +76,36 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
     return groups
 
 
-def read_filtered(
+def slice_rows(
+    store: Store,
+    shard: Shard,
+    encoding: Encoding,
+    schema: pa.Schema,
+    batch_rows: int,
+    tally: ShardBooks,
+    *,
+    filters: Filters = (),
+    places: Sequence[str] = (),
+    declared: bool = False,
+) -> Iterator[pa.Table]:
+    """Yields the rows of a shard as `schema`, behind which come columns of the `places` of rows, in batches of at most
+    `batch_rows` rows; books them as read as they are taken, and those that are bad.
+
+    `filters` are the first steps over the rows, if these are filters, and are looked at in Parquet files only, where no
+    places are asked for. `declared`: somebody has said which columns there are, so that others are left out on purpose.
+    """
+    if filters and not places and encoding.format is Format.PARQUET:
+        # Of row groups that are left out, nobody counts the rows.
+        tally.numbers = None
+        return counted(_read_filtered(store, shard, encoding, filters, schema, batch_rows, tally), tally)
+    object, slice_of = Object(shard.uri, shard.object_bytes, shard.generation), (shard.kind, shard.start, shard.stop)
+    told = tally.bad_row, tally.blank_line, None if declared else tally.other_keys
+    tally.numbers = numbers = RowNumbers(unit=encoding.unit)
+    tables = read(store, object, encoding, *slice_of, schema, batch_rows, *told)
+    return counted(with_places(tables, shard, numbers, places) if places else tables, tally)
+
+
+def _read_filtered(
     store: Store,
     shard: Shard,
     encoding: Encoding,
