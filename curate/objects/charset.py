@@ -14,7 +14,8 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "UTF-16BE"),
 )
 _LEAST_BYTES = 4
-_LOOKED_AT_BYTES = 4096
+HEAD_BYTES = 4096
+"""Bytes at the beginning of a text that say its encoding. A reader of one part of the text reads as many, too."""
 _MOSTLY = 0.05
 """Part of the characters of a text that are below 256 at least: in Russian or Chinese JSON it is a fifth."""
 
@@ -33,7 +34,7 @@ def wide_encoding(head: bytes) -> str:
             return name
     if head.startswith(codecs.BOM_UTF8):
         return ""
-    head = head[: min(_LOOKED_AT_BYTES, len(head) & ~3)]
+    head = head[: min(HEAD_BYTES, len(head) & ~3)]
     if len(head) < _LEAST_BYTES or 0 not in head:
         return ""
     zeros = [head[place::4].count(0) * 4 / len(head) for place in range(4)]

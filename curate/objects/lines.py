@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from curate.errors import CorruptInput
-from curate.objects.charset import refuse_wide
+from curate.objects.charset import HEAD_BYTES, refuse_wide
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
@@ -49,6 +49,9 @@ def lines_of(source: DecompressedStream, start: int = 0, stop: int | None = None
         size = BLOCK_BYTES
         if stop is not None:
             size = min(size, stop - at) if stop > at else _BEYOND_BYTES
+        if not at:
+            # A mark is read as a whole, wherever the file is cut, or it would be part of the first line.
+            size = max(size, HEAD_BYTES)
         block = source.read(size)
         block_at, at = at, at + len(block)
         if at == len(block):

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
 import itertools
+from codecs import BOM_UTF8
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import CorruptInput
+from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.read.text import LINES_SCHEMA
+from curate.formats.rows import read
 from curate.objects import lines as module
+from curate.objects.bad_line import RejectedRow
 from curate.objects.lines import line_blocks
+from curate.sources.split import split_bytes
+from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 
 
@@ -20,6 +28,18 @@ def lines_of(data: bytes, start: int = 0, stop: int | None = None) -> list[bytes
 
 
 CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"defgh" * 3]), max_size=30).map(b"".join)
+LINES = {
+    "a.jsonl": [b'{"a":1}', b"", b'{"a":2', b'{"a":"x"}', '{"b":"\u2028"}'.encode(), b"\xff", b'{"a":3}'],
+    "a.txt": [b"", b"one", "\u2028 \ufeff".encode(), b" ", b"a\x00b", b"\xff", b"two"],
+}
+READ_AS = [
+    ("a.jsonl", None),
+    ("a.txt", None),
+    *(
+        ("a.txt", ReadAs(Format.TEXT, text_encoding=encoding, drop_empty_lines=drop))
+        for encoding, drop in itertools.product(["utf-8", "utf-8-sig", "latin-1", "ascii"], [True, False])
+    ),
+]
 
 
 @given(CONTENT, st.lists(st.integers(0, 200), max_size=6), st.integers(1, 9), st.integers(1, 9))
@@ -29,6 +49,7 @@ def test_slices_partition_the_lines(data: bytes, cuts: list[int], block: int, be
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_BYTES", block)
         patch.setattr(module, "_BEYOND_BYTES", beyond)
+        patch.setattr(module, "HEAD_BYTES", 4)
         parts = [lines_of(data, a, b) for a, b in itertools.pairwise(edges)]
         whole = lines_of(data)
     assert whole == [line for line in data.split(b"\n") if line]
@@ -44,6 +65,7 @@ def test_a_slice_owns_the_lines_that_begin_in_it(data: bytes, start: int, stop: 
         at += len(line) + 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_BYTES", block)
+        patch.setattr(module, "HEAD_BYTES", 4)
         assert lines_of(data, start, stop) == expected
 
 
@@ -59,6 +81,38 @@ def test_a_slice_reads_little_beyond_its_end(monkeypatch: pytest.MonkeyPatch) ->
     for _ in line_blocks(store, object, None, 110, 220):
         tell.append(streams[0].tell())
     assert tell == [220]
+
+
+@pytest.mark.parametrize("mark", [b"", BOM_UTF8], ids=["plain", "mark"])
+@pytest.mark.parametrize(("name", "how"), [one for one in READ_AS if detect(*one).splittable])
+def test_the_rows_of_all_slices_are_those_of_the_file(name: str, how: ReadAs | None, mark: bytes) -> None:
+    """However it is cut, from one byte a slice up, with and without a byte order mark, whatever ends its lines: the
+    same rows, the same bad rows once, as many blank lines."""
+    encoding = detect(name, how)
+    schema = pa.schema([("a", pa.int64())]) if how is None and name == "a.jsonl" else LINES_SCHEMA
+
+    def taken(data: bytes, *slice: Any) -> tuple[list[Any], list[Any], int]:
+        store, bad, blank = FakeStore(), list[RejectedRow](), list[int]()
+        told = bad.append, blank.append
+        tables = list(read(store, store.put(name, data), encoding, *slice, schema, 1000, *told))
+        rows = [row for table in tables for row in table.to_pylist()]
+        return rows, [(one.reason, one.raw) for one in bad], len(blank)
+
+    for count, end, ends in itertools.product([1, 2, 7], [b"\n", b"\r\n"], [True, False]):
+        data = mark + end.join(LINES[name][:count]) + (end if ends else b"")
+        whole = taken(data, SliceKind.WHOLE, 0, 0)
+        for size in range(1, len(data)):
+            parts = [taken(data, SliceKind.BYTES, *edges) for edges in split_bytes(len(data), size)]
+            rows, bad, blank = zip(*parts, strict=True)
+            assert ([*itertools.chain(*rows)], [*itertools.chain(*bad)], sum(blank)) == whole, (data, size)
+
+
+def test_text_in_another_encoding_is_refused_however_it_is_cut() -> None:
+    store = FakeStore()
+    object = store.put("a.txt", "one\ntwo".encode("utf-16-le"))
+    for stop in (1, 2, 3, 14):
+        with pytest.raises(CorruptInput, match=r"a\.txt: is text in UTF-16LE, expected UTF-8"):
+            list(line_blocks(store, object, None, 0, stop))
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
