@@ -11,19 +11,18 @@ from rich.text import Text
 
 from curate.cli.terminal import line, moment
 from curate.clock import SystemClock
-from curate.errors import ConfigError
-from curate.job.locate import recorded_run
 from curate.ledger.failures import Group
 from curate.observe.failures import (
     JobFailures,
     StageFailures,
     read_all_failures,
     read_shard,
+    repeatable,
     replay_command,
     retry_command,
     shell_word,
 )
-from curate.observe.job import FoundJob, find_job, read_status
+from curate.observe.job import find_job, read_status
 from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
 from curate.tasks.events import Outcome
@@ -48,7 +47,8 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
     groups = [group for _, group in pairs]
     failed = sum(int(stage.found.failed.sum()) for stage in stages)
     if as_json:
-        values = [_group_as_dict(root, stage, group) for stage, group in pairs]
+        again = bool(groups) and repeatable(found)
+        values = [_group_as_dict(root, stage, group, again=again) for stage, group in pairs]
         click.echo(json_line({"output": root, "failed": failed, "groups": values}, default=str))
         return 0
     console = Console(highlight=False)
@@ -61,7 +61,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         return 0
     for one in _heading(failed, groups, status.retrying, everything=everything):
         line(console, Text(one, "red" if failed else ""))
-    again = _has_command(found)
+    again = repeatable(found)
     for stage, group in pairs[:SHOWN_GROUPS]:
         line(console, Text())
         _group(console, root, stage, group, again=again)
@@ -73,23 +73,14 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
     return 0
 
 
-def _has_command(found: FoundJob) -> bool:
-    """Returns whether a run says where its job comes from, so that a command can make it again."""
-    try:
-        recorded_run(found.ledger, found.listing)
-    except ConfigError:
-        return False
-    return True
-
-
 def _groups(found: JobFailures, *, everything: bool) -> list[Group]:
     return found.all_groups() if everything else found.groups()
 
 
-def _group_as_dict(output: str, stage: StageFailures, group: Group) -> dict[str, Any]:
+def _group_as_dict(output: str, stage: StageFailures, group: Group, *, again: bool) -> dict[str, Any]:
     shard = stage.addressed(group.example["shard"])
     told = {"stage": stage.key, "address": shard} if stage.text else {}
-    return group.as_dict() | told | {"replay": replay_command(output, shard)}
+    return group.as_dict() | told | {"replay": replay_command(output, shard) if again else None}
 
 
 def _heading(
@@ -149,7 +140,11 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     if as_json:
         value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
         value |= {"stage": stage.key} if stage.text else {}
-        commands = {"replay": replay_command(root, shard_id), "retry": retry_command(root)}
+        again = repeatable(find_job(output))
+        commands = {
+            "replay": replay_command(root, shard_id) if again else None,
+            "retry": retry_command(root) if again else None,
+        }
         click.echo(json_line({**value, "tries": tries, **commands}, default=str))
         return 0
     console = Console(highlight=False)
@@ -167,7 +162,7 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
         _tries(console, equal)
     if state != "done":
         line(console, Text())
-        _commands(console, root, shard_id, again=_has_command(find_job(output)))
+        _commands(console, root, shard_id, again=repeatable(find_job(output)))
     return 0
 
 

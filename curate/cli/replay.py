@@ -19,10 +19,10 @@ from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.graph.dry import as_run
 from curate.graph.replay import Replayed, frames_below, replay, users_traceback
-from curate.job.locate import locate, recorded_run
+from curate.job.locate import locate
 from curate.job.streams import end_stdout, stdout_to_stderr
 from curate.ledger.stages import LAST
-from curate.observe.failures import StageFailures, read_shard
+from curate.observe.failures import StageFailures, read_shard, recorded_run
 from curate.observe.job import find_job
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.tasks.failure import Failure, FailureKind

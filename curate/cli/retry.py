@@ -14,9 +14,9 @@ import click
 from curate.driver.options import parse_run_options, resolve_output
 from curate.job.arguments import click_run_options, setting_option
 from curate.job.command import EXIT_OK, display, execute
-from curate.job.locate import RecordedRun, locate, recorded_run
+from curate.job.locate import locate
 from curate.job.settings import NEUTRAL, TUNABLE
-from curate.observe.failures import StageFailures, read_all_failures
+from curate.observe.failures import RecordedRun, StageFailures, read_all_failures, recorded_run
 from curate.units import plain_line
 
 if TYPE_CHECKING:

@@ -12,22 +12,17 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from curate import jobs
-from curate.errors import ConfigError, ObjectNotFound, did_you_mean
+from curate.errors import ConfigError, did_you_mean
 from curate.job.origin import folder_of
 from curate.job.params import Param
 from curate.keywords import option
-from curate.ledger import layout
-from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing
 from curate.runtime import shipping
-from curate.storage.uris import absolute
 
 if TYPE_CHECKING:
     from curate.job.job import Job
@@ -279,40 +274,3 @@ def _executed(path: str, name: str, *, by_name: bool) -> ModuleType:
         raise
     except Exception as error:
         raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-# What the ledger says of the last run
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """What it takes to run a job again."""
-
-    run_id: str
-    origin: Mapping[str, Any]
-    inputs: Sequence[str]
-    """Absolute, as far as that can be told."""
-    cwd: str
-    """Folder in which it was run; empty where that is not known."""
-    backend: str
-    allow_incomplete_input: bool
-    no_samples: bool = False
-
-
-def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
-    """Returns the last run of a job that says where the job comes from. Raises ConfigError if none does."""
-    for run_id in sorted(listing.run_ids, reverse=True):
-        try:
-            run = ledger.read_json(layout.run_file(run_id, "run.json"))
-        except ObjectNotFound:
-            continue
-        if run.get("origin") and run.keys() >= {"inputs", "backend"}:
-            cwd = str(run.get("cwd", ""))
-            inputs = [absolute(str(one), cwd) if cwd else str(one) for one in run["inputs"]]
-            incomplete = bool(run.get("allow_incomplete_input"))
-            bare = bool(run.get("no_samples"))
-            return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete, bare)
-    raise ConfigError(
-        f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
-        f"job itself with {option('retry_failed')}, or the dataset's script again: finished shards are skipped"
-    )

@@ -1,4 +1,5 @@
-"""Reads failures from an output prefix: the failed shards, the causes, and every try. No inputs, no cluster.
+"""Reads failures from an output prefix: the failed shards, the causes, every try, and what it takes to run them again.
+No inputs, no cluster.
 
 A shard has failed if its last run gave it up and it has no output: events record that. The failure documents have the
 details of each try. If they lack one (an older curate, or a kill between the two writes), the event is used.
@@ -7,13 +8,15 @@ details of each try. If they lack one (an older curate, or a kill between the tw
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from curate.errors import ConfigError, ObjectNotFound
+from curate.keywords import option
 from curate.ledger import layout, validation
 from curate.ledger.failures import Group, group_failed, group_tries, signature
 from curate.ledger.ledger import Ledger
@@ -21,6 +24,7 @@ from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.stages import LAST, stage_title
 from curate.observe.job import FoundJob, StageView, find_job, find_shard, find_stages
+from curate.storage.uris import absolute
 from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard
 from curate.units import plain_line
@@ -132,6 +136,49 @@ def read_failures(output: str) -> JobFailures:
     """Returns what failed under an output prefix: of a job with exchanges, of its last stage. Raises NoJobError;
     ConfigError for a damaged ledger."""
     return JobFailures(**vars(find_job(output)))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """What it takes to run a job again."""
+
+    run_id: str
+    origin: Mapping[str, Any]
+    inputs: Sequence[str]
+    """Absolute, as far as that can be told."""
+    cwd: str
+    """Folder in which it was run; empty where that is not known."""
+    backend: str
+    allow_incomplete_input: bool
+    no_samples: bool = False
+
+
+def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
+    """Returns the last run of a job that says where the job comes from. Raises ConfigError if none does."""
+    for run_id in sorted(listing.run_ids, reverse=True):
+        try:
+            run = ledger.read_json(layout.run_file(run_id, "run.json"))
+        except ObjectNotFound:
+            continue
+        if run.get("origin") and run.keys() >= {"inputs", "backend"}:
+            cwd = str(run.get("cwd", ""))
+            inputs = [absolute(str(one), cwd) if cwd else str(one) for one in run["inputs"]]
+            incomplete = bool(run.get("allow_incomplete_input"))
+            bare = bool(run.get("no_samples"))
+            return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete, bare)
+    raise ConfigError(
+        f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
+        f"job itself with {option('retry_failed')}, or the dataset's script again: finished shards are skipped"
+    )
+
+
+def repeatable(found: FoundJob) -> bool:
+    """Returns whether `curate retry` and `curate replay` can make a job again: they are named where they work."""
+    try:
+        recorded_run(found.ledger, found.listing)
+    except ConfigError:
+        return False
+    return True
 
 
 def replay_command(output: str, shard: str) -> str:

@@ -250,8 +250,6 @@ class Run:
     part: str
     versions: str
     inputs: tuple[str, ...]
-    repeatable: bool
-    """Whether it recorded where the job comes from: then `curate retry` and `curate replay` can make it again."""
     done: int
     tries: int
     calls: Mapping[str, int]

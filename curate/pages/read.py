@@ -16,7 +16,14 @@ from curate.ledger.failures import Group
 from curate.ledger.heartbeat import RUNNING, newest_heartbeats
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.ledger.stages import stage_title
-from curate.observe.failures import StageFailures, read_all_failures, replay_command, retry_command, shell_word
+from curate.observe.failures import (
+    StageFailures,
+    read_all_failures,
+    repeatable,
+    replay_command,
+    retry_command,
+    shell_word,
+)
 from curate.observe.job import NoJobError, status_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
 from curate.pages.attempts import TimedFailures, Work, longest, strip, timeline, total_seconds, work_of, work_of_times
@@ -89,6 +96,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
     bytes_out = int(last.listing.objects.numbers("size")[last.matched.position[last.matched.done]].sum())
     runs = _runs(last.ledger, status.runs)
     groups = [(one, group) for one, found in timed for group in found.groups()]
+    again = bool(groups) and repeatable(last)
     return Page(
         now,
         _head(last, status, bytes_out, now),
@@ -99,10 +107,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
         shards=strip(at.attempts, at.matched.done, at.failed) if len(at.plan) else None,
         longest=longest(at.attempts, at.plan, at.matched.done, at.failed),
         operators=_operators(status),
-        failures=tuple(
-            _failure(last.ledger.root, one, group, repeatable=any(run.repeatable for run in runs))
-            for one, group in groups[:SHOWN_GROUPS]
-        ),
+        failures=tuple(_failure(last.ledger.root, one, group, again=again) for one, group in groups[:SHOWN_GROUPS]),
         more_failures=max(0, len(groups) - SHOWN_GROUPS),
         retrying=tuple(
             Retried(ellipsize(one["error"], SHOWN_CHARS), one["count"], ellipsize(one["shard"], SHOWN_NAME))
@@ -259,7 +264,7 @@ def _bytes(value: Any) -> int:
 # Failures, runs, lineage, costs
 
 
-def _failure(output: str, stage: StageFailures, group: Group, *, repeatable: bool) -> FailureGroup:
+def _failure(output: str, stage: StageFailures, group: Group, *, again: bool) -> FailureGroup:
     example = group.example
     shard = stage.addressed(example["shard"])
     node, pid = example.get("node"), example.get("pid")
@@ -279,7 +284,7 @@ def _failure(output: str, stage: StageFailures, group: Group, *, repeatable: boo
         trace[-SHOWN_TRACEBACK:],
         (
             f"curate failures {shell_word(output)} --shard {shell_word(shard)}",
-            *((replay_command(output, shard), retry_command(output)) if repeatable else ()),
+            *((replay_command(output, shard), retry_command(output)) if again else ()),
         ),
     )
 
@@ -311,7 +316,6 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
         run.part,
         ellipsize(", ".join(f"{name} {version}" for name, version in versions.items()), SHOWN_CHARS),
         tuple(ellipsize(one, SHOWN_CHARS) for one in told.get("inputs", ())[:SHOWN_INPUTS]),
-        bool(told.get("origin")),
         run.done,
         run.tries,
         run.calls,

@@ -9,7 +9,10 @@ import pytest
 from rich.console import Console
 
 from curate.cli import failures
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, new_run_id
+from curate.pages.read import read_page
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
 from tests.job.inline import run_job, write_jsonl
@@ -138,14 +141,41 @@ def test_no_job_is_exit_2(tmp_path: Path, curate: Curate) -> None:
     assert "no curate job" in shown.err
 
 
-def fail(root: str, lines: list[dict[str, Any]]) -> None:
-    """Writes failures of shards as a run does."""
+def fail(root: str, lines: list[dict[str, Any]]) -> Ledger:
+    """Writes failures of shards as a run does; returns the ledger."""
     ledger = make_job(root, total=len(lines), done=0)
     log = RunLog(ledger, new_run_id(1e9), FakeClock(), dict)
     for number, line in enumerate(lines):
         event = {"index": number, "shard": f"s{number:07d}", "outcome": "failed", "time": 1e9, "task": 1, "attempt": 1}
         log.add_failure({**event, "kind": "user_error", "frame": "", "traceback": "", "input": "/in", **line})
     log.flush()
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("about", "again"),
+    [
+        ({}, False),
+        ({"origin": {"class": "A"}}, False),
+        ({"origin": {"class": "A"}, "inputs": ["/in"], "backend": "inline"}, True),
+    ],
+    ids=["a dataset", "an old record", "a job"],
+)
+def test_commands_are_named_where_they_work(about: dict[str, Any], again: bool, tmp_path: Path, curate: Curate) -> None:
+    """Only where a run says where its job is from: in text and JSON, of groups and of one shard, and on the page."""
+    root = str(tmp_path / "out")
+    ledger = fail(root, [{"error": "ValueError: a"}])
+    ledger.create_json(layout.run_file(new_run_id(1e9), "run.json"), about)
+    replay, retry = f"curate replay {root} --shard s0000000", f"curate retry {root}"
+    for given in ([], ["--shard", "s0000000"]):
+        shown = curate("failures", root, *given).out
+        assert [one in shown for one in (replay, retry, failures.AGAIN)] == [again, again, not again]
+    [group] = curate("failures", root, "--json").json["groups"]
+    assert group["replay"] == (replay if again else None)
+    found = curate("failures", root, "--shard", "s0000000", "--json").json
+    assert (found["replay"], found["retry"]) == ((replay, retry) if again else (None, None))
+    [told] = read_page(root, 2e9).failures
+    assert told.commands[1:] == ((replay, retry) if again else ())
 
 
 def test_many_reasons_are_cut_short(tmp_path: Path, curate: Curate) -> None:

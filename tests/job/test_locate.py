@@ -15,13 +15,11 @@ import pytest
 
 from curate.job.asset import Asset
 from curate.job.job import Job
-from curate.job.locate import imported, locate, recorded_run
+from curate.job.locate import imported, locate
 from curate.job.origin import job_origin
 from curate.job.params import param
-from curate.ledger import layout
 from curate.runtime import shipping
 from tests.job.inline import refusing
-from tests.support.ledgers import make_job
 
 SCRIPT = '''
 from typing import Literal
@@ -271,25 +269,6 @@ def test_a_class_without_a_file_is_refused() -> None:
     assert recorded["script"] == ""
     with refusing("was not defined in a file (but in a notebook"):
         locate(recorded)
-
-
-class TestRecordedRun:
-    def test_the_last_run_that_says_it(self, tmp_path: Path) -> None:
-        """Runs of an older curate, and runs that were killed before they wrote anything, are passed over."""
-        ledger = make_job(str(tmp_path / "out"), total=1, done=0, runs={"1-a": {}, "4-d": {}})
-        for run_id, name in (("2-b", "Old"), ("3-c", "New")):
-            about = {"origin": {"class": name}, "inputs": ["in/*.jsonl", "gs://b/x", "/abs/"], "backend": "inline"}
-            ledger.create_json(layout.run_file(run_id, "run.json"), about | {"cwd": "/some/where"})
-        found = recorded_run(ledger, ledger.list())
-        assert (found.run_id, found.origin, found.backend) == ("3-c", {"class": "New"}, "inline")
-        assert found.inputs == ["/some/where/in/*.jsonl", "gs://b/x", "/abs/"]
-        assert not found.allow_incomplete_input
-
-    def test_no_run_says_it(self, tmp_path: Path) -> None:
-        """The job's own command can do the same."""
-        ledger = make_job(str(tmp_path / "out"), total=1, done=0, runs={"1-a": {}})
-        with refusing("run the job itself with retry_failed=True"):
-            recorded_run(ledger, ledger.list())
 
 
 @pytest.mark.parametrize("used", [True, False])

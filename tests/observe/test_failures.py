@@ -16,7 +16,7 @@ from curate.ledger import layout
 from curate.ledger.compression import compress
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import match_outputs
-from curate.observe.failures import JobFailures, failed_now, read_failures, read_outcomes
+from curate.observe.failures import JobFailures, failed_now, read_failures, read_outcomes, recorded_run
 from curate.observe.job import NoJobError
 from curate.tasks.events import Outcome
 from tests.job.inline import refusing
@@ -217,3 +217,22 @@ class TestOneShard:
         """There is nothing to read."""
         with pytest.raises(NoJobError, match="no curate job"):
             read_failures(root)
+
+
+class TestRecordedRun:
+    def test_the_last_run_that_says_it(self, tmp_path: Path) -> None:
+        """Runs of an older curate, and runs that were killed before they wrote anything, are passed over."""
+        ledger = make_job(str(tmp_path / "out"), total=1, done=0, runs={"1-a": {}, "4-d": {}})
+        for run_id, name in (("2-b", "Old"), ("3-c", "New")):
+            about = {"origin": {"class": name}, "inputs": ["in/*.jsonl", "gs://b/x", "/abs/"], "backend": "inline"}
+            ledger.create_json(layout.run_file(run_id, "run.json"), about | {"cwd": "/some/where"})
+        found = recorded_run(ledger, ledger.list())
+        assert (found.run_id, found.origin, found.backend) == ("3-c", {"class": "New"}, "inline")
+        assert found.inputs == ["/some/where/in/*.jsonl", "gs://b/x", "/abs/"]
+        assert not found.allow_incomplete_input
+
+    def test_no_run_says_it(self, tmp_path: Path) -> None:
+        """The job's own command can do the same."""
+        ledger = make_job(str(tmp_path / "out"), total=1, done=0, runs={"1-a": {}})
+        with refusing("run the job itself with retry_failed=True"):
+            recorded_run(ledger, ledger.list())

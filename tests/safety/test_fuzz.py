@@ -27,13 +27,12 @@ from curate.driver.rivals import running_drivers
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.exchange.run_file import RunFile, RunWriter
 from curate.job.job import Job
-from curate.job.locate import recorded_run
 from curate.ledger import layout
 from curate.ledger.compression import MOST_SEGMENT_BYTES, compress, decompress
 from curate.ledger.manifest import SCHEMA
 from curate.objects.record import OutputFormat, gzip_trailer, parquet_record, read_record, run_end, zstd_trailer
 from curate.observe.browse import quarantined, rows, worker_lines
-from curate.observe.failures import read_failures
+from curate.observe.failures import read_failures, recorded_run
 from curate.observe.job import find_job, read_status
 from curate.observe.verify import verify
 from curate.storage.memory import clear
