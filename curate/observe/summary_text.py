@@ -70,6 +70,14 @@ def _stage(one: StageReport) -> str:
     )
 
 
+def _only(summary: Summary) -> list[str]:
+    """Returns what the numbers are of, in a line, where a run was asked for some shards alone."""
+    if not summary.only:
+        return []
+    counted = "rows, counters and bytes are of all finished shards of the job"
+    return [f"  only     these shards were asked for ({summary.only}); {counted}"]
+
+
 def _part(summary: Summary) -> list[str]:
     if not summary.part:
         return []
@@ -89,6 +97,7 @@ def render(summary: Summary) -> str:
         + (f" ({summary.skipped:,} skipped: their output existed)" if summary.skipped else "")
         + (f", {summary.failed:,} failed" if summary.failed else "")
         + (f", {summary.stale:,} out of date: their input changed ({option('redo_stale')})" if summary.stale else ""),
+        *_only(summary),
         *_part(summary),
         f"  rows     {rows_text(rows.rows())}",
     ]

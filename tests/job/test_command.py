@@ -563,6 +563,21 @@ class TestScope:
         assert "pending" not in run().stderr
         assert "pending" not in json.loads(run("--limit", "1", "--json").stdout)
 
+    def test_the_summary_says_what_its_numbers_are_of(self, run: Run, source: Path) -> None:
+        """Shards are those that were asked for, whatever else is done; all other numbers are of the job so far."""
+        del source
+        for given, finished in (("--limit 1", 1), ("--limit 2", 2), ("", 4), ("--sample 50%", 4)):
+            said = run(*given.split()).stderr.splitlines()
+            found = json.loads(run(*given.split(), "--json").stdout)
+            rows, wanted = found["rows"]["in"], found["shards"]["total"]
+            assert (rows, wanted < 4) == (2 * finished, bool(given))
+            [shards] = [at for at, line in enumerate(said) if line.startswith(f"  shards   {wanted} of {wanted} done")]
+            [at] = [at for at, line in enumerate(said) if line.startswith(f"  rows     {rows} in ")]
+            only = (
+                f"these shards were asked for ({given}); rows, counters and bytes are of all finished shards of the job"
+            )
+            assert said[shards + 1 : at] == ([f"  only     {only}"] if given else [])
+
     def test_sample_takes_the_same_ones_each_time_and_at_least_one(self, run: Run, tmp_path: Path) -> None:
         for k in range(40):
             write_jsonl(tmp_path / "in" / f"{k:02d}.jsonl", numbered(k, k + 1))
