@@ -129,6 +129,20 @@ def test_a_quote_that_is_never_closed_is_corrupt_input(monkeypatch: pytest.Monke
         rows_of(b',text\n1,a\n2,"b\n' + b"3,c\n" * 5000)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_line_ends_within_quotes_stay_wherever_a_block_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a CR that is the last byte of a block and a line feed that is the first one of the next."""
+    texts = ["a\r\nb", "\r\n\r\n", "\r", "\n\r\r\n", "\r\n"]
+    stream = io.StringIO()
+    writer = stdlib_csv.writer(stream, quoting=stdlib_csv.QUOTE_ALL, lineterminator=end)
+    writer.writerows([["", "text"], *enumerate(texts)])
+    data = stream.getvalue().encode()
+    for block in range(1, len(data) + 1):
+        monkeypatch.setattr(csv, "BLOCK_BYTES", block)
+        rows, bad = rows_of(data)
+        assert ([row["text"] for row in rows], bad) == (texts, []), block
+
+
 def test_a_missing_column_is_told_with_the_ones_there_are() -> None:
     with pytest.raises(SchemaMismatch, match=r"a\.csv: no column 'text'; did you mean 'txt'\?; it has '', 'txt'"):
         rows_of(b",txt\n1,a\n")

@@ -177,7 +177,7 @@ class _Parser:
                 parse_options=pa_csv.ParseOptions(
                     delimiter=self._delimiter,
                     newlines_in_values=True,
-                    invalid_row_handler=_passed_over if is_header else self._skip,
+                    invalid_row_handler=(lambda _: "skip") if is_header else self._skip,
                 ),
                 convert_options=pa_csv.ConvertOptions(
                     include_columns=names,
@@ -254,11 +254,6 @@ def header_line(names: Sequence[str], delimiter: str) -> bytes:
     return line.getvalue().encode()
 
 
-def _passed_over(row: Any) -> str:
-    del row
-    return "skip"
-
-
 class _Decoded:
     """The source as Arrow may see it: all of it UTF-8, or else as Latin-1 turned into UTF-8; if it has quotes, with a
     row behind it."""
@@ -292,6 +287,9 @@ class _Decoded:
         if self._enough(self._read_bytes):
             raise _EnoughError
         data = self._source.read(size)
+        # Arrow leaves out a line feed at the start of a block if the one before ends in CR, even within quotes.
+        while data.endswith(b"\r") and (more := self._source.read(1)):
+            data += more
         if self._at_start:
             refuse_wide(self._source.uri, data)
         if not self._latin1:
