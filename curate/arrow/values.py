@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -182,16 +183,26 @@ def _bare(value: Any) -> Any:
 
 def _array(values: Values, type: pa.DataType | None) -> pa.Array:
     if isinstance(values, np.ndarray) and values.dtype != object:
-        return recast(_of_numpy(values), type)
+        return recast(of_numpy(values), type)
     found, families = _plain(values)
     if type is None:
         return _by_family(found, families)
     return _of_type(found, families, type)
 
 
-def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
+def of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Returns an array of numpy, not of objects, as one of Arrow: lists of lists where it has several dimensions.
+    Raises ValueError for a text of what are no characters."""
     if values.ndim > 1:
-        return _nested(_of_numpy(values.reshape(-1)), values.shape[1:])
+        return _nested(of_numpy(values.reshape(-1)), values.shape[1:])
+    kind = values.dtype.kind
+    if kind == "U" and values.nbytes:
+        codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view("u4")
+        if codes.max() > sys.maxunicode:  # numpy does not look
+            raise ValueError(f"{codes.max():#x} is not a character")
+    if kind in "US":
+        # Arrow takes each text to end at its first NUL.
+        return pa.array(values.tolist(), pa.string() if kind == "U" else pa.binary())
     return pa.array(values)
 
 

@@ -162,6 +162,12 @@ class DecompressedStream:
             blocks[-1], self._unread = blocks[-1][:size], blocks[-1][size:]
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
+    def peek(self, size: int) -> bytes:
+        """Returns what `read` does, and leaves it to be read."""
+        data = self.read(size)
+        self.unread(data)
+        return data
+
     def unread(self, data: bytes) -> None:
         """Takes bytes that were read back: they are read next."""
         self._unread = data + self._unread

@@ -16,8 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate.errors import ConfigError, CorruptInput, CurateError, SchemaMismatch
-from curate.formats.read.npy import ArrayHeader
+from curate.errors import (
+    ConfigError,
+    CorruptInput,
+    CurateError,
+    SchemaMismatch,
+)
+from curate.formats.encoding import Format, ReadAs
+from curate.formats.read.npy import ArrayHeader, read_npy, sample_npy
 from curate.formats.write.writer import make_writer, suffix
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.job import find_job
@@ -79,14 +85,40 @@ def test_what_is_read_and_written_is_the_array(name: str, tmp_path: Path) -> Non
 
 
 def test_versions_and_compression(tmp_path: Path) -> None:
-    """Headers of both versions that numbers have; compressed as a whole, too."""
+    """Headers of all versions; compressed as a whole, too."""
     (tmp_path / "1.npy").write_bytes(stored(np.arange(2), (1, 0)))
     (tmp_path / "2.npy").write_bytes(stored(np.arange(2, 4), (2, 0)))
-    (tmp_path / "3.npy.gz").write_bytes(gzip.compress(stored(np.arange(4, 5, dtype="i2"))))
+    (tmp_path / "3.npy").write_bytes(stored(np.arange(4, 5), (3, 0)))
+    (tmp_path / "4.npy.gz").write_bytes(gzip.compress(stored(np.arange(5, 6, dtype="i2"))))
     rows = curate.read_numpy(tmp_path, include_paths=True).take_all()
     assert [(row["data"], Path(row["path"]).name[0]) for row in rows] == [
-        (0, "1"), (1, "1"), (2, "2"), (3, "2"), (4, "3")
+        (0, "1"), (1, "1"), (2, "2"), (3, "2"), (4, "3"), (5, "4")
     ]  # fmt: skip
+
+
+@given(st.lists(st.text("a\0é😀", max_size=4), min_size=1, max_size=9), st.sampled_from(["U", ">U", "S"]))
+def test_texts_are_what_numpy_says(texts: list[str], kind: str) -> None:
+    """Wherever they have a NUL: of a file, in memory, as what a function returns; numpy knows none at the end."""
+    array = np.array([one.encode() for one in texts] if kind == "S" else texts, kind)
+    store = FakeStore()
+    object = store.put("a.npy", stored(array))
+    how = ReadAs(Format.NUMPY)
+    schema = sample_npy(store, object, None)  # type: ignore[arg-type]
+    [table] = read_npy(store, object, None, schema, how)  # type: ignore[arg-type]
+    assert table["data"].to_pylist() == array.tolist()
+    made = curate.range(len(array)).map_batches(lambda _: {"data": array}, batch_size=len(array))
+    for ds in (curate.from_numpy(array), made):
+        assert [row["data"] for row in ds.take_all()] == array.tolist()
+    pairs = curate.from_numpy(np.stack([array, array], axis=1))
+    assert [row["data"] for row in pairs.take_all()] == [[one, one] for one in array.tolist()]
+
+
+@pytest.mark.parametrize("code", [0xD800, 0x110000, 0xFFFFFFFF])
+def test_a_text_that_is_not_unicode_is_refused(code: int, tmp_path: Path) -> None:
+    data = stored(np.array(["a", "b"]))
+    (tmp_path / "a.npy").write_bytes(data[:-4] + code.to_bytes(4, "little"))
+    with pytest.raises(CorruptInput, match=r"a\.npy: has a text that is not Unicode"):
+        curate.read_numpy(tmp_path / "a.npy").take_all()
 
 
 @pytest.mark.parametrize(

@@ -95,15 +95,9 @@ def _blocks(
         return
     with DecompressedStream(store, object, codec, max(0, start - 1)) as source:
         if start == 0 and stop is None:
-            while is_array(_head(source)):
+            while is_array(source.peek(BLOCK_BYTES)):
                 yield from element_blocks(source, object.uri)
         yield from lines_of(source, start, stop)
-
-
-def _head(source: DecompressedStream) -> bytes:
-    head = source.read(BLOCK_BYTES)
-    source.unread(head)
-    return head
 
 
 def _line(row: RejectedRow) -> int:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from curate.arrow.values import of_numpy
 from curate.errors import CorruptInput
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
@@ -25,8 +26,12 @@ from curate.units import KIB
 
 DATA = "data"
 """The column that holds the entries."""
-_HEADERS = {(1, 0): (np.lib.format.read_array_header_1_0, 2), (2, 0): (np.lib.format.read_array_header_2_0, 4)}
-"""What parses a header of that version, and the bytes in which it says its size."""
+_HEADERS = {
+    (1, 0): (np.lib.format.read_array_header_1_0, 2),
+    (2, 0): (np.lib.format.read_array_header_2_0, 4),
+    (3, 0): (np.lib.format.read_array_header_2_0, 4),
+}
+"""What parses a header of that version, and the bytes in which it says its size. The third differs in names alone."""
 _MOST_BYTES = 64 * KIB
 """numpy itself parses headers of up to 10,000 bytes."""
 _PARSING = threading.Lock()
@@ -91,7 +96,7 @@ class ArrayHeader:
         values = np.frombuffer(data, self.dtype)
         if self.by_column:
             values = values.reshape((self.rows, *self.shape), order="F")
-        flat = pa.array(np.ascontiguousarray(values.astype(self.dtype.newbyteorder("="), copy=False)).reshape(-1))
+        flat = of_numpy(np.ascontiguousarray(values.astype(self.dtype.newbyteorder("="), copy=False)).reshape(-1))
         if not self.shape:
             return flat
         storage = pa.FixedSizeListArray.from_arrays(flat, math.prod(self.shape))
@@ -126,7 +131,10 @@ def read_npy(
                 raise CorruptInput(
                     f"{object.uri}: ends after {at + len(data) // header.row_bytes:,} of {header.rows:,} entries"
                 )
-            array = header.array(data)
+            try:
+                array = header.array(data)
+            except ValueError as error:
+                raise CorruptInput(f"{object.uri}: has a text that is not Unicode: {error}") from error
             type = schema.field(DATA).type
             yield pa.table([array if array.type == type else _cast(array, type)], schema=schema)
 
