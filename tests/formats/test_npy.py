@@ -20,7 +20,9 @@ from curate.errors import (
     ConfigError,
     CorruptInput,
     CurateError,
+    PermissionDenied,
     SchemaMismatch,
+    TransientStorageError,
 )
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.npy import ArrayHeader, read_npy, sample_npy
@@ -119,6 +121,16 @@ def test_a_text_that_is_not_unicode_is_refused(code: int, tmp_path: Path) -> Non
     (tmp_path / "a.npy").write_bytes(data[:-4] + code.to_bytes(4, "little"))
     with pytest.raises(CorruptInput, match=r"a\.npy: has a text that is not Unicode"):
         curate.read_numpy(tmp_path / "a.npy").take_all()
+
+
+@pytest.mark.parametrize("error", [TransientStorageError("busy"), PermissionDenied("no"), ConnectionError("cut")])
+def test_what_is_wrong_with_the_way_to_a_file_is_not_wrong_with_the_file(error: Exception) -> None:
+    """It is read again, or refused for what it is, and not taken for a damaged array."""
+    store = FakeStore()
+    object = store.put("a.npy", stored(np.arange(3)))
+    store.fail = error
+    with pytest.raises(type(error), match=str(error)):
+        sample_npy(store, object, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.values import of_numpy
-from curate.errors import CorruptInput
+from curate.errors import CorruptInput, CurateError
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.binary import LARGEST_BYTES
@@ -58,8 +58,8 @@ class ArrayHeader:
             stored += _read(stream, min(int.from_bytes(stored, "little"), _MOST_BYTES))
             with _PARSING:
                 shape, fortran, dtype = parse(io.BytesIO(stored))
-        except CorruptInput:
-            raise
+        except (CurateError, OSError):
+            raise  # of the store
         except Exception as error:  # numpy raises whatever a broken header leads it into
             raise CorruptInput(f"{uri}: not an array of numpy (.npy): {error!r:.200}") from error
         if dtype.hasobject:
