@@ -155,10 +155,20 @@ def test_a_name_that_is_there_twice_is_refused() -> None:
         sampled(b"a,a\n1,2\n")
 
 
-@pytest.mark.parametrize("value", ["007", "+01", "-00.5"])
-def test_numbers_with_leading_zeros_stay_text(value: str) -> None:
+@pytest.mark.parametrize("value", ["007", "+01", "-00.5", "0x1F", "-0XA"])
+def test_numbers_that_are_names_stay_text(value: str) -> None:
     """An id such as 007 comes out as it went in, also if every other value of its column is a number."""
     assert sampled(f"id,zero\n1,0\n{value},0.5\n".encode()) == pa.schema([("id", pa.string()), ("zero", pa.float64())])
+
+
+@given(st.lists(st.integers(-(2**70), 2**70) | st.integers(2**63 - 2, 2**64 + 2), min_size=1, max_size=5))
+def test_whole_numbers_come_out_as_they_went_in(numbers: list[int]) -> None:
+    """However many digits they have: those of an id are not rounded."""
+    data = ("id,\n" + "".join(f"{one},\n" for one in numbers)).encode()
+    schema = sampled(data)
+    rows, bad = rows_of(data, schema)
+    assert ([int(row["id"]) for row in rows], bad) == (numbers, [])
+    assert schema.field("id").type in (pa.int64(), pa.uint64(), pa.string())
 
 
 def test_types_are_inferred_and_dates_stay_text() -> None:

@@ -53,8 +53,9 @@ _END = b"curate:end-of-file:2f6d1c0e9b7a4583"
 _OPEN = "inside a quote that is not closed"
 _NULLS = tuple(text.encode() for text in pa_csv.ConvertOptions().null_values)
 _NULLS_BUT_NAN = tuple(text for text in _NULLS if b"nan" not in text.lower())
-_LEADING_ZERO = r"^[+-]?0[0-9]"
-"""Digits such as 007 are a name, not a number: as one they would come out as 7."""
+_NAMES = r"^[+-]?0[0-9xX]"
+"""007 and 0x1F are names, not numbers: as these they would come out as 7 and 31."""
+_WHOLE = r"^-?[0-9]+$"
 _TRUTHS = (b"true", b"false", b"True", b"False", b"TRUE", b"FALSE")
 
 
@@ -358,8 +359,8 @@ def sample_csv(
 ) -> pa.Schema:
     """Returns the schema of the first block of rows; an empty one if there are no rows, as far as is looked.
 
-    A column is int64, float64, bool or string, the first that all its values are; text that looks like a date, or like
-    a number with leading zeros, is text.
+    A column is bool, int64, uint64, float64 or string, the first that all its values are. What looks like a date, has
+    a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a float would change them.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
     parser = _Parser(store, object, codec, None, how, sample=True)
@@ -386,9 +387,10 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
         return pa.string()
     if pc.all(_is_one_of(values.drop_null(), _TRUTHS)).as_py():
         return pa.bool_()
-    if pc.any(pc.match_substring_regex(values, _LEADING_ZERO)).as_py():
+    if pc.any(pc.match_substring_regex(values, _NAMES)).as_py():
         return pa.string()
-    for type in (pa.int64(), pa.float64()):
+    whole = pc.all(pc.match_substring_regex(values, _WHOLE)).as_py()
+    for type in (pa.int64(), pa.uint64(), *(() if whole else (pa.float64(),))):
         try:
             values.cast(pa.string()).cast(type)
         except pa.ArrowInvalid:
