@@ -1,4 +1,5 @@
-"""Converts arrays to another type that stores the same values in another way, and says which conversions exist."""
+"""Converts arrays to another type that stores the same values in another way, and texts to what they say; says which
+conversions exist."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.types import is_binary, is_encoded, is_list, is_list_view, is_text
+
+_DAY = "1970-01-01 "
 
 
 class Misfit(Exception):
@@ -127,3 +130,30 @@ def tensor_shape(type: pa.FixedShapeTensorType) -> tuple[tuple[int, ...], tuple[
     """Returns the shape of tensors as they are meant, and the order of their dimensions as they are stored."""
     order = tuple(type.permutation or range(len(type.shape)))
     return tuple(type.shape[axis] for axis in order), order
+
+
+def from_text(texts: Any, type: pa.DataType) -> Any:
+    """Returns texts, an array or a chunked one, as values of a type. Raises ArrowInvalid for one that is none;
+    ArrowNotImplementedError for a type whose values have no text."""
+    if pt.is_dictionary(type):
+        values = from_text(texts, type.value_type)
+        return pc.dictionary_encode(values).cast(type)
+    if pt.is_time(type):
+        # Arrow reads dates with times, and no times alone.
+        return pc.binary_join_element_wise(_DAY, texts, "").cast(pa.timestamp("ns")).cast(type)
+    if pt.is_duration(type):
+        return texts.cast(pa.int64()).cast(type)
+    if pt.is_null(type):
+        if texts.null_count < len(texts):
+            raise pa.ArrowInvalid("not null")
+        return pa.chunked_array([pa.nulls(len(texts))]) if isinstance(texts, pa.ChunkedArray) else pa.nulls(len(texts))
+    return texts.cast(type)
+
+
+def has_text(type: pa.DataType) -> bool:
+    """Returns whether `from_text` gives values of a type."""
+    try:
+        from_text(pa.array([], pa.string()), type)
+    except pa.ArrowException:
+        return False
+    return True

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.batches import rechunk
+from curate.arrow.recast import has_text
 from curate.arrow.sizes import per_schema
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, Format, ReadAs
 from curate.formats.file_columns import file_columns, filled_in, with_file_columns
-from curate.formats.from_text import has_text
 from curate.formats.read.binary import BINARY_SCHEMA, read_binary
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.images import image_schema, read_image

@@ -57,7 +57,7 @@ OnBlankLine = Callable[[int], None]
 
 
 OnOtherKeys = Callable[[int, list[str]], None]
-"""Takes how many rows have keys that are no columns, and those keys of the first of them."""
+"""Takes how many rows have keys that no column holds, and those keys of the first of them."""
 
 
 def ignored(number: int) -> None:

@@ -44,6 +44,45 @@ def test_rows_with_more_keys_than_columns_are_counted(seed: int, tmp_path: Path)
     assert summary.books.counters == ({OTHER_KEYS: left_out} if left_out else {})
 
 
+def left_out(value: Any, read: Any) -> bool:
+    """Returns whether something of a value is not in what was read of it."""
+    if isinstance(value, dict):
+        return any(key not in read or left_out(item, read[key]) for key, item in value.items())
+    return isinstance(value, list) and any(map(left_out, value, read))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_keys_within_values_are_counted_like_those_of_rows(seed: int, tmp_path: Path) -> None:
+    """A row is counted if and only if something of it is not in what is read, at any depth, once."""
+    draw = random.Random(seed)
+
+    def struct(depth: int = 0) -> Any:
+        made = {name: draw.choice([1, None]) for name in draw.sample("pqr", draw.randint(1, 3 if depth else 2))}
+        if depth < 2:
+            made |= draw.choice([{}, {"s": struct(depth + 1)}, {"l": [struct(depth + 1), None]}, {"s": None, "l": []}])
+        return made
+
+    first: Any = {"id": 1, "m": {"p": 1, "s": {"q": 1, "l": [{"p": 1}]}, "l": [{"r": 1, "s": {"p": 1}}]}, "n": {"p": 1}}
+    rows = [{"id": number, "m": struct(), **draw.choice([{}, {"n": {"p": 2}}])} for number in range(30)]
+    ds = curate.read_json(written(tmp_path / "in", [first], rows))
+    with structlog.testing.capture_logs() as logs:
+        read = ds.take_all()[1:]
+    lost = sum(map(left_out, rows, read))
+    assert 0 < lost < 30
+    named = {key for one in logs for key in one.get("keys", ())}
+    assert named
+    assert all(key.partition(".")[0] == "m" for key in named)
+    assert ds.write_parquet(tmp_path / "out", backend="inline").books.counters == {OTHER_KEYS: lost}
+
+
+def test_keys_within_values_are_named_by_their_path(tmp_path: Path) -> None:
+    first = {"a": {"b": 1}, "l": [{"c": {"d": 1}}], "text": "x"}
+    other = {"a": {"b": 1, "x": 1}, "l": [None, {"c": None}, {"c": {"d": 1, "y": 2}}], "text": "x", "z": 0}
+    with structlog.testing.capture_logs() as logs:
+        curate.read_json(written(tmp_path / "in", [first], [first, other])).take_all()
+    assert [one["keys"] for one in logs if "keys" in one] == [["z", "a.x", "l[].c.y"]]
+
+
 @pytest.mark.parametrize("how", ["schema", "selected", "all"])
 def test_nothing_is_counted_where_columns_were_asked_for(how: str, tmp_path: Path) -> None:
     """Others are left out on purpose. Nor where there are no others, and rows lack some."""

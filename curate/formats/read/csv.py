@@ -32,12 +32,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
+from curate.arrow.recast import from_text
 from curate.arrow.types import is_text_or_binary
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
-from curate.formats.from_text import from_text
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow, RowNumbers
 from curate.objects.charset import refuse_wide

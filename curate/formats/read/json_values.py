@@ -7,7 +7,7 @@ a column that passes goes to `pa.array` whole. One that does not is gone through
 What fits: null always; a whole number written as a float (5.0) in an integer column; any number in a float column
 (rounded to the nearest), and "NaN", "Infinity" and "-Infinity", which JSON has no numbers for; ISO 8601 text or a count
 of the unit in a temporal column; text or whole numbers in a decimal; base64 text in a binary column (that is how the
-JSONL writer writes it). Fields that a struct does not hold are ignored.
+JSONL writer writes it). Fields that a struct does not hold are left out: `other_keys` says which.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -24,10 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.recast import recast
+from curate.arrow.recast import from_text, recast
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import is_binary, is_list, is_text
-from curate.formats.from_text import from_text
 
 JSON_TEXT = {b"curate:json": b"text"}
 """Metadata of a string field whose values are any JSON value, as its text."""
@@ -92,6 +91,8 @@ class Column:
             self._array, self._convert = self._texts, _parser(self.type, repr(self.name))
         else:
             self._array, self._convert = self._strict, _converter(self.type, self.name)
+        self.left_out = None if json_text else _left_out(self.type, self.name)
+        """Returns the path of a key of a value that the type does not hold, or nothing; None: it holds all keys."""
 
     def build(self, values: list[Any], misfits: dict[int, str]) -> pa.Array:
         """Returns the values as an array. Positions that do not fit are null there, and added to `misfits`."""
@@ -126,6 +127,45 @@ class Column:
                 converted.append(None)
                 misfits.setdefault(index, str(misfit))
         return converted
+
+
+def other_keys(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
+    """Returns how many rows have keys that no column holds, at any depth; and those of the first one: `b`, `a[].c`."""
+    names = frozenset(column.name for column in columns)
+    within = [(column.name, column.left_out) for column in columns if column.left_out is not None]
+    others = [row for row in rows if not names.issuperset(row) or (within and any(_paths(within, row)))]
+    first = others[0] if others else {}
+    return len(others), [*(key for key in first if key not in names), *_paths(within, first)]
+
+
+def _paths(within: Sequence[tuple[str, Callable[[Any], str]]], value: Mapping[str, Any]) -> Iterator[str]:
+    return (path for name, look in within if (path := look(value.get(name))))
+
+
+def _left_out(type: pa.DataType, path: str) -> Callable[[Any], str] | None:
+    if is_list(type) or pt.is_map(type):
+        look = _left_out(type.item_type if pt.is_map(type) else type.value_type, f"{path}[]")
+        if look is None:
+            return None
+
+        def of_list(value: Any) -> str:
+            items = value.values() if _type_of(value) is dict else value if _type_of(value) is list else ()
+            return next(filter(None, map(look, items)), "")
+
+        return of_list
+    if not pt.is_struct(type):
+        return None
+    names = frozenset(field.name for field in type)
+    within = [(field.name, look) for field in type if (look := _left_out(field.type, f"{path}.{field.name}"))]
+
+    def of_struct(value: Any) -> str:
+        if _type_of(value) is not dict:
+            return ""  # null, or a misfit
+        if names.issuperset(value):
+            return next(_paths(within, value), "") if within else ""
+        return f"{path}.{next(key for key in value if key not in names)}"
+
+    return of_struct
 
 
 def _array_of(values: list[Any], type: pa.DataType) -> pa.Array:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
-from curate.formats.read.json_values import columns_of
+from curate.formats.read.json_values import columns_of, other_keys
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, OnBlankLine, OnOtherKeys, RejectedRow, ignored
 from curate.objects.lines import lines_of
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
@@ -45,11 +45,10 @@ def read_jsonl(
     """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput.
 
     A schema without columns has no rows: each one that there is is bad. `on_other_keys` is told of rows with keys that
-    are no columns.
+    no column holds.
     """
     columns = columns_of(schema)
     nullable = all_nullable(schema)
-    names = frozenset(schema.names)
     loads = orjson.loads
     seen = 0  # lines before this block
     for lines in _blocks(store, object, codec, start, stop):
@@ -68,8 +67,8 @@ def read_jsonl(
         except (orjson.JSONDecodeError, AttributeError):
             rows, numbers = _sort_out(lines, seen, bad, on_blank_line)
             values = [[row.get(column.name) for row in rows] for column in columns]
-        if on_other_keys is not None and (others := [row for row in rows if not names.issuperset(row)]):
-            on_other_keys(len(others), [key for key in others[0] if key not in names])
+        if on_other_keys is not None and (others := other_keys(columns, rows))[0]:
+            on_other_keys(*others)
         misfits: dict[int, str] = {}
         arrays = [column.build(cells, misfits) for column, cells in zip(columns, values, strict=True)]
         find_nulls(arrays, schema, misfits)

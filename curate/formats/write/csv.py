@@ -16,10 +16,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from curate.arrow.canonical import stored_schema
+from curate.arrow.recast import has_text
 from curate.arrow.types import is_binary, is_text
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
-from curate.formats.from_text import has_text
 from curate.formats.write.lines import LinesWriter
 from curate.objects.compress import Sink
 
