@@ -205,7 +205,7 @@ def _read(
         case Format.BINARY:
             return read_binary(store, object, schema)
         case Format.WEBDATASET:
-            return read_webdataset(store, object, encoding.codec, schema, how, on_bad_row)
+            return read_webdataset(store, object, encoding.codec, schema, how, on_bad_row, on_other_keys)
         case Format.TFRECORDS:
             return read_tfrecords(store, object, encoding.codec, schema, how, on_bad_row)
         case Format.NUMPY:

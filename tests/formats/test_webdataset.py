@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
+import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from curate.objects.record import OutputFormat, read_record
 from curate.observe.job import find_job
 from curate.observe.preview import preview
 from curate.observe.verify import verify
+from curate.pipeline.shard_books import OTHER_KEYS
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 
@@ -126,6 +128,27 @@ def test_a_file_that_only_later_samples_have_is_not_passed_over(tmp_path: Path) 
         ("2", "two", 7, None),
         ("3", "three", None, None),
     ]
+
+
+def test_keys_that_the_first_samples_have_not_are_counted(tmp_path: Path) -> None:
+    """And named, as those of JSON lines: a sample once, whichever of its files have them."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.tar").write_bytes(archive({"1.json": b'{"a": 1}', "1.x.json": b'{"c": [{"d": 1}]}'}))
+    more = {
+        "2.json": b'{"a": 1, "b": 2}',
+        "2.x.json": b'{"c": [{"e": 1}]}',
+        "3.json": b'{"a": 3}',
+        "4.json": b'{"f": 4}',
+    }
+    (folder / "2.tar").write_bytes(archive(more))
+    ds = curate.read_webdataset(folder)
+    with structlog.testing.capture_logs() as logs:
+        assert [row["json"] for row in ds.take_all()] == [{"a": 1}, {"a": 1}, {"a": 3}, {"a": None}]
+    assert [one["keys"] for one in logs if "keys" in one] == [["json.b", "x.json.c[].e"]]
+    assert ds.write_parquet(tmp_path / "out", backend="inline").books.counters == {OTHER_KEYS: 2}
+    bare = curate.read_webdataset(folder, decoder=None)
+    assert bare.write_parquet(tmp_path / "bare", backend="inline").books.counters == {}
 
 
 def test_json_of_several_types_is_its_text() -> None:

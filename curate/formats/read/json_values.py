@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.recast import from_text, recast
+from curate.arrow.recast import Misfit, from_text, recast
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import is_binary, is_list, is_text
 
@@ -39,10 +39,6 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NONE = type(None)
 _TEXTS = frozenset({_NONE, str})
 _EXACT_FLOAT = 2**53
-
-
-class Misfit(Exception):
-    """A value does not fit its column; the message is the reason."""
 
 
 def json_text(field: pa.Field) -> bool:

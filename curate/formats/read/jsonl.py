@@ -57,7 +57,7 @@ def read_jsonl(
         if not columns:
             _, numbers = _sort_out(lines, seen, bad, on_blank_line)
             bad += [RejectedRow(seen + number + 1, NO_COLUMNS, lines[number].rstrip(b"\r")) for number in numbers]
-            for row in sorted(bad, key=_line):
+            for row in sorted(bad, key=lambda row: row.line):
                 on_bad_row(row)
             seen += len(lines)
             continue
@@ -78,9 +78,8 @@ def read_jsonl(
                 at = index if numbers is None else numbers[index]
                 bad.append(RejectedRow(seen + at + 1, reason, lines[at].rstrip(b"\r")))
             table = table.filter(pa.array([index not in misfits for index in range(len(rows))], pa.bool_()))
-        if bad:
-            for row in sorted(bad, key=_line):
-                on_bad_row(row)
+        for row in sorted(bad, key=lambda row: row.line):
+            on_bad_row(row)
         if table.num_rows:
             yield table
         seen += len(lines)
@@ -97,10 +96,6 @@ def _blocks(
             while is_array(source.peek(BLOCK_BYTES)):
                 yield from element_blocks(source, object.uri)
         yield from lines_of(source, start, stop)
-
-
-def _line(row: RejectedRow) -> int:
-    return row.line
 
 
 def _parse(line: bytes) -> dict[str, Any] | str:

@@ -21,8 +21,8 @@ from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.gathered import Build, Gathered
 from curate.formats.read.images import decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
-from curate.formats.read.json_values import JSON_TEXT, columns_of, readable
-from curate.objects.bad_line import OnBadRow
+from curate.formats.read.json_values import JSON_TEXT, columns_of, other_keys, readable
+from curate.objects.bad_line import OnBadRow, OnOtherKeys
 from curate.objects.stream import Codec, DecompressedStream
 from curate.objects.tar import Sample, samples
 from curate.storage.protocol import Object, Store
@@ -152,14 +152,17 @@ def read_webdataset(
     schema: pa.Schema,
     how: ReadAs | None,
     on_bad_row: OnBadRow,
+    on_other_keys: OnOtherKeys | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the samples, a block at a time. A sample with a file that cannot be decoded, or does not fit the schema,
     is a bad row; so is one with a file that has no column, if all files are read. Raises CorruptInput for an archive
-    that is not whole."""
+    that is not whole. `on_other_keys` is told of samples with keys in their JSON that no column holds."""
     chosen = _chosen(how)
     all_read = how is not None and how.whole and how.suffixes is None
     parts = [(field.name, _decoder(field)) for field in schema if field.name != KEY]
-    names = {name for name, _ in parts}
+    names = [name for name, _ in parts]
+    documents = [field for field in schema if kind_of(field.name) == "json" and not is_binary(field.type)]
+    columns = columns_of(pa.schema(documents))
     gathered = Gathered(schema, [_build(field) for field in schema], on_bad_row)
     at = schema.names.index(KEY) if KEY in schema.names else None
     with DecompressedStream(store, object, codec) as source:
@@ -169,6 +172,11 @@ def read_webdataset(
             except _Misfit as misfit:
                 gathered.reject(sample.number, str(misfit), misfit.args[1])
                 continue
+            if on_other_keys is not None and columns:
+                found = dict(zip(names, values, strict=True))
+                others = other_keys(columns, [{column.name: found[column.name] for column in columns}])
+                if others[0]:
+                    on_other_keys(*others)
             if at is not None:
                 values.insert(at, sample.key)
             size = sum(map(len, sample.files.values()))
