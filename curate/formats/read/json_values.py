@@ -38,7 +38,7 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _NONE = type(None)
 _TEXTS = frozenset({_NONE, str})
-_EXACT_FLOAT = 2**53
+_EXACT_FLOAT = 2**53 - 1  # 2**53 may have been a larger number that was rounded
 
 
 def json_text(field: pa.Field) -> bool:
