@@ -13,6 +13,7 @@ import pyarrow.types as pt
 from curate.arrow.types import is_binary, is_encoded, is_list, is_list_view, is_text
 
 _DAY = "1970-01-01 "
+_INFINITY = "(?i)^[+-]?inf"
 
 
 class Misfit(Exception):
@@ -147,7 +148,13 @@ def from_text(texts: Any, type: pa.DataType) -> Any:
         if texts.null_count < len(texts):
             raise pa.ArrowInvalid("not null")
         return pa.chunked_array([pa.nulls(len(texts))]) if isinstance(texts, pa.ChunkedArray) else pa.nulls(len(texts))
-    return texts.cast(type)
+    values = texts.cast(type)
+    if pt.is_floating(type):
+        # Arrow reads a number that is too large as infinity.
+        named = pc.match_substring_regex(texts.filter(pc.is_inf(values)), _INFINITY)
+        if pc.any(pc.invert(named)).as_py():
+            raise pa.ArrowInvalid(f"out of the range of {type}")
+    return values
 
 
 def has_text(type: pa.DataType) -> bool:

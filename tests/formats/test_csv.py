@@ -171,6 +171,20 @@ def test_whole_numbers_come_out_as_they_went_in(numbers: list[int]) -> None:
     assert schema.field("id").type in (pa.int64(), pa.uint64(), pa.string())
 
 
+@pytest.mark.parametrize(
+    ("type", "largest", "larger"),
+    [(pa.float16(), "65504", "65520"), (pa.float32(), "-3.4e38", "-3.5e38"), (pa.float64(), "1.7e308", "1e400")],
+)
+def test_a_number_that_a_column_cannot_hold_is_a_bad_row(type: pa.DataType, largest: str, larger: str) -> None:
+    """And not infinite, which is a number of its own; a column that has one from the beginning is text."""
+    schema = pa.schema([("", type)])
+    rows, bad = rows_of(f",x\n{largest},1\n{larger},2\n-inf,3\nInfinity,4\n,5\n".encode(), schema)
+    assert [row[""] for row in rows][1:] == [float("-inf"), float("inf"), None]
+    assert abs(rows[0][""]) < float("inf")
+    assert [(row.line, row.reason) for row in bad] == [(2, f"column '' is not {type}")]
+    assert sampled(b"a,b\n1e400,inf\n1.5,2\n") == pa.schema([("a", pa.string()), ("b", pa.float64())])
+
+
 def test_types_are_inferred_and_dates_stay_text() -> None:
     data = b"i,f,b,t,d,e\n1,1,true,x,2020-01-01,\n,2.5,false,1,2020-01-02,NA\n"
     assert sampled(data) == pa.schema(

@@ -392,7 +392,7 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
     whole = pc.all(pc.match_substring_regex(values, _WHOLE)).as_py()
     for type in (pa.int64(), pa.uint64(), *(() if whole else (pa.float64(),))):
         try:
-            values.cast(pa.string()).cast(type)
+            from_text(values.cast(pa.string()), type)
         except pa.ArrowInvalid:
             continue
         return type
