@@ -20,19 +20,19 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | N
             if name not in found.names:
                 near = did_you_mean(name, found.names)
                 raise SchemaMismatch(f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}")
-    problems = [
+    times = {name: found.names.count(name) for name in held.names}
+    problems = [f"column {name!r} occurs {count} times" for name, count in times.items() if count > 1]
+    problems += [
         f"column {field.name!r} is {type}, expected {field.type}"
         for field in held
-        if field.name in found.names and not readable(type := found.field(field.name).type, field.type)
+        if times[field.name] == 1 and not readable(type := found.field(field.name).type, field.type)
     ]
     if how is None:
         if problems:
             raise SchemaMismatch(f"{uri}: {problems[0]}")
         return
-    for name in dict.fromkeys(found.names):
-        if found.names.count(name) > 1 and name in held.names:
-            problems.append(f"column {name!r} occurs {found.names.count(name)} times")
-        if how.whole and how.schema is None and name not in held.names:
+    for name in dict.fromkeys(found.names) if how.whole and how.schema is None else ():
+        if name not in held.names:
             problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
     if problems:
         other = f"{how.first} has" if how.first else "declared is"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate.errors import CorruptInput, CurateError
-from curate.formats.encoding import Format, detect
+from curate.errors import CorruptInput, CurateError, SchemaMismatch
+from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.read import json_array
 from curate.formats.rows import read, sample_schema
 from curate.ledger.summary import RunState
@@ -279,3 +282,26 @@ def test_a_large_array_is_one_shard(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("\n".join(map(json.dumps, rows)))
     found = files("read_json", Format.JSONL, [str(tmp_path)]).in_pieces(50_000)
     assert [shard.id.partition(".")[0] for shard in found.pieces()] == ["a", "b", "b", "b"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("how", ["job", "dataset", "declared"])
+def test_a_later_file_that_has_a_column_twice_is_refused(suffix: str, how: str) -> None:
+    """With its name: nobody knows which of the two is meant. Of a column that is not read it does not matter."""
+    stream = io.BytesIO()
+    twice = pa.table([pa.array([value]) for value in (1, 2, 3)], names=["a", "a", "b"])
+    if suffix == "csv":
+        stream.write(b"a,a,b\n1,2,3\n")
+    else:
+        pq.write_table(twice, stream)
+    store = FakeStore()
+    object = store.put(f"2.{suffix}", stream.getvalue())
+    held = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    given = {"job": None, "dataset": ReadAs(Format(suffix), first="1"), "declared": ReadAs(Format(suffix), held)}[how]
+    encoding = detect(object.uri, given)
+    with pytest.raises(SchemaMismatch, match=rf"^2\.{suffix}: column 'a' occurs 2 times"):
+        list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, held, 9, [].append))
+    if given is None or given.schema is None:
+        part = detect(object.uri, None if given is None else replace(given, whole=False))
+        [table] = read(store, object, part, SliceKind.WHOLE, 0, 0, held.remove(0), 9, [].append)
+        assert table.to_pylist() == [{"b": 3}]

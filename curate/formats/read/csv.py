@@ -72,18 +72,18 @@ class _Parser:
         store: Store,
         object: Object,
         codec: Codec | None,
-        names: list[str] | None,
         how: ReadAs | None = None,
         sample: bool = False,
     ) -> None:
-        """Reads the columns `names`, or all; of a `sample` no more than the beginning of the file."""
+        """Reads, of a `sample`, no more than the beginning of the file."""
         delimiter = "," if how is None else how.delimiter
         given = None if how is None else how.column_names
         self._above = b"" if given is None else header_line(given, delimiter)
         self._store = store
         self._object = object
         self._codec = codec
-        self._names = names
+        self.names: list[str] | None = None
+        """The columns that are read; None: all."""
         self._delimiter = delimiter
         self._sample = sample
         self._block_bytes = BLOCK_BYTES
@@ -100,7 +100,7 @@ class _Parser:
         return self._numbers.number(index)
 
     def batches(self) -> Iterator[pa.Table]:
-        """Yields the valid rows, every column as binary. Raises CorruptInput; KeyError for a missing column."""
+        """Yields the valid rows, every column as binary. Raises CorruptInput."""
         while True:
             skip = self._handed_out
             try:
@@ -143,7 +143,7 @@ class _Parser:
             ) from None
 
     def _attempt(self) -> Iterator[pa.Table]:
-        names = self.header() if self._names is None else self._names
+        names = self.header() if self.names is None else self.names
         with DecompressedStream(self._store, self._object, self._codec) as source:
             reader = self._open(source, names)
             if reader is None:
@@ -188,8 +188,6 @@ class _Parser:
                     quoted_strings_can_be_null=False,
                 ),
             )
-        except pa.ArrowKeyError as error:
-            raise KeyError(str(error)) from error
         except pa.ArrowInvalid as error:
             if "Empty CSV" in str(error):
                 return self._without_header(decoded)
@@ -363,7 +361,7 @@ def sample_csv(
     a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a float would change them.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
-    parser = _Parser(store, object, codec, None, how, sample=True)
+    parser = _Parser(store, object, codec, how, sample=True)
     names = parser.header()
     for name in names:
         if names.count(name) > 1:
@@ -421,11 +419,7 @@ def read_csv(
     done = 0  # valid rows
     batches = parser.batches()
     while True:
-        try:
-            table = next(batches, None)
-        except KeyError:
-            refuse_mismatch(object.uri, _as_schema(parser.header(), schema), schema, how)
-            raise
+        table = next(batches, None)
         bad: list[RejectedRow] = []
         if table is not None:
             table = table if declared else _of_empties(table)
@@ -449,16 +443,14 @@ def read_csv(
 
 def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None) -> _Parser:
     """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
-    if how is None:
-        return _Parser(store, object, codec, schema.names or None)
-    names = _Parser(store, object, codec, None, how).header()
-    if not len(schema):
-        return _Parser(store, object, codec, names, how)
-    there = [name for name in schema.names if name in names]
-    if names:
-        refuse_mismatch(object.uri, _as_schema(names, schema), schema, how)
-    # Rows are rows if none of their columns is held, too.
-    return _Parser(store, object, codec, there or names[:1], how)
+    parser = _Parser(store, object, codec, how)
+    names = parser.header()
+    if len(schema):
+        if names:
+            refuse_mismatch(object.uri, _as_schema(names, schema), schema, how)
+        # Rows are rows if none of their columns is held, too.
+        parser.names = [name for name in schema.names if name in names] or names[:1]
+    return parser
 
 
 def _as_schema(names: list[str], schema: pa.Schema) -> pa.Schema:
