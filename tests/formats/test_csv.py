@@ -143,6 +143,16 @@ def test_line_ends_within_quotes_stay_wherever_a_block_ends(end: str, monkeypatc
         assert ([row["text"] for row in rows], bad) == (texts, []), block
 
 
+def test_a_row_of_several_blocks_is_read_whatever_arrow_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In larger blocks: one with a NUL, too, of which it says that its parser is out of sync."""
+    data = ',text\n\0,",\0\u2028,\n"\n2,b\n'.encode()
+    schema = pa.schema([("", pa.string()), ("text", pa.string())])
+    for block in range(1, len(data) + 1):
+        monkeypatch.setattr(csv, "BLOCK_BYTES", block)
+        rows, bad = rows_of(data, schema)
+        assert ([tuple(row.values()) for row in rows], bad) == ([("\0", ",\0\u2028,\n"), ("2", "b")], []), block
+
+
 def test_a_missing_column_is_told_with_the_ones_there_are() -> None:
     with pytest.raises(SchemaMismatch, match=r"a\.csv: no column 'text'; did you mean 'txt'\?; it has '', 'txt'"):
         rows_of(b",txt\n1,a\n")
