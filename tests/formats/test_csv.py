@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv as stdlib_csv
 import gzip
 import io
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -151,6 +152,14 @@ def test_a_row_of_several_blocks_is_read_whatever_arrow_says_of_it(monkeypatch: 
         monkeypatch.setattr(csv, "BLOCK_BYTES", block)
         rows, bad = rows_of(data, schema)
         assert ([tuple(row.values()) for row in rows], bad) == ([("\0", ",\0\u2028,\n"), ("2", "b")], []), block
+
+
+@pytest.mark.timeout(60)
+def test_files_with_quotes_are_read_in_many_threads_at_once() -> None:
+    """None of Arrow's own threads, of which there are few, waits for another one of them."""
+    data = b",text\n" + b'1,"x"\n' * 30
+    with ThreadPoolExecutor(32) as threads:
+        assert set(threads.map(lambda _: len(rows_of(data)[0]), range(900))) == {30}
 
 
 def test_a_missing_column_is_told_with_the_ones_there_are() -> None:

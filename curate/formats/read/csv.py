@@ -445,6 +445,7 @@ def read_csv(
 def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None) -> _Parser:
     """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
     parser = _Parser(store, object, codec, how)
+    # Before any row: one of Arrow's threads asks for the end of the file, and must not wait for another one of them.
     names = parser.header()
     if len(schema):
         if names:
