@@ -77,8 +77,7 @@ class RunRecorder:
         """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
-        self.stale = len(prepared.stale)
-        self.missing = prepared.missing_inputs
+        self.stale, self.missing = len(prepared.stale), prepared.missing_inputs
         self.totals = RunTotals(
             plan,
             prepared.history.books,
