@@ -165,10 +165,10 @@ def disk_path(_disk: str) -> Path:
 
 
 @pytest.fixture
-def gigabytes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def gigabytes() -> Iterator[None]:
     """Of the tests that take gigabytes, or look at how many are taken, one runs at a time."""
-    # With pytest-xdist, the folder above is that of all processes.
-    with (tmp_path_factory.getbasetemp().parent / "gigabytes").open("w") as lock:
+    # In the folder of all processes of all runs: those on Ray are a run of their own, beside the others.
+    with (Path(tempfile.gettempdir()) / f"curate-gigabytes-{os.getuid()}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -340,7 +340,7 @@ def firsts(table: PackedTable, name: str) -> Any:
     for group in _grouped(block[name] for block in table.batches(name)):
         low, high = _ends_of(group)
         stop = start + len(group)
-        if not (low > highest or not start) or not ascending(group):
+        if (start and low <= highest) or not ascending(group):
             blocks = table.enclosing(name, low, high)
             looked_through += len(blocks) * BLOCK_ROWS
             if looked_through > MOST_LOOKED_THROUGH * (stop + BLOCK_ROWS):

@@ -241,11 +241,11 @@ def parent(pid: int) -> int:
 def test_a_task_leaks_until_ray_kills_it(local: Place, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     """The shard alone is launched again, with twice what it had; with that much it does not leak, and all is well."""
     with environment.context() as patch:
-        # As far from what is asserted as other tests may take, or give back, meanwhile.
-        patch.setenv("RAY_memory_usage_threshold", f"{memory_in_use(and_bytes=7 * GIB // 4):.4f}")
+        # Other tests take gigabytes, or give them back, meanwhile: drivers and workers of their own, files in memory.
+        patch.setenv("RAY_memory_usage_threshold", f"{memory_in_use(and_bytes=4 * GIB):.4f}")
         # As seldom as Ray looks by default: what was killed is to be gone by the next time, else another one is killed.
         patch.setenv("RAY_memory_monitor_refresh_ms", "250")
-        cluster = make_cluster(num_cpus=1, memory=6 * GIB, object_store_memory=80 << 20)
+        cluster = make_cluster(num_cpus=1, memory=16 * GIB, object_store_memory=80 << 20)
     try:
         work = Work(local, local.write("in", FILES), tmp_path / "trace", tmp_path / "hold", cluster.address)
         work.begin()
@@ -258,7 +258,7 @@ def test_a_task_leaks_until_ray_kills_it(local: Place, tmp_path: Path, environme
             r"out of memory: the worker used [\d.]+ [GM]iB when its node ran out of memory", failure["error"]
         )
         assert "Considered workers" in failure["traceback"]
-        assert GIB // 2 < failure["peak_bytes"] < 3 * GIB
+        assert GIB // 2 < failure["peak_bytes"] < 7 * GIB
     finally:
         cluster.shutdown()
 
