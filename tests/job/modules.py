@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import itertools
 import sys
@@ -29,6 +30,8 @@ class Modules:
         path = self.folder / f"{name.replace('.', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(source), encoding="utf-8")
+        # Python tells by the time of a folder whether it has other files now: not two of one tick of the clock.
+        importlib.invalidate_caches()
 
     def load(self, source: str, name: str = "") -> ModuleType:
         """Returns a module of this source, by default with a name of its own."""
