@@ -34,17 +34,20 @@ class Shell:
     dry: bool = False
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def run(self, *words: str, quiet: bool = False) -> int:
-        """Returns the command's exit code. What a quiet one printed is shown if it fails."""
+    def run(self, *words: str) -> int:
+        """Returns the command's exit code."""
         self._show(words)
         if self.dry:
             return 0
-        if not quiet:
-            return subprocess.run(self._argv(words), env=self.env, check=False).returncode
+        return subprocess.run(self._argv(words), env=self.env, check=False).returncode
+
+    def ask(self, *words: str) -> tuple[int, str]:
+        """Returns the command's exit code and what it printed, which is not shown."""
+        self._show(words)
+        if self.dry:
+            return 0, ""
         ended = subprocess.run(self._argv(words), env=self.env, check=False, capture_output=True, text=True)
-        if ended.returncode:
-            click.echo((ended.stdout + ended.stderr).rstrip(), err=True)
-        return ended.returncode
+        return ended.returncode, (ended.stdout + ended.stderr).rstrip()
 
     def start(self, *words: str, log: Path) -> subprocess.Popen[bytes]:
         """Starts a command that goes on beside this process; what it prints goes to a file."""

@@ -26,6 +26,11 @@ from .with_secrets import reference
 WRAPPER = "scripts/clusters/with_secrets.py"
 LOOK_S = 10.0
 INTERRUPTED = 130
+NO_AGENT, TAKEN = "No available agent to submit job", "already exists"
+"""What Ray answers while the head has no agent yet that starts jobs, after looking for one for 10 s; and for a name
+that it has already begun."""
+ATTEMPTS = 12
+"""Of submitting to a head without an agent: two minutes."""
 _LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
 """How Ray's job server names a driver that went with its process, and not by its own exit."""
 
@@ -161,7 +166,7 @@ def submit_and_follow(
         if output is not None and not shell.dry:
             _say(left(output))
         name = submission_name(found.script)
-        if (code := shell.run(*found.command(address, name), quiet=True)) or shell.dry:
+        if (code := _submit(found.command(address, name), shell)) or shell.dry:
             return code
         _say(f"submitted as {name}")
         if not wait:
@@ -185,6 +190,25 @@ def submit_and_follow(
     if output is not None and exit_code(state):
         _say(left(output))
     return exit_code(state)
+
+
+def _submit(command: Sequence[str], shell: Shell) -> int:
+    """Submits, again while the head that just started has no agent that starts jobs. Returns Ray's exit code.
+
+    All attempts have one name, of which Ray begins one job: an answer that came too late is no second job.
+    """
+    for attempt in range(ATTEMPTS):
+        code, printed = shell.ask(*command)
+        if not code or (attempt and TAKEN in printed):
+            return 0
+        if NO_AGENT not in printed:
+            break
+        if not attempt:
+            _say("the head is up, but does not start jobs yet; trying again, for two minutes")
+    else:
+        printed += "\nthe head starts no jobs; its log dashboard_agent.log says why (`scripts/cluster status` shows it)"
+    _say(printed)
+    return code
 
 
 def _how(state: Mapping[str, Any]) -> str:

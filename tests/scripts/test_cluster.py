@@ -593,14 +593,15 @@ class TestFollowing:
 class Recorded(commands.Shell):
     """Takes commands for done."""
 
-    def __init__(self, codes: tuple[int, ...] = ()) -> None:
+    def __init__(self, answers: tuple[str, ...] = ()) -> None:
+        """Fails with each of `answers` in turn; then all goes well."""
         super().__init__()
         self.ran: list[tuple[str, ...]] = []
-        self._codes = list(codes)
+        self._answers = list(answers)
 
-    def run(self, *words: str, quiet: bool = False) -> int:  # noqa: ARG002
+    def ask(self, *words: str) -> tuple[int, str]:
         self.ran.append(words)
-        return self._codes.pop(0) if self._codes else 0
+        return (1, self._answers.pop(0)) if self._answers else (0, "")
 
 
 @pytest.mark.usefixtures("_soon")
@@ -661,15 +662,35 @@ class TestResubmitting:
         found, shell, _ = self.run([{"status": "FAILED", "driver_exit_code": code}], 5, capsys, monkeypatch)
         assert (found, len(shell.ran)) == (code, 1)
 
-    def test_what_ray_refuses_ends_it(self) -> None:
-        """Nothing is followed that was not submitted."""
-        shell = Recorded((1,))
+    @pytest.mark.parametrize("answer", ["RuntimeError: no", f"x {submit.TAKEN}"])
+    def test_what_ray_refuses_ends_it(self, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Nothing is followed that was not submitted, and what Ray said is shown."""
+        assert self.refused((answer,)) == 1
+        assert answer in capsys.readouterr().err
+
+    def test_a_head_that_starts_no_jobs_yet(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The same job again under the same name, whose first attempt may have come through."""
+        for answers in ((submit.NO_AGENT,) * 3, (submit.NO_AGENT, f"id {submit.TAKEN}")):
+            shell = Recorded(answers)
+            job = Scripted(["SUCCEEDED"], [["log\n"]])
+            assert submit.submit_and_follow(self.FOUND, shell, "http://h", lambda _, job=job: job, left=str) == 0
+            assert len(set(shell.ran)) == 1
+            assert capsys.readouterr().err.count("does not start jobs yet") == 1
+
+    def test_a_head_that_never_starts_jobs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """It is said where to look."""
+        assert self.refused((submit.NO_AGENT,) * 100, submit.ATTEMPTS) == 1
+        assert "dashboard_agent.log" in capsys.readouterr().err
+
+    def refused(self, answers: tuple[str, ...], attempts: int = 1) -> int:
+        shell = Recorded(answers)
 
         def never(_: str) -> Any:
             raise AssertionError("followed")
 
-        assert submit.submit_and_follow(self.FOUND, shell, "http://h", never, resubmit=3, left=lambda _: "") == 1
-        assert len(shell.ran) == 1
+        code = submit.submit_and_follow(self.FOUND, shell, "http://h", never, resubmit=3, left=lambda _: "")
+        assert len(shell.ran) == attempts
+        return code
 
 
 class TestLeft:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -111,10 +112,7 @@ class Cluster:
 
     def jobs(self) -> str:
         """Returns all that Ray tells of the jobs that it knows."""
-        listed = [BIN / "ray", "job", "list", "--address", self.address]
-        ended = subprocess.run(listed, env=self.env, capture_output=True, text=True, timeout=NEVER_S, check=True)
-        # Before it, with the time, is where it was asked.
-        return ended.stdout[ended.stdout.index("[JobDetails") :]
+        return json.dumps(Api(self.address, self.env["RAY_AUTH_TOKEN"]).get("/api/jobs/"), sort_keys=True)
 
 
 def _free_port() -> int:
