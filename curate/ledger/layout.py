@@ -67,7 +67,7 @@ _TOLD = re.compile(rf"{re.escape(RUNS)}([^/]+)/notified/([^/]+)\.json")
 _HASH = "[0-9a-f]{16}"
 _QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
 _SAMPLES = re.compile(rf"{re.escape(SAMPLES)}{_HASH}\.jsonl\.zst")
-_SCRATCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
+_SCRATCH = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
 _KEY = re.compile(_HASH)
 _IN_STAGE = re.compile(r"[^_./][^/]*(/[^_./][^/]*)*\.run")
 """A run file: called after what it was made of, which may be a file of any name, in a folder."""

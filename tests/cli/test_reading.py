@@ -36,8 +36,8 @@ from tests.support.gcs_emulator import GcsEmulator
 from tests.support.ledgers import heartbeat, make_job, make_ledger
 
 EVIL = "\x1b]0;owned\x07[red]no\r\x08\u202e[/]"
-RUN = "20240101T000000Z-abc123"
-NEWER = "20240102T000000Z-abc123"
+RUN = "20240101T000000.000Z-abc123"
+NEWER = "20240102T000000.000Z-abc123"
 
 
 class Kept(Job):

@@ -23,7 +23,7 @@ from tests.support.ledgers import heartbeat, make_job
 
 __all__ = ["curate"]
 
-RUN = "20231114T210000Z-abc123"
+RUN = "20231114T210000.000Z-abc123"
 CLOCK = FakeClock()
 SHARDS = [1, 100, 100_000]
 Screen = Callable[..., list[str]]

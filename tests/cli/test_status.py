@@ -35,7 +35,7 @@ from tests.support.fakes import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.ledgers import heartbeat, make_job, make_ledger
 
-RUN = "20240101T000000Z-abc123"
+RUN = "20240101T000000.000Z-abc123"
 FIELDS = {
     "job",
     "output",

@@ -18,7 +18,7 @@ from tests.cli.running import Curate, curate
 from tests.support.ledgers import heartbeat, make_job, make_ledger
 
 __all__ = ["curate"]
-RUN = "20240101T000000Z-abc123"
+RUN = "20240101T000000.000Z-abc123"
 STATES = ("running", "interrupted", "failed", "aborted", "stalled", "complete", "pending")
 
 

@@ -157,7 +157,7 @@ def test_new_inputs_that_both_want_to_plan(bench: Bench) -> None:
 
 # A second driver looks at the first
 
-OTHER = "20200101T000000Z-abcdef"
+OTHER = "20200101T000000.000Z-abcdef"
 
 
 def begin_elsewhere(bench: Bench, clock: FakeClock, output: str = "out") -> None:

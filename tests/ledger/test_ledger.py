@@ -268,7 +268,7 @@ def test_compression_gives_back_what_it_got(data: bytes) -> None:
 
 def test_everything_of_the_ledger_is_hidden_from_readers(ledger: Ledger) -> None:
     """Arrow, Spark, DuckDB and the next job take the output prefix for a plain dataset."""
-    run = "20240101T000000Z-abc123"
+    run = "20240101T000000.000Z-abc123"
     names = [layout.JOB, layout.SUMMARY, layout.plan_part(7), layout.run_file(run, "run.json")]
     names += [layout.events_segment(run, 1), layout.QUARANTINE + "x", layout.SCHEMAS + "x", layout.ACCEPTED + "x"]
     assert all(layout.is_hidden(name) and name.startswith(layout.LEDGER + "/") for name in names)

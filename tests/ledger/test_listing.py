@@ -29,7 +29,7 @@ def plan_of(*ids: str) -> ShardPlan:
 
 def test_everything_has_its_place() -> None:
     """Outputs and what else lies there on one side, the parts of the ledger on the other."""
-    run = "20240101T000000Z-abc123"
+    run = "20240101T000000.000Z-abc123"
     ledger = [
         "_curate/job.json",
         "_curate/summary.json",

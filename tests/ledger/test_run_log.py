@@ -101,11 +101,12 @@ def said() -> Any:
 
 
 def test_run_ids_sort_by_start_and_never_collide() -> None:
-    """Two drivers that start within one second have two ids; later ones come later."""
-    ids = [new_run_id(1_700_000_000.0 + second) for second in range(3) for _ in range(100)]
-    assert len(set(ids)) == 300
-    assert [one[:16] for one in ids] == [one[:16] for one in sorted(ids)]
-    assert all(re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", one) for one in ids)
+    """Drivers that start within one millisecond have ids of their own; later ones come later."""
+    ids = [new_run_id(1_700_000_000.0 + ms / 1000) for ms in range(0, 3000, 7) for _ in range(10)]
+    assert len(set(ids)) == len(ids)
+    assert [one[:20] for one in ids] == [one[:20] for one in sorted(ids)]
+    assert len({one[:20] for one in ids}) == len(ids) // 10
+    assert all(re.fullmatch(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}", one) for one in ids)
 
 
 def is_gone(beat: dict[str, Any]) -> bool:

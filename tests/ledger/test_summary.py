@@ -13,7 +13,7 @@ def test_the_json_has_exactly_this_shape() -> None:
     """Every name, and nothing else."""
     summary = Summary(
         job="toxicity",
-        run_id="20240101T000000Z-abc123",
+        run_id="20240101T000000.000Z-abc123",
         output="gs://b/out",
         state=RunState.FAILED,
         total=10,
@@ -32,7 +32,7 @@ def test_the_json_has_exactly_this_shape() -> None:
     )
     assert summary.as_dict() == {
         "job": "toxicity",
-        "run_id": "20240101T000000Z-abc123",
+        "run_id": "20240101T000000.000Z-abc123",
         "output": "gs://b/out",
         "state": "failed",
         "shards": {"total": 10, "done": 7, "skipped": 4, "failed": 3},

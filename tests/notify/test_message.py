@@ -15,7 +15,7 @@ from curate.tasks.books import Books
 
 ROW = "Jane Doe, 12 Elm Street"
 SIGNED = "gs://b/o?X-Goog-Signature=0a1b2c"
-RUN = "20231114T220000Z-abc123"
+RUN = "20231114T220000.000Z-abc123"
 BEAT = Heartbeat(
     RUN,
     started=1_700_000_000.0,

@@ -24,7 +24,7 @@ from tests.support.receiver import SECRET, StubReceiver, receiving
 
 __all__ = ["curate"]
 
-RUN, OTHER = "20231114T220000Z-abc123", "20231114T221000Z-def456"
+RUN, OTHER = "20231114T220000.000Z-abc123", "20231114T221000.000Z-def456"
 
 
 @pytest.fixture

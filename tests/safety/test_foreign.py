@@ -291,12 +291,12 @@ def test_a_complete_job_leaves_no_stage_behind(checkpoint: bool, tmp_path: Path)
     assert not (tmp_path / "out" / "_curate" / "stages").exists()
 
 
-@pytest.mark.parametrize("folder", ["_curate", "_curate/tmp", "_curate/tmp/20261122T074903Z-a7a9a0", "tmp"])
+@pytest.mark.parametrize("folder", ["_curate", "_curate/tmp", "_curate/tmp/20261122T074903.000Z-a7a9a0", "tmp"])
 def test_sweeps_go_through_no_link(folder: str, tmp_path: Path) -> None:
     """Nor does the end of a run, which removes its own temporaries, even if all that is there looks like curate's."""
     root, precious = tmp_path / "root", tmp_path / "precious"
     temporary = f"{HASH}-1-2"
-    for below in ("", "20261122T074903Z-a7a9a0", "tmp", "tmp/20261122T074903Z-a7a9a0"):
+    for below in ("", "20261122T074903.000Z-a7a9a0", "tmp", "tmp/20261122T074903.000Z-a7a9a0"):
         age(write_jsonl(precious / below / temporary, b"mine"))
         age(precious / below)
     (root / folder).parent.mkdir(parents=True)
@@ -308,7 +308,7 @@ def test_sweeps_go_through_no_link(folder: str, tmp_path: Path) -> None:
     else:
         with pytest.raises(ConfigError, match=f"{root / folder} is a link"):
             sweep_scratch(str(tmp), "", time.time() + OLD_S, 60.0, layout.is_scratch)
-    remove_scratch(f"{tmp}/20261122T074903Z-a7a9a0")
+    remove_scratch(f"{tmp}/20261122T074903.000Z-a7a9a0")
     remove_stages(f"{root}/_curate/stages")
     assert seen([tmp_path]) == before
 

@@ -265,7 +265,7 @@ class TestProbe:
     """Before the first write to an output, the service shows that it keeps what it is asked to."""
 
     def test_a_strict_service_passes_and_keeps_nothing(self, emulator: S3Emulator, s3: S3Store, capfd: Any) -> None:
-        refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000Z-abcdef")
+        refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000.000Z-abcdef")
         assert emulator.objects() == {X: CONTENT}
         assert emulator.uploads == {}
         # Eight creators, of whom seven look at what is there, and an upload in parts; that of another ETag is refused.
@@ -275,7 +275,7 @@ class TestProbe:
     def test_one_that_lets_a_second_through_is_refused(self, emulator: S3Emulator, s3: S3Store) -> None:
         emulator.creates = "lax"
         with pytest.raises(ConfigError, match=rf"at {emulator.url} does not keep If-None-Match: of 8 creators"):
-            refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000Z-abcdef")
+            refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000.000Z-abcdef")
         assert emulator.objects() == {X: CONTENT}
 
     def test_one_that_is_lax_with_parts_is_refused(
@@ -284,7 +284,7 @@ class TestProbe:
         strict = emulator._refused
         monkeypatch.setattr(emulator, "_refused", lambda asked: None if asked.method == "POST" else strict(asked))
         with pytest.raises(ConfigError, match="an upload in parts replaced an object"):
-            refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000Z-abcdef")
+            refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000.000Z-abcdef")
 
     def test_one_that_replaces_whatever_is_there_is_told(
         self, emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch, capfd: Any
@@ -295,7 +295,7 @@ class TestProbe:
             "_refused",
             lambda asked: None if asked.method == "PUT" and "if-match" in asked.headers else strict(asked),
         )
-        refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000Z-abcdef")
+        refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000.000Z-abcdef")
         assert "replaces an object even if it changed" in "".join(capfd.readouterr())
 
 
