@@ -11,9 +11,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -91,22 +92,27 @@ def ensure_configured() -> None:
         configure()
 
 
-def bound(**context: Any) -> AbstractContextManager[None]:
-    """Adds `context` to all events of this thread within a block."""
-    return _bound_in(context)
+class bound:  # noqa: N801 - used like a function
+    """Adds its arguments to all events of this thread within a block."""
 
+    # Not made of a generator: there is one for each shard, however small.
+    __slots__ = ("_before", "_context", "_theirs")
 
-@contextlib.contextmanager
-def _bound_in(context: Mapping[str, Any]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
+    def __init__(self, **context: Any) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._theirs: Callable[[], None] | None = None
         if (structlog := imported("structlog")) is not None:
             # Where a program says itself what becomes of events, too.
-            stack.enter_context(structlog.contextvars.bound_contextvars(**context))
-        before = _bound.set({**_bound.get(), **context})
-        try:
-            yield
-        finally:
-            _bound.reset(before)
+            tokens = structlog.contextvars.bind_contextvars(**self._context)
+            self._theirs = partial(structlog.contextvars.reset_contextvars, **tokens)
+        self._before = _bound.set({**_bound.get(), **self._context})
+
+    def __exit__(self, *_: object) -> None:
+        _bound.reset(self._before)
+        if self._theirs is not None:
+            self._theirs()
 
 
 _bound: ContextVar[Mapping[str, Any]] = ContextVar("bound", default=MappingProxyType({}))

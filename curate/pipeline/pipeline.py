@@ -122,15 +122,17 @@ class Pipeline:
         tables = batches
         pools = iter(self._pools)
         meters = meters or [Meter() for _ in self._opened]
+        as_read = how.as_read
         for step, meter, seen in zip(self._opened, meters, begun or self.begin(), strict=True):
+            if how.as_read and not as_read:
+                how = replace(how, as_read=False)
             if self._is_pooled(step):
                 tables = _in_pool(step, tables, tally, how, meter, next(pools), seen)
             elif (of_shard := getattr(step, "of_shard", None)) is not None:
                 tables = _over_shard(step, of_shard(tally), tables, meter, seen)
             else:
                 tables = _in_task(step, tables, tally, how, meter, seen)
-            if not getattr(step, "keeps_rows", False):
-                how = replace(how, as_read=False)
+            as_read = as_read and getattr(step, "keeps_rows", False)
         return tables
 
     def begin(self) -> list[StepState]:

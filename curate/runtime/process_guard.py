@@ -18,6 +18,9 @@ import select
 import signal
 import sys
 import threading
+
+# `signal.getsignal` looks for a name of each handler, which takes ten times as long, and is asked after each shard.
+from _signal import getsignal  # type: ignore[import-not-found]
 from typing import Any
 
 from curate.imports import imported
@@ -108,7 +111,7 @@ class SavedProcess:
         self._folder = _folder()
         self._umask = _umask()
         self._limits = [resource.getrlimit(limit) for limit in LIMITS]
-        self._handlers = [signal.getsignal(number) for number in SIGNALS] if self._main else []
+        self._handlers = [getsignal(number) for number in SIGNALS] if self._main else []
         self._alarm = signal.getitimer(signal.ITIMER_REAL)[0] > 0
         self._locale = locale.setlocale(locale.LC_ALL)
         self._printed = {
@@ -151,7 +154,7 @@ class SavedProcess:
             signal.setitimer(signal.ITIMER_REAL, 0)
             changed.append("alarm")
         for number, handler in zip(SIGNALS, self._handlers, strict=False):
-            if signal.getsignal(number) is not handler and handler is not None:
+            if getsignal(number) is not handler and handler is not None:
                 signal.signal(number, handler)
                 changed.append(f"handler of {number.name}")
         if locale.setlocale(locale.LC_ALL) != self._locale:
