@@ -102,6 +102,17 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _modules_as_they_were(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A job that a test writes is imported under the name of its file, and another test may write one of that name."""
+    before = set(sys.modules)
+    yield
+    base = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - before:
+        if str(vars(sys.modules[name]).get("__file__")).startswith(base):
+            del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
 def _ray_as_it_was() -> Iterator[None]:
     """A run on Ray leaves this process connected, to a cluster that was made for the environment of one test; unless a
     backend of the test's module goes on with it."""

@@ -107,7 +107,7 @@ def what(name: str) -> tuple[str, str, str]:
     elif not rest.startswith("_curate/"):
         kind = "output"
     else:
-        kind = re.sub(r"[0-9a-f]{5,}|[0-9TZ]+-[0-9a-f]+/|\d{5,}", "", rest.removeprefix("_curate/"))
+        kind = re.sub(r"[0-9a-f]{5,}|[0-9TZ.]+-[0-9a-f]+/|\d{5,}", "", rest.removeprefix("_curate/"))
     return found["place"], found["stage"] or "", kind
 
 
