@@ -89,6 +89,7 @@ def test_who_closes_it_waits_for_no_call() -> None:
     release.set()
 
 
+@pytest.mark.slow
 def test_no_generator_waits_for_threads_where_it_is_closed() -> None:
     """A pool of the standard library joins its threads: in a generator it is `Threads`."""
     found = []

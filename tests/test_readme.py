@@ -135,6 +135,7 @@ def test_the_job_is_a_program(home: Path) -> None:
     assert "24 of 24 done" in printed
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("page", "programs"), [(MAIN, ["python", "curate"]), (JOBS, ["curate", "curate"])])
 def test_the_console_shows_what_is_printed(home: Path, page: str, programs: list[str]) -> None:
     """Every line under a command is printed by that command, but for what differs from run to run."""
@@ -196,6 +197,7 @@ def test_files_that_are_named_exist(page: str) -> None:
             assert anchor in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings], link
 
 
+@pytest.mark.slow
 def test_the_parameters_of_jobs_are_those_of_their_classes() -> None:
     """Each job of jobs/ has a section with its parameters, in order, and their defaults."""
     jobs = orjson.loads(run(ROOT, sys.executable, "-c", PARAMETERS))
@@ -264,6 +266,7 @@ def test_every_script_has_a_line() -> None:
     assert sorted(listed) == sorted(f"`scripts/{name}`" for name in there)
 
 
+@pytest.mark.slow
 def test_the_commands_of_figures_exist() -> None:
     """Each command under "Measured" takes the options that are named with it, and those of its rows."""
     commands: dict[str, set[str]] = {}

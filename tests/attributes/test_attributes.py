@@ -103,6 +103,7 @@ def right(rows: Sequence[Row], name: str = "length", step: int = 1) -> None:
         assert row[name] == (None if row["text"].startswith("!") else len(row["text"]) * step), row
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("backend", ["inline", "local"])
 def test_rows_have_their_own_attributes(kind: str, backend: str, tmp_path: Path) -> None:

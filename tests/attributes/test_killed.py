@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from curate.dataset.read.files import read_json, read_parquet
 from tests.support.harness import Place, Zygote, corpus, outputs
 from tests.support.sweeps import Sweep
@@ -11,6 +13,7 @@ from tests.support.sweeps import Sweep
 JOB = "tests/e2e/jobs/tagged.py"
 
 
+@pytest.mark.slow
 def test_killed_before_operations_of_every_kind(sweep: Sweep, tmp_path: Path) -> None:
     """The attributes, and what is kept by them; rows have their own attributes then."""
     place = Place(str(tmp_path / "data"))

@@ -56,6 +56,7 @@ def told(news: list[BackendEvent]) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_single_piece(machine: Any) -> None:
     """Its message, and its end."""
     machine.launch(1, [(abs, -7)], 1)
@@ -246,6 +247,7 @@ def test_slots_share_the_memory_of_their_node(machine: Any) -> None:
     assert polled(machine, ends(1))[0] == Message(1, [1])
 
 
+@pytest.mark.slow
 def test_what_a_program_changes_is_not_there_for_the_next(machine: Any, tmp_path: Path) -> None:
     """Its first task, too: what that changes may be what it was set up with, and stays as long as the program does."""
 

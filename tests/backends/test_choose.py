@@ -154,6 +154,7 @@ class TestWithoutRay:
     def written(self, folder: Path, **options: Any) -> Any:
         return curate.range(10).map(lambda _: {"n": os.getpid()}).write_json(folder, **options)
 
+    @pytest.mark.slow
     def test_one_line_says_where_and_why(self, tmp_path: Path) -> None:
         """Once a run; none where nothing is left to do, and none where it was named."""
         out = tmp_path / "out"
@@ -176,6 +177,7 @@ class TestWithoutRay:
                 self.written(out, **options)
             assert [one for one in logs if one["event"].startswith("tasks run on")] == []
 
+    @pytest.mark.slow
     def test_several_stages_are_told_of_once(self, tmp_path: Path) -> None:
         with capture_logs() as logs:
             ended = curate.range(10).random_shuffle(seed=1, num_shards=2).write_json(tmp_path / "out")
@@ -192,6 +194,7 @@ class TestWithoutRay:
         with pytest.raises(ConfigError, match="no backend 'inlin'; did you mean 'inline'"):
             self.written(tmp_path / "other")
 
+    @pytest.mark.slow
     def test_consumed_here_unless_it_is_asked_for_elsewhere(self) -> None:
         """By `using`, or by a pool of several actors."""
         here, rows = os.getpid(), curate.range(10)
@@ -261,6 +264,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_ray_is_not_installed(tmp_path: Path) -> None:
     """Jobs, datasets and status do without, in workers too; who asks for Ray is told what to install."""
     # Each process of this environment reads it when it starts: workers, too.

@@ -40,6 +40,7 @@ def _outputs(where: Kept) -> dict[str, dict[str, str]]:
     return {name: outputs(where.objects(f"out/{name}")) for name in STEPS}
 
 
+@pytest.mark.slow
 def test_in_a_bucket(place: Path, bucket: Kept, curate: Curate) -> None:
     """Run, looked at, and run again for one more input and one lost output, by the commands."""
     assert "clean   not begun  0/0    runs: 24 inputs, nothing is done yet" in curate("status", "bucket.toml").out

@@ -199,6 +199,7 @@ def test_steps_for_what_is_not_given_are_left_out(recipe: Recipe, begin: str, le
     assert [one.name for one in recipe.chain("in", "out", begin=begin).steps] == expected
 
 
+@pytest.mark.slow
 def test_lists_are_options_that_may_be_repeated(place: Path, curate: Curate) -> None:
     """What is left out is said on standard error, and the rest runs."""
     lines = b"Four painters need nine hours for the fence of the old school, and seven of them need more."
@@ -272,6 +273,7 @@ def test_the_cost_is_of_a_part_of_large_inputs(place: Path, monkeypatch: pytest.
         assert cost.steps[0].rows_in == pytest.approx((380 + 20 * files) / cost.times, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_cost_is_that_of_processes_beside_the_worker_too(place: Path) -> None:
     """Pages are extracted in one."""
     seconds = []

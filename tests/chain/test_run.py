@@ -42,6 +42,7 @@ def test_a_chain_that_is_up_to_date_does_nothing(chain: Chain, place: Path) -> N
     assert seen(place) == before
 
 
+@pytest.mark.slow
 def test_several_drivers_run_one_chain(place: Path) -> None:
     """Each runs every step with its part of it; the bytes are those of one driver, and nothing is left to do."""
     command = [sys.executable, "-m", "curate.cli.main", "run", "pipeline.toml", "--backend", "inline", "--json"]
@@ -61,6 +62,7 @@ def test_several_drivers_run_one_chain(place: Path) -> None:
     assert together == {name: data for name, data in everything(place / "out").items() if "_curate" not in name}
 
 
+@pytest.mark.slow
 def test_several_drivers_replace_nothing(chain: Chain, place: Path, curate: Curate) -> None:
     """What some of them would remove while others read it is for one driver alone."""
     write_jsonl(place / "in" / "03.jsonl", [{"n": 6}, {"n": 8}])
@@ -140,6 +142,7 @@ def test_what_is_made_anew_is_asked_about_once_before_anything_is_removed(place:
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_was_killed_is_finished_first(place: Path) -> None:
     """SIGKILL at half of its shards: its outputs stay, and each shard of the chain is paid for once."""
     (place / "kill").write_text(f"{FILES} {signal.SIGKILL.value}")
@@ -151,6 +154,7 @@ def test_a_step_that_was_killed_is_finished_first(place: Path) -> None:
     assert ran(Chain.read("pipeline.toml").run(backend="inline")) == {**ALL, "clean": FILES - done}
 
 
+@pytest.mark.slow
 def test_a_step_whose_input_failed_does_not_run(place: Path) -> None:
     """Nor what reads that; a step that reads none of it does. Exit code and state are those of the job that failed."""
     (place / "poison").write_text("6")
@@ -214,6 +218,7 @@ def test_a_step_is_the_job_that_is_run_alone(place: Path, curate: Curate) -> Non
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("chain")
 def test_an_exact_deduplication_grows_with_the_step_that_it_reads(place: Path, curate: Curate) -> None:
     """Also if an output of that was deleted and made again; as long as what is new comes behind what is there."""

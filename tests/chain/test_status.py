@@ -115,6 +115,7 @@ def test_no_job_is_imported(made: Path, curate: Curate) -> None:
     assert not (HEAVY - {"fsspec"}).intersection(orjson.loads(found.stderr))
 
 
+@pytest.mark.slow
 def test_the_commands_of_jobs_work_on_each_step(place: Path, curate: Curate) -> None:
     """`status`, `replay` and `retry`; and the chain goes on from there."""
     (place / "poison").write_text("6")
@@ -137,6 +138,7 @@ def test_one_step_alone(made: Path, curate: Curate) -> None:
     assert ended.json["steps"][0]["summary"]["tasks"]["attempts"] == 0
 
 
+@pytest.mark.slow
 def test_what_an_interrupt_leaves(place: Path) -> None:
     """Exit code 130; no step after it runs, and the next run goes on."""
     (place / "kill").write_text(f"{FILES} {signal.SIGINT.value}")

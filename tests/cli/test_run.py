@@ -178,6 +178,7 @@ class TestRun:
         again = curate("run", "own/mine.py:Mine", *options, "--output", "script", "--json")
         assert (again.code, again.json["shards"]["skipped"]) == (0, 1)
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("name", ["shuffle", "dedup_exact"])
     def test_a_job_by_name_is_its_script(self, curate: Curate, place: Path, name: str) -> None:
         """Version, digest of the code and all."""

@@ -84,6 +84,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return shown
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("total", SHARDS)
 @pytest.mark.parametrize("columns", [80, 200])
 def test_what_is_watched_fits_the_screen(roots: dict[int, str], screen: Screen, total: int, columns: int) -> None:

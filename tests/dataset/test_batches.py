@@ -256,7 +256,7 @@ class TestAhead:
         assert list(prefetched(source, 0)) == [0, 1, 2]
         assert source.thread is threading.current_thread()
 
-    @pytest.mark.quick(3)
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("ahead", [0, 1, 3])
     @pytest.mark.parametrize("end", ["close", "drop", "cycle", "raise"])
     def test_stopping_early_leaves_nothing(self, ahead: int, end: str, closed: list[InlineBackend]) -> None:
@@ -307,6 +307,7 @@ class TestAhead:
         stream.close()
         assert [one() for one in alive] == [None] * len(alive)
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("ahead", [0, 1, 3])
     def test_errors_are_those_of_user_code(self, ahead: int) -> None:
         """Of its type, with its traceback and notes, after the batches before it."""
@@ -825,6 +826,7 @@ class TestRandomSample:
         assert books.dropped == {"random_sample": 400 - books.rows_out}
         assert 60 < books.rows_out < 180
 
+    @pytest.mark.quick(2)
     @pytest.mark.parametrize("fraction", [-0.1, 1.1, "0.5", True, None, float("nan")])
     def test_what_is_no_fraction(self, fraction: Any) -> None:
         """Said when the plan is made."""
@@ -864,6 +866,7 @@ class TestZip:
         assert schema_of(found._plan) is None
         assert found.schema().names == ["id", "id_1", "id_1_1"]
 
+    @pytest.mark.quick(2)
     @pytest.mark.parametrize(
         ("others", "told"),
         [

@@ -35,6 +35,7 @@ def told(rows: Any, step: Any) -> str:
     return str(failed.value).partition("\n")[0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("rows", "label"),
     [
@@ -50,6 +51,7 @@ def test_what_was_read_is_named_as_in_other_errors(rows: Any, label: str) -> Non
     assert told(rows, refuse) == f"{label} failed: Unsendable: a lock"
 
 
+@pytest.mark.slow
 def test_a_file_is_named_and_the_end_of_a_worker_told_once(tmp_path: Path) -> None:
     """By its path, and nothing else that the program knows of it."""
     write_parquet(tmp_path / "a.parquet", pa.table({"id": [1]}))

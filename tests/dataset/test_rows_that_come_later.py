@@ -42,6 +42,7 @@ STEPS: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.quick(11)
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "sampled"])

@@ -58,6 +58,7 @@ def rows_of(found: Dataset) -> list[bytes]:
     return sorted(orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found.take_all())
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("parts", PARTS)

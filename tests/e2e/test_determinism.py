@@ -29,7 +29,7 @@ class Shuffled(InlineBackend):
         return super().poll(timeout_s)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{}, {"format": "jsonl"}, {"format": "jsonl", "codec": "gzip"}], ids=str)
 def test_nothing_about_a_run_shows_in_its_outputs(
     local: Place, tmp_path: Path, parameters: dict[str, Any], clock: FakeClock

@@ -42,6 +42,7 @@ def test_a_finished_job_is_free(bench: Bench) -> None:
     assert (again.skipped, again.dispatched, again.attempts) == (again.total, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_finished_job_does_not_even_import_ray(local: Place) -> None:
     """The backend is made when there is something to run on it."""
     source = local.write("in", FILES)

@@ -42,6 +42,7 @@ def test_a_job_in_a_bucket(bench: Bench, local: Place, tmp_path: Path) -> None:
     assert calls["get"] <= 5
 
 
+@pytest.mark.slow
 def test_a_bucket_shows_once_what_it_keeps(bench: Bench, s3_emulator: S3Emulator) -> None:
     """In each process, however many outputs it writes there."""
     first, second = (complete(bench.run(output=name)).calls for name in ("first", "second"))
@@ -53,6 +54,7 @@ def test_a_bucket_shows_once_what_it_keeps(bench: Bench, s3_emulator: S3Emulator
     assert s3_emulator.counts()["delete"] == 0
 
 
+@pytest.mark.slow
 def test_names_of_any_characters(bench: Bench, clock: FakeClock) -> None:
     """Of inputs, and so of outputs. A name that an output cannot have is said, and the others are there."""
     rows = FILES["2021/RC-01.jsonl"]
@@ -69,6 +71,7 @@ def test_names_of_any_characters(bench: Bench, clock: FakeClock) -> None:
     assert "S3 takes 1,024; choose shorter names" in group.error
 
 
+@pytest.mark.slow
 def test_an_archived_input(bench: Bench, s3_emulator: S3Emulator, clock: FakeClock) -> None:
     """The others are done; it is said what to do; and once it is restored, that one alone is left."""
     uri = f"{bench.source}/2021/RC-01.jsonl"

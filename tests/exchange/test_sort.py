@@ -253,7 +253,7 @@ class TestShuffle:
             tmp_path / "in", [[{"n": k, "x": None, "s": "a"} for k in range(rows)] for rows in (50, 0, 7, 90, 33, 1)]
         )
 
-    @pytest.mark.quick(1)
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", ["shuffle", "sort", "repartition"])
     def test_the_same_bytes_whatever_the_schedule(self, ds: Dataset, tmp_path: Path, how: str) -> None:
         """One shard a task or many, one task in flight or all, in any order, on any number of CPUs."""

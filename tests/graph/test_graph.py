@@ -325,6 +325,7 @@ class Meanwhile(InlineBackend):
 
 
 class TestDamaged:
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("count", [1, 3])
     def test_deleted_between_runs(self, bench: Bench, count: int) -> None:
         """So many run files gone: so many maps run again."""
@@ -370,7 +371,7 @@ class TestDamaged:
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
 
-    @pytest.mark.quick(2)
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("what", DAMAGES)
     def test_damaged_between_runs(self, bench: Bench, what: str) -> None:
         """Whoever reads it finds that, driver or task; that map alone runs again, in the same run."""
@@ -405,6 +406,7 @@ class TestDamaged:
         assert len(failures(bench)) == ended.attempts - (ended.total - ended.skipped)
         bench.check()
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("what", ["a page", "the index"])
     def test_a_disk_that_always_lies(self, bench: Bench, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Is found out after a few rounds. The run ends, and says so; with a disk that does not, the next one goes
@@ -504,6 +506,7 @@ class TestFrozenInputs:
         complete(bench.write())
         bench.check()
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("stopped", [True, False])
     def test_overwritten_with_other_steps_afterwards(self, bench: Bench, stopped: bool) -> None:
         """The exchange is the same one: no map runs again, be the job complete or not."""
@@ -536,6 +539,7 @@ class TestFrozenInputs:
 
 
 class TestCheckpoints:
+    @pytest.mark.slow
     def test_before_an_exchange(self, bench: Bench) -> None:
         """It is written first, by its own name, and used again by other writes; its inputs are frozen with the job."""
         ds = lambda: bench.rows().checkpoint(f"{bench.root}/kept").sort("n").map_batches(_after, batch_size=None)  # noqa: E731
@@ -715,6 +719,7 @@ class TestSeeds:
         complete(bench.write(bench.rows().random_shuffle(seed=seeds[0]), "given"))
         assert all_rows(bench, "given") == all_rows(bench, "out")
 
+    @pytest.mark.slow
     def test_an_overwrite_chooses_anew(self, bench: Bench) -> None:
         """Who wants the same order says which."""
         ds = lambda: bench.rows().random_shuffle()  # noqa: E731
@@ -777,6 +782,7 @@ class TestWhereStagesAre:
     def stages(self, tmp_path: Path) -> list[Path]:
         return sorted((tmp_path / "scratch").glob("*/*"))
 
+    @pytest.mark.slow
     def test_of_a_bucket_on_one_machine(self, bucket: Bench, tmp_path: Path) -> None:
         """In the scratch folder of this machine, by the output's name, where the next run finds them; no row of them
         goes to the bucket."""
@@ -791,6 +797,7 @@ class TestWhereStagesAre:
         assert (maps, self.stages(tmp_path)) == ([], [])
         bucket.check()
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("root", ["scratch", "data/out/_curate/stages"])
     def test_run_files_are_their_users_alone(self, root: str, bucket: Bench, tmp_path: Path) -> None:
         """Whatever the umask; in scratch so is all else, and outputs are as the umask has them."""
@@ -824,6 +831,7 @@ class TestWhereStagesAre:
         assert [path.name for path in precious.iterdir()] == ["map-0123456789abcdef.run"]
         assert bucket.emulator.objects() == before  # type: ignore[attr-defined]
 
+    @pytest.mark.slow
     def test_of_a_bucket_on_several(self, bucket: Bench, tmp_path: Path) -> None:
         """Below the output, which all of them get at."""
 
@@ -837,6 +845,7 @@ class TestWhereStagesAre:
         complete(bucket.write(backend=NoBackend()))
         bucket.check()
 
+    @pytest.mark.slow
     def test_an_overwrite_keeps_those_in_scratch(self, bucket: Bench, tmp_path: Path) -> None:
         """And removes what the new job does not have."""
         complete(bucket.write(keep_stages=True))
@@ -883,6 +892,7 @@ class TestRivals:
         complete(bench.write(backend=Meanwhile(act, stage=1)))
         bench.check()
 
+    @pytest.mark.slow
     def test_a_driver_that_completes_the_job_while_another_looks_at_its_stages(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -180,6 +180,7 @@ ADDED = st.lists(ROWS, min_size=1, max_size=3)
 
 
 class TestGrown:
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("how", [*DATASETS, "job"])
     @settings(max_examples=6)
     @given(
@@ -212,6 +213,7 @@ class TestGrown:
         complete(world.write())
         world.check()
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("how", ["one", "job"])
     def test_a_kill_while_stages_are_removed_behind_which_inputs_are_added(self, how: str) -> None:
         """Of a stage of which only part is left, the next run needs all, as it has more to compare."""
@@ -229,6 +231,7 @@ class TestGrown:
             complete(world.write())
             world.check()
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("how", ["one", "job"])
     def test_a_kill_before_any_change(self, how: str, sweep: Sweep) -> None:
         """The next run ends with what a run from nothing ends with, and writes only what is not there."""
@@ -283,6 +286,7 @@ class TestGrown:
         # Twice job.json and the two parts of the plan, once the inputs, who added them, and the summary.
         assert sum(kind.startswith("read") for kind in trace.kinds) == 9
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("how", ["one", "job", "two"])
     def test_what_is_paid_with_kept_stages(self, how: str) -> None:
         """The hashes of old inputs are there: only new ones are read. Of two deduplications, those of the first."""
@@ -410,6 +414,7 @@ class TestGrown:
         assert complete(world.write()).dispatched == 2
         world.check()
 
+    @pytest.mark.quick(3)
     @pytest.mark.parametrize(
         ("name", "value"),
         [
@@ -598,6 +603,7 @@ class Named(Job):
 
 
 class TestRefused:
+    @pytest.mark.quick(3)
     @pytest.mark.parametrize(
         ("act", "said"),
         [
@@ -623,6 +629,7 @@ class TestRefused:
         complete(world.write(overwrite=True))
         world.check()
 
+    @pytest.mark.quick(2)
     @pytest.mark.parametrize("name", OTHERS)
     def test_by_every_other_exchange(self, name: str) -> None:
         """A later row may take the place of an earlier one, or any row may be in any output."""

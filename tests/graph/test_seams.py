@@ -321,7 +321,7 @@ def test_killed_and_run_again(number: int, names: tuple[str, ...], mode: Mode) -
         check_side_deleted(write, whole, number)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("names", PAIRS[::5], ids="-".join)
 def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     """A file of each stage deleted, and an output: a rerun that keeps stages makes those, and nothing else."""
@@ -332,6 +332,7 @@ def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     check_resumed(write, left, whole, f"without {gone}", keep_stages=True)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("first", [(), ("checkpoint",)])
 def test_partitions_killed_at_every_kind_of_operation(first: tuple[str, ...]) -> None:
     """An output of a folder is one shard: what is there is not made again, and what is not there is."""

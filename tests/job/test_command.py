@@ -660,6 +660,7 @@ class TestAsAProcess:
         assert "prints: complete in" in done.stderr
         assert sorted(set(done.stdout.splitlines())) == ["at the end", "from a child", "printed", "written"]
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("unbuffered", ["", "1"])
     def test_a_pipe_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path, unbuffered: str) -> None:
         """`| head`, of both streams: all shards are done, and the exit code says so."""

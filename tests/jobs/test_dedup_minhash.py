@@ -35,6 +35,7 @@ def test_the_first_of_those_that_are_alike_is_kept() -> None:
     assert ran.summary.books.dropped == {"duplicate": 3}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("drop_by", DROPS)
 @pytest.mark.parametrize("copies", [HEAVY, HEAVY + 1, 2 * HEAVY])
 @pytest.mark.parametrize("own", [0, 2], ids=["the same", "alike"])
@@ -72,6 +73,7 @@ def chain() -> list[dict[str, object]]:
     return [{"id": id, "text": text, "source": source, "safe": id == "B"} for id, text, source in rows]
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(
     ("given", "kept", "told"),
     [
@@ -136,6 +138,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         run_local(DedupMinhash(threshold=1.5), ROWS)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "given",
     [{}, {"exempt_column": "source", "exempt_values": ["s0"]}, {"priority_column": "source", "priority": ["s2", "s1"]}],

@@ -38,6 +38,7 @@ def run(*records: bytes, codec: str | None = "gzip", name: str = "a.warc", **giv
     return run_local(Extract(**given), files={f"{name}{ENDINGS[codec]}": packed(records, codec)})
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
 @pytest.mark.parametrize("extractor", ["resiliparse", "trafilatura"])
 def test_a_page_becomes_a_row(codec: str | None, extractor: str) -> None:
@@ -151,6 +152,7 @@ class HostileExtract(Extract):
         self._extracted = Sandboxed(Hostile(self.extractor, {}, self.max_page_bytes), self.timeout_s)
 
 
+@pytest.mark.slow
 def test_ten_pages_that_crash_or_hang_or_raise_cost_ten_rows() -> None:
     bad = {3: b"crash", 4: b"crash", 10: b"hang", 11: b"raise", 12: b"crash", 20: b"hang", 30: b"raise", 38: b"crash"}
     bad |= {0: b"crash", 39: b"hang"}
@@ -168,6 +170,7 @@ def test_ten_pages_that_crash_or_hang_or_raise_cost_ten_rows() -> None:
     assert ran.summary.books.created == 40
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("extractor", ["resiliparse", "trafilatura"])
 def test_pages_that_are_too_deep_for_a_parser_cost_themselves_at_most(extractor: str) -> None:
     deep = response(url(1), b"<div>" * 100_000 + b"<table><tr><td>" * 10_000 + html(1))
@@ -176,6 +179,7 @@ def test_pages_that_are_too_deep_for_a_parser_cost_themselves_at_most(extractor:
     assert len(ran.rows) + len(ran.quarantine) + sum(ran.summary.books.dropped.values()) == 3
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("batch", [1, 7, 1_000])
 def test_the_same_whatever_is_extracted_together(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extract, "BATCH_RECORDS", batch)

@@ -74,6 +74,7 @@ def books(ran: LocalRun) -> dict[str, dict[str, Any]]:
     return {row["source"]: row for row in ran.sides["sources"].to_pylist()}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("unit", "columns"),
     [

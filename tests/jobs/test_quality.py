@@ -166,6 +166,7 @@ LAX: dict[str, dict[str, Any]] = {
 """Without which an earlier rule of the set decides."""
 
 
+@pytest.mark.quick(26)
 @pytest.mark.parametrize("reason", CASES)
 def test_each_reason_is_given_for_a_text_that_fails_that_rule(reason: str) -> None:
     """First of its set, with the published thresholds, but for 150 words at most; the book counts it once."""

@@ -44,6 +44,7 @@ def check(folder: Path) -> None:
     assert numbers != sorted(numbers)
 
 
+@pytest.mark.slow
 def test_the_script_itself(tmp_path: Path) -> None:
     """Seven files of as many rows each, to one, of all rows; run again, it does nothing."""
     summary = shuffled(tmp_path, "--backend", "inline")

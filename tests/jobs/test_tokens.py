@@ -224,6 +224,7 @@ class TestRefused:
         assert [row["id"] for row in ran.rows] == [0, 4]
         assert len(ran.quarantine) == 3
 
+    @pytest.mark.slow
     def test_names_of_the_standard_library_stay_its_own(self, bpe: str, tmp_path: Path) -> None:
         """As a program its folder comes first where modules are looked for."""
         source = write_jsonl(tmp_path / "in.jsonl", ROWS)

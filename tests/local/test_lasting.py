@@ -36,6 +36,7 @@ def pids(output: Path) -> set[int]:
     return {value for row in rows for name, value in row.items() if name.startswith("pid")}
 
 
+@pytest.mark.slow
 def test_one_worker_runs_all_stages_of_all_runs(tmp_path: Path) -> None:
     """Before an exchange and behind it, with more memory or less, written or consumed."""
     rows = curate.range(1000).map_batches(tell)
@@ -51,6 +52,7 @@ def test_one_worker_runs_all_stages_of_all_runs(tmp_path: Path) -> None:
     assert pids(tmp_path / "c") == {worker}
 
 
+@pytest.mark.slow
 def test_a_module_that_another_one_imports_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reloaded here, it is that in the next run as well."""
     monkeypatch.syspath_prepend(tmp_path)
@@ -72,6 +74,7 @@ def test_a_module_that_another_one_imports_may_change(tmp_path: Path, monkeypatc
             del sys.modules[module.__name__]
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_run_that_failed_runs_the_next_one(tmp_path: Path) -> None:
     """An error of user code is no reason to end it."""
 

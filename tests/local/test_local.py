@@ -107,6 +107,7 @@ if sys.argv[2] == "raises":
 """
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", ["waits", "forks", "raises", "ends", "rests"])
 def test_workers_end_with_their_driver(how: str, tmp_path: Path) -> None:
     """However it ends: killed in the middle of a wait, between two runs, with a copy of it alive, by an error, or as it
@@ -173,6 +174,7 @@ def test_the_driver_is_killed_while_modules_are_imported(tmp_path: Path) -> None
     wait_until(lambda: not list(folder.iterdir()), "its files are gone")
 
 
+@pytest.mark.slow
 def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> None:
     """What ran is lost, which is no fault of its shards; what is launched then runs."""
     hold = tmp_path / "hold"
@@ -188,6 +190,7 @@ def test_the_fork_server_is_killed(backend: LocalBackend, tmp_path: Path) -> Non
     assert polled(backend, ends(1))[0] == Message(2, [2])
 
 
+@pytest.mark.slow
 def test_the_fork_server_is_killed_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the very moment in which it is told what to import: another one is started, and nobody is told."""
     monkeypatch.setattr(machine, "cpus", lambda: 1.0)
@@ -209,6 +212,7 @@ def test_the_fork_server_is_killed_before_it_is_used(monkeypatch: pytest.MonkeyP
     made.close()
 
 
+@pytest.mark.slow
 def test_what_a_worker_has_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:
     """Of a task that is cancelled."""
     pids = tmp_path / "pids"
@@ -219,6 +223,7 @@ def test_what_a_worker_has_started_ends_with_it(backend: LocalBackend, tmp_path:
     wait_until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()[:2]), "both end")
 
 
+@pytest.mark.slow
 def test_the_largest_worker_is_killed_when_memory_runs_out(
     backend: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +262,7 @@ def test_what_is_no_size_is_refused_with_its_variable(text: str, monkeypatch: py
         LocalBackend().start(Resources())
 
 
+@pytest.mark.slow
 def test_tasks_hold_the_memory_that_they_ask_for(backend: LocalBackend, tmp_path: Path) -> None:
     """One that asks for all of it runs alone, and others wait for it."""
     hold = tmp_path / "hold"
@@ -270,6 +276,7 @@ def test_tasks_hold_the_memory_that_they_ask_for(backend: LocalBackend, tmp_path
     assert [one.task for one in polled(backend, ends(2)) if isinstance(one, TaskFinished)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task sees its own; two may share one; more than there are is refused with the arithmetic."""
     monkeypatch.setattr(machine, "cpus", lambda: 8.0)
@@ -288,6 +295,7 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     made.close()
 
 
+@pytest.mark.slow
 def test_what_waits_for_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are CPUs for it; what waits for a CPU waits for its turn."""
     monkeypatch.setattr(machine, "cpus", lambda: 2.0)
@@ -316,6 +324,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
     made.close()
 
 
+@pytest.mark.slow
 def test_each_actor_has_a_gpu_of_its_own(with_gpus: LocalBackend, tmp_path: Path) -> None:
     """The task that calls it has none. One that dies gives its own to the one that takes its place."""
     spec = PoolSpec("serving", Serving(tmp_path), Resources(num_cpus=1, num_gpus=1), min_size=2, max_size=2)
@@ -345,6 +354,7 @@ def test_each_actor_has_a_gpu_of_its_own(with_gpus: LocalBackend, tmp_path: Path
     assert second[kept] == first[kept]
 
 
+@pytest.mark.slow
 def test_the_gpu_of_a_task_that_was_cancelled_is_free(with_gpus: LocalBackend, tmp_path: Path) -> None:
     """Once its worker has ended. A task that asked for none sees none."""
     with_gpus.start(Resources(num_gpus=2))
@@ -373,6 +383,7 @@ def offered(count: int) -> Callable[[list[Any]], bool]:
     return lambda news: sum(isinstance(one, BlockReady) for one in news) == count
 
 
+@pytest.mark.slow
 def test_blocks_leave_nothing_behind(backend: LocalBackend, tmp_path: Path) -> None:
     """Neither one that was consumed, nor one that was dropped, or offered to nobody; what was fetched stays."""
     before = files()
@@ -412,6 +423,7 @@ class FailsLate:
             yield pa.table({"number": [number]})
 
 
+@pytest.mark.slow
 def test_a_stream_that_failed_leaves_no_blocks(backend: LocalBackend, tmp_path: Path) -> None:
     """While its backend goes on, and what it raised is kept with all frames."""
     before = files()
@@ -485,6 +497,7 @@ def test_nothing_is_forked_that_has_threads(tmp_path: Path) -> None:
     assert ended.stderr.count("each worker imports its modules by itself") == 1
 
 
+@pytest.mark.slow
 def test_a_program_that_workers_cannot_load(backend: LocalBackend) -> None:
     """Each task raises what that raised."""
     backend.load(Unloadable())
@@ -518,6 +531,7 @@ def has_imported(name: str) -> bool:
     return name in sys.modules
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("variable", ["", "SET_BY_A_TASK"])
 def test_a_second_worker_imports_what_the_first_one_had_to(
     many_modules: list[str], backend: LocalBackend, tmp_path: Path, variable: str
@@ -536,6 +550,7 @@ def test_a_second_worker_imports_what_the_first_one_had_to(
     polled(backend, ends(1))
 
 
+@pytest.mark.slow
 def test_a_second_worker_is_not_forked_for_little_work(
     many_modules: list[str], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,6 +611,7 @@ def test_workers_run_the_next_program_too(lasting: LastingBackend, tmp_path: Pat
     assert not any("before" in one.detail for one in polled(lasting, ends(2)) if isinstance(one, TaskFinished))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("change", ["variable", "path", "threads", "imports", "file"])
 def test_workers_of_another_kind_do_not_run_the_next_program(
     lasting: LastingBackend, many_modules: list[str], tmp_path: Path, change: str
@@ -641,6 +657,7 @@ def test_workers_do_not_run_what_has_pools(lasting: LastingBackend, tmp_path: Pa
     assert sum(map(len, seen)) == len(set.union(*seen))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_at_work_does_not_run_the_next_program(lasting: LastingBackend, tmp_path: Path) -> None:
     """It ends, and what it had begun is not told of."""
     hold = tmp_path / "first"
@@ -656,6 +673,7 @@ def test_a_worker_that_is_at_work_does_not_run_the_next_program(lasting: Lasting
     second.end()
 
 
+@pytest.mark.slow
 def test_workers_that_die_while_they_wait_are_replaced(lasting: LastingBackend, tmp_path: Path) -> None:
     """No task is given to them."""
     first = workers(lasting, tmp_path / "first")
@@ -682,6 +700,7 @@ def test_two_backends_at_once_share_no_worker(lasting: LastingBackend, tmp_path:
     assert all(map(alive, others))
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_driver_leaves_its_workers_alone(lasting: LastingBackend, tmp_path: Path) -> None:
     """It has its own; what waits in the driver still answers to that."""
     first = workers(lasting, tmp_path / "first")

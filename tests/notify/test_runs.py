@@ -260,6 +260,7 @@ def as_killed(output: Path, *, complete: bool = False, **more: Any) -> None:
 
 
 class TestKilled:
+    @pytest.mark.slow
     @pytest.mark.parametrize("points", [4, pytest.param(60, marks=pytest.mark.nightly)])
     def test_at_any_operation_and_run_again(self, stub: StubReceiver, tmp_path: Path, points: int) -> None:
         """Each run that began has one end, and no other run tells of it: told by itself, or by one after it."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import orjson
+import pytest
 
 import curate
 
@@ -39,6 +40,7 @@ def test_a_process_for_one_row_imports_no_engine() -> None:
     assert not set(orjson.loads(ran.stdout)) & HEAVY
 
 
+@pytest.mark.slow
 def test_a_job_that_says_what_it_is_imports_no_engine(tmp_path: Path) -> None:
     """`python jobs/NAME.py --help`, and a wrong option, answer at once."""
     for name in ("toxicity", "dedup_exact"):
@@ -126,6 +128,7 @@ def _run(job: Path, *options: str) -> tuple[set[str], dict[str, int]]:
     return set(orjson.loads(ran.stdout)), summary["counters"]
 
 
+@pytest.mark.slow
 def test_a_finished_job_is_seen_to_be_one_without_what_it_does_not_need(tmp_path: Path) -> None:
     """What a job imports before it can say that there is nothing to do: neither pandas, for which Arrow looks, nor what
     writes logs, reaches services, or runs tasks."""
@@ -135,6 +138,7 @@ def test_a_finished_job_is_seen_to_be_one_without_what_it_does_not_need(tmp_path
     assert not driver
 
 
+@pytest.mark.slow
 def test_a_worker_imports_little_before_its_first_row(tmp_path: Path) -> None:
     """Nor does the driver, beside what shows and logs how the run goes."""
     driver, workers = _run(_job(tmp_path), "--backend", "local")

@@ -172,6 +172,7 @@ def gone(pid: int) -> bool:
 # What a row can do to its process
 
 
+@pytest.mark.slow
 def test_large_values_arrive_as_they_were(shared: Sandboxed) -> None:
     """In any number and size, also behind a row that dies; arrays can be written to."""
     rows: list[dict[str, Any]] = []
@@ -292,6 +293,7 @@ def test_a_keeper_that_is_killed_is_replaced() -> None:
 # Time and memory
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("what", "reason"), [("hang", SLOW), ("hang in C", SLOW), ("hang in a thread", SLOW), ("wait", WAITED)]
 )
@@ -300,6 +302,7 @@ def test_a_row_that_hangs_costs_itself(what: str, reason: str, hasty: Sandboxed)
     assert told(hasty.results(rows)) == [0, reason, 2, 3, reason, 5]
 
 
+@pytest.mark.slow
 def test_a_hang_takes_its_children_along(hasty: Sandboxed, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     rows = [{"n": 1, "do": "hang with children", "pids": str(pids)}, {"n": 2, "do": "leave a child"}, {"n": 3}]
@@ -344,6 +347,7 @@ def test_memory_that_is_not_there_is_raised(shared: Sandboxed) -> None:
         apply_row(shared, {"do": "memory", "size": 1 << 62})
 
 
+@pytest.mark.slow
 def test_memory_that_a_row_has_filled_is_raised() -> None:
     """Nothing is left then to tell it with, but what the row holds."""
     with pytest.raises(MemoryError):

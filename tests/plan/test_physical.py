@@ -277,7 +277,7 @@ def test_what_is_written_is_what_is_consumed(shape: str, folder: Path, tmp_path:
     assert (again.state, {path.name: path.read_bytes() for path in out.glob("*.parquet")}) == ("complete", before)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_an_exchange_reads_is_what_is_consumed(shape: str, folder: Path, tmp_path: Path) -> None:
     """The third way that rows can go, into run files; they come out as they went in."""

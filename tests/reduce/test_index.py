@@ -162,6 +162,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_file.RunWriter.__init__, "__defaults__", tuple(defaults))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("merged", [False, True])
 def test_every_exchange_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: bool) -> None:

@@ -302,6 +302,7 @@ class TestAgainst:
         assert (ids["equal"], ids["changed"], ids["appeared"], ids["went"]) == (2, 1, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_same_on_workers_and_when_it_grows(corpus: Path) -> None:
     """On worker processes as in this one; and of files that came later as of all at once."""
     here = made(corpus, work=f"{corpus}-here")
@@ -337,6 +338,7 @@ def test_a_corpus_without_rows_or_columns(tmp_path: Path) -> None:
         assert document(report)
 
 
+@pytest.mark.slow
 def test_on_the_command_line(corpus: Path) -> None:
     """It writes one file, its own only; says what is wrong; and tells its numbers as JSON."""
     page = corpus.parent / "page.html"

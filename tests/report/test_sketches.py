@@ -216,6 +216,7 @@ def test_a_column_that_is_not_there() -> None:
         Sketcher(pa.schema({"source": pa.string()}), "sorce")
 
 
+@pytest.mark.slow
 def test_a_thousand_columns() -> None:
     table = pa.table({f"c{number}": [number, number + 1] for number in range(1000)})
     assert len(stored(sketch(table)).columns) == 1000

@@ -112,7 +112,7 @@ print(ended.done, [group.error for group in ended.failures])
 """
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["returns", "exits", "raises", "ends"])
 def test_a_copy_never_goes_on_with_the_work(tmp_path: Path, how: str) -> None:
     """However it comes back, it ends there; the shard that made it fails and says so, and the others are done. A copy

@@ -408,6 +408,7 @@ def test_texts_of_corpora_are_like_those_of_a_language(size_bytes: int) -> None:
     assert 2.2 <= len(raw) / len(pa.compress(raw, "zstd", asbytes=True)) <= 2.8
 
 
+@pytest.mark.slow
 def test_a_row_of_a_corpus_in_five_is_a_copy(tmp_path: Path) -> None:
     """In all files but the first, of texts of the file before; the rows are those of the corpus in all else."""
     folder = bench_rows.corpus_with_copies(tmp_path / "rows", 3200, 150)
@@ -417,6 +418,7 @@ def test_a_row_of_a_corpus_in_five_is_a_copy(tmp_path: Path) -> None:
     assert 3200 - len(set(found["text"].to_pylist())) == 31 * 20
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("kind", "what"), [("maps", "write"), ("sort", "key")])
 def test_the_bare_loop_does_the_work(kind: str, what: str, tmp_path: Path) -> None:
     """It is no limit if it leaves something out; its time is that of the work, without imports."""

@@ -256,6 +256,7 @@ class TestConnecting:
             with pytest.raises(Refused, match="no cluster answers"):
                 versions_of(Api(f"http://127.0.0.1:{mute.getsockname()[1]}", None))
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}"])
     def test_somebody_else_answers(self, dashboard: Dashboard, body: bytes) -> None:
         dashboard.body = body
@@ -668,8 +669,11 @@ class TestResubmitting:
         assert self.refused((answer,)) == 1
         assert answer in capsys.readouterr().err
 
-    def test_a_head_that_starts_no_jobs_yet(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_head_that_starts_no_jobs_yet(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The same job again under the same name, whose first attempt may have come through."""
+        monkeypatch.setattr(follow, "POLL_S", 0.01)
         for answers in ((submit.NO_AGENT,) * 3, (submit.NO_AGENT, f"id {submit.TAKEN}")):
             shell = Recorded(answers)
             job = Scripted(["SUCCEEDED"], [["log\n"]])

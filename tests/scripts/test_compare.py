@@ -23,6 +23,7 @@ def test_texts_follow_from_the_seed() -> None:
     assert list(made(70, seed=3)) == list(made(70, seed=3)) != list(made(70, seed=4))
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [(name, reason) for name, reason in REASONS.items() if name not in ("top_3", "top_4", "sentences")],
@@ -44,6 +45,7 @@ def test_each_kind_is_on_both_sides_of_its_threshold(name: str, reason: str) -> 
     assert min(dropped) <= 4
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -86,6 +88,7 @@ def test_a_wrong_argument_is_said(rival: str) -> None:
 class TestClusters:
     """Near duplicates beside those of others: which pairs differ, and why."""
 
+    @pytest.mark.slow
     def test_texts_are_copies_of_every_similarity_and_short_ones(self) -> None:
         texts = clusters.texts(600, seed=2)
         assert texts == clusters.texts(600, seed=2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 
+import pytest
+
 from tests.support.checkout import SCRIPTS, Checkout
 from tests.support.fakes import NEVER_S
 
@@ -44,6 +46,7 @@ def test_a_moved_checkout_makes_it_anew(checkout: Checkout) -> None:
     assert moved.venvs_made() == 1
 
 
+@pytest.mark.slow
 def test_one_for_extras(checkout: Checkout) -> None:
     """Made when it is asked for, from a lock of its own. Torch comes first, of one version, so that nothing brings
     another; all else is what the lock names, by hash."""

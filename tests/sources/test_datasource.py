@@ -98,6 +98,7 @@ curate.read_datasource(source).write_parquet(sys.argv[1], backend="inline")
 """
 
 
+@pytest.mark.slow
 def test_killed_and_run_again(tmp_path: Path) -> None:
     """Shards that have their output are not read again; the bytes are those of a run that nobody killed."""
     out, log = tmp_path / "out", tmp_path / "log"

@@ -126,6 +126,7 @@ numbers(Path(sys.argv[1])).write_datasink(sys.argv[2], Texts(kill=int(sys.argv[3
 """
 
 
+@pytest.mark.slow
 def test_killed_and_run_again(tmp_path: Path) -> None:
     """In the middle of an output: what is published stays, and the bytes are those of a run that nobody killed."""
     out = tmp_path / "out"

@@ -75,6 +75,7 @@ def mixed(value: Any = lambda n: n) -> bytes:
     return b"\n".join([b"", *made])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 @pytest.mark.parametrize("isolate", [False, True])
 def test_lines_of_a_dataset(tmp_path: Path, name: str, isolate: bool) -> None:

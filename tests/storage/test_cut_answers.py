@@ -143,7 +143,7 @@ LOST: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(33)
 @pytest.mark.parametrize("call", TABLE)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("how", LOST)

@@ -48,6 +48,7 @@ def publish_large(store: Store, uri: str = X, data: bytes = BIG) -> Outcome:
         return writer.publish().outcome
 
 
+@pytest.mark.quick(35)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_a_transient_status_is_retried_and_counted(
@@ -298,6 +299,7 @@ def test_an_upload_whose_answer_was_lost_is_identical(
     assert gcs.calls.as_dict() == emulator.counts() == {"list": 0, "get": 2, "put": 2, "delete": 0}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("lost", ["put", "chunk"])
 @pytest.mark.parametrize("how", [{"status": 503}, {"reset": True}], ids=["503", "reset"])
 def test_a_large_upload_whose_answers_were_lost_is_ours(

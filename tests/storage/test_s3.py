@@ -82,7 +82,7 @@ def _left(emulator: S3Emulator, call: str) -> None:
     assert emulator.objects() == expected
 
 
-@pytest.mark.quick(24)
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
 def test_a_transient_status_is_retried_and_counted(
@@ -104,7 +104,7 @@ def test_a_transient_status_is_retried_and_counted(
 LOST: dict[str, dict[str, Any]] = {"503": {"status": 503}, "reset": {"reset": True}, "truncated": {"truncate": True}}
 
 
-@pytest.mark.quick(36)
+@pytest.mark.quick(28)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("how", LOST)
@@ -121,7 +121,7 @@ def test_what_took_effect_without_an_answer_is_found_again(
     _left(emulator, call)
 
 
-@pytest.mark.quick(24)
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("cut", Cut)
 def test_what_does_not_come_in_whole_is_asked_for_again(
@@ -214,6 +214,7 @@ def test_an_object_that_changes_under_a_read_is_named(emulator: S3Emulator, s3: 
             stream.read()
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_for_large_outputs(s3_emulator: S3Emulator) -> None:
     """200 MiB are written and published in a process whose heap grows by less than half of that."""
     script = """
@@ -446,6 +447,7 @@ def test_a_store_survives_a_fork(s3: S3Store) -> None:
     assert s3.read(NEW) == b"child"
 
 
+@pytest.mark.slow
 def test_under_random_faults_every_publish_ends_right(emulator: S3Emulator, s3: S3Store) -> None:
     """With one request in four failing, before or after its effect, nothing is lost, doubled or torn."""
     emulator.fail_randomly(one_in=4, seed=1, operations=("list", "get", "put", "delete", "part", "complete"))

@@ -136,6 +136,7 @@ def test_racing_creators_win_once(raw: Raw) -> None:
         assert sorted(found) == [200] + [412] * 47
 
 
+@pytest.mark.slow
 def test_boto3_agrees(s3_emulator: S3Emulator) -> None:
     """Amazon's own client: create-only, small and in parts, odd names, pages, and the plain calls."""
     config = Config(

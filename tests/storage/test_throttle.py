@@ -403,6 +403,7 @@ def test_a_503_narrows_the_window(emulator: GcsEmulator) -> None:
     assert gcs.transient_failures == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_few_at_once_refuses_few(emulator: GcsEmulator) -> None:
     """32 threads against a server that takes four at once: every publish succeeds, and the server refuses less than
     a quarter of what it refuses without a limiter."""

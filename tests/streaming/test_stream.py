@@ -86,6 +86,7 @@ def is_free(machine: Any) -> bool:
     return store_in_use(machine) < MIB and ray.available_resources().get("CPU") == 2.0
 
 
+@pytest.mark.slow
 def test_the_first_block_comes_while_the_source_is_read(machine: Any, tmp_path: Path) -> None:
     """The program stands still until its block is taken; then all blocks come, in order."""
     stream = stream_blocks(Blocks(tmp_path, 10_000), [(i, 20) for i in range(6)], machine, budget_bytes=4 * MIB)
@@ -96,6 +97,7 @@ def test_the_first_block_comes_while_the_source_is_read(machine: Any, tmp_path: 
     assert len(list(tmp_path.iterdir())) == 120
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed(machine: Any, tmp_path: Path) -> None:
     """Its piece runs again from the block that is needed: the same blocks, each once, and what was taken is kept."""
     stream = stream_blocks(Blocks(tmp_path, 10_000), [(i, 30) for i in range(4)], machine, budget_bytes=2 * MIB)
@@ -112,6 +114,7 @@ def test_a_worker_is_killed(machine: Any, tmp_path: Path) -> None:
     assert len(killed) == 2
 
 
+@pytest.mark.slow
 def test_a_program_that_always_kills_its_worker(machine: Any, tmp_path: Path) -> None:
     """Three times; the consumer gets what came before, then the error: no hang."""
     got: list[pa.Table] = []
@@ -120,6 +123,7 @@ def test_a_program_that_always_kills_its_worker(machine: Any, tmp_path: Path) ->
     assert places(got) == in_order(1, 2)
 
 
+@pytest.mark.slow
 def test_an_error_of_user_code_has_its_type_and_the_workers_traceback(machine: Any, tmp_path: Path) -> None:
     """After the blocks before it. One that cannot be pickled comes as a StreamFailed with the same text."""
     got: list[pa.Table] = []
@@ -133,6 +137,7 @@ def test_an_error_of_user_code_has_its_type_and_the_workers_traceback(machine: A
         list(stream_blocks(Blocks(tmp_path, 10, Unsendable), [(1, 0)], machine, budget_bytes=MIB))
 
 
+@pytest.mark.slow
 def test_who_stops_early_frees_tasks_and_memory(machine: Any, tmp_path: Path) -> None:
     """The slots and the object store are as free as before, and nothing more is made."""
     until(lambda: is_free(machine))
@@ -182,6 +187,7 @@ def test_rays_workers_outlive_a_consumer_that_stops(
     assert all(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_is_cancelled_ends_whenever_that_is(machine: Any, tmp_path: Path, at_once: bool) -> None:
     """Before a worker has it, while one is given it, in the middle of a block, between two and at its end: Ray loses
@@ -213,6 +219,7 @@ def test_what_is_cancelled_ends_whenever_that_is(machine: Any, tmp_path: Path, a
     until(lambda: is_free(machine))
 
 
+@pytest.mark.slow
 def test_a_task_that_makes_no_other_block_is_killed(
     machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

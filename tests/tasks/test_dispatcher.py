@@ -467,6 +467,7 @@ def test_too_many_failures_abort() -> None:
     assert len(run.backend.launched) == 16 + 3
 
 
+@pytest.mark.slow
 def test_terminated_while_it_launches_it_stops_launching() -> None:
     """A large cluster gets thousands of tasks at once, which takes longer than there is time to leave."""
     run = Run(100_000)

@@ -36,7 +36,7 @@ def check_equal(bench: Bench, name: str) -> None:
     assert not strangers(found)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("rate", "seed"), [(0.01, 0), (0.01, 1), (0.01, 2), (0.1, 3)])
 def test_one_call_in_a_hundred_fails(bench: Bench, rate: float, seed: int) -> None:
     """For whole runs (and one in ten), before or after its effect; retried inside the store, as with GCS. Nobody
@@ -83,6 +83,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curate.storage.gcs.Retry", lambda: Retry(deadline_s=1e6, clock=FakeClock()))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "storm",

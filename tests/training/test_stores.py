@@ -44,6 +44,7 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield f"{request.param}://bucket", running
 
 
+@pytest.mark.quick(2)
 def test_the_order_of_the_disk(corpus: Path, bucket: tuple[str, Emulator | None]) -> None:
     """A copy in a bucket has the same order, and takes a state of the local one. Each byte is fetched once an epoch:
     what is read before the first batch, ends of files and footers of Parquet, is little beside a chunk or row group."""

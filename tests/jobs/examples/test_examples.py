@@ -25,6 +25,7 @@ from jobs.examples.warc import Warc
 FOLDER = Path(__file__).parents[3] / "jobs" / "examples"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_each_is_a_program(path: Path) -> None:
     """`--help` says what it does, in the words of its class."""
