@@ -56,9 +56,11 @@ class Groups:
         return values.take(pa.array(found, mask=found < 0))
 
     def total(self, values: Numbers) -> Numbers:
-        """Returns the sum of each group of numbers, which cannot overflow."""
+        """Returns the sum of each group of numbers: of floats also if it is infinite or no number, of whole ones where
+        it cannot overflow."""
         sums = np.zeros(self.count, values.dtype)
-        np.add.at(sums, self.ids, values)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add.at(sums, self.ids, values)
         return sums
 
     def sums(self, values: pa.Array, column: str) -> pa.Array:

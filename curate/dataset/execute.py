@@ -30,7 +30,7 @@ from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
-from curate.pipeline.step import task_cpus
+from curate.pipeline.step import SideTable, task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Plan, known_row_count, may_be_incomplete, walk
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
@@ -147,7 +147,8 @@ def blocks(
             tally = ShardBooks(BadRowBudget(bad_rows_of(how)))
             made = pipeline.stream(below, tally, ShardContext("limited"), meters.steps)
             made = wait_between(made, tally, SystemClock(), stays=True)
-            yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
+            # Extra outputs are for who writes.
+            yield from (table for table in made if not isinstance(table, SideTable | ShardWaits) and table.num_rows)
         case Joined(inputs):
             for one in inputs:
                 if not stopped():

@@ -86,9 +86,11 @@ class Rowwise(Base):
         The hash of `column` decides, so a row is in the same part in any corpus, order and file. With `cluster_column`
         its hash decides where it is not null: near copies that have a cluster in common are in one part. Rows in which
         `column` is null are set aside. `seed` makes other parts. A write counts the rows of a part as dropped, "in
-        test", and has them as the extra output `test`.
+        test", and has them as the extra output `test`: an exchange that follows needs a checkpoint before it, which
+        keeps them.
 
-        Raises ConfigError for unknown columns, a share that is not between 0 and 1, or shares beyond 1 in all.
+        Raises ConfigError for unknown columns, a share that is not between 0 and 1, or shares beyond 1 in all; a write
+        does if the parts would be lost.
 
         >>> curate.range(1000).split_off({"test": 0.1}, column="id").count()
         909

@@ -14,13 +14,12 @@ import pyarrow as pa
 from curate.arrow.schema import unify_schemas
 from curate.arrow.unknown import empty
 from curate.dataset.stats import RunStats
-from curate.errors import ConfigError
 from curate.exchange.kinds.zip import zipped_schema
 from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of, transform
-from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
+from curate.plan.physical import Joined, Local, Physical, ZipRows, drawn_together, is_one_stage
 from curate.plan.rewrites import chain_of, steps_of, unified
 from curate.stage.fusion import FusedScan
 
@@ -29,22 +28,16 @@ from curate.stage.fusion import FusedScan
 
 def unions_settled(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> Plan:
     """Returns a plan whose unions come to one schema before anything follows, as they do where they are written: parts
-    that only functions know are asked for theirs. Raises ConfigError for columns of types that do not go together."""
+    that only functions know are asked for theirs. Of these a sample is drawn where they are put together, as there: it
+    goes by the places of rows. Raises ConfigError for columns of types that do not go together."""
 
     def settled(node: Plan) -> Plan:
-        if isinstance(node, Union) and schema_of(node) is None and not _is_one_stage(node):
+        if isinstance(node, Union) and schema_of(node) is None and not is_one_stage(node):
             return Union(unified(node.inputs, ask))
         return node
 
-    return transform(plan, settled, until=(Checkpoint, Exchanged, Marked))
-
-
-def _is_one_stage(plan: Plan) -> bool:
-    """Returns whether one stage writes all parts, which then have one schema, or nothing can write them."""
-    try:
-        return alike(plan)
-    except ConfigError:
-        return True
+    own = (Checkpoint, Exchanged, Marked)
+    return transform(transform(plan, drawn_together, until=own), settled, until=own)
 
 
 def blank_of(plan: Plan, physical: Physical, run: RunStats | None) -> pa.Table:

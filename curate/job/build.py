@@ -27,6 +27,7 @@ from curate.ledger.side_outputs import MAIN, check_side
 from curate.objects.places import POSITION, placed_schema
 from curate.objects.record import OutputFormat
 from curate.operators.columns import FilterExpression
+from curate.operators.parts import SplitOff
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
@@ -46,7 +47,7 @@ from curate.plan.nodes import (
     transform,
     walk,
 )
-from curate.plan.rewrites import operator_of, pinned, steps_of, uncounted
+from curate.plan.rewrites import operator_of, own_sides, pinned, steps_of, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.sources.inputs import FileRows
@@ -171,7 +172,7 @@ class Built:
             steps = steps_of(checkpoint.input)
             own = {**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number}
             record = last.record.of_stage(own, OutputFormat(CHECKPOINT["format"]), CHECKPOINT["codec"])
-            record = replace(record, name=f"{record.name}-checkpoint")
+            record = replace(record, name=f"{record.name}-checkpoint", sides=own_sides(steps))
             tasks = replace(last.tasks, resources=resources_of(self.job, steps))
             first = replace(last, record=record, tasks=tasks, operator=Pipeline(steps))
             kept = Upstream(_reading(first, kept), checkpoint.path)
@@ -198,18 +199,17 @@ def _built(job: Settings, ds: Dataset, build: Build) -> Built:
         plans = {name: built[name]._plan for name in (MAIN, *sides)}
         _refuse_other_rows(owner, ds, list(plans.values()))
         plan, tails = _parted(owner, plans)
-        own_sides = _sides_of_steps(plan)
-        if taken := sorted(own_sides & set(sides)):
+        of_steps = own_sides(steps_of(plan)) | own_sides([one for one in tails[MAIN] if isinstance(one, SplitOff)])
+        if taken := sorted(of_steps.keys() & set(sides)):
             raise ConfigError(
-                f"{owner} returned the output {taken[0]!r}, but a deduplication before it already has an extra output "
-                "of "
-                "that name; choose another one"
+                f"{owner} returned the output {taken[0]!r}, but a step of {MAIN!r}, or one before it, already has an "
+                "extra output of that name; choose another one"
             )
-        sides = tuple(sorted({*sides, *own_sides}))
+        sides = tuple(sorted({*sides, *of_steps}))
     elif isinstance(built, Dataset):
         _refuse_other_rows(owner, ds, [built._plan])
         plan, tails = _one_output(built._plan, keep=True), {}
-        sides = tuple(sorted(_sides_of_steps(plan)))
+        sides = tuple(sorted(own_sides(steps_of(plan))))
         if set(job.sides) - set(sides):
             raise no_sides(owner, job.sides)
     else:
@@ -274,11 +274,6 @@ def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
     """Returns whether the job's input is among these."""
     own = pinned(ds._plan)
     return any(node is ds._plan or node == own for node in nodes)
-
-
-def _sides_of_steps(plan: Plan) -> set[str]:
-    """Returns the extra outputs that steps behind the last exchange have of their own."""
-    return {name for step in steps_of(plan) for name in getattr(step, "sides", ())}
 
 
 def _told(plan: Plan) -> str:
@@ -412,6 +407,8 @@ def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) 
             what = f"{node.operator.name}, which runs in actors,"
         elif hasattr(node.operator, "of_shard"):
             what = f"{node.operator.name}, which takes whole shards,"
+        elif isinstance(node.operator, SplitOff) and name != MAIN:
+            what = f"{node.operator.name}, which has extra outputs of its own,"
         if what:
             raise ConfigError(
                 f"{owner}: {what} is used by the output {name!r} only; apply it before the outputs part, and "

@@ -39,6 +39,11 @@ class RandomSample(OperatorDefaults):
     def name(self) -> str:
         return f"random_sample({self.fraction}, seed={self.seed})"
 
+    @property
+    def by_place(self) -> bool:
+        """Whether it goes by the places of rows, and not by what is in them."""
+        return True
+
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         return found
 
@@ -68,6 +73,10 @@ class TrainTestSide(RandomSample):
     def name(self) -> str:
         by = f"seed={self.seed}" if self.column is None else f"hash_column={self.column!r}"
         return f"train_test_split({self.fraction}, {by}, side={'test' if self.test else 'train'!r})"
+
+    @property
+    def by_place(self) -> bool:
+        return self.column is None
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is not None and self.column is not None:

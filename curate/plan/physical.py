@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
+from curate.errors import ConfigError
 from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.shuffle import Bucketed
 from curate.exchange.kinds.zip import Zipped
@@ -24,7 +25,19 @@ from curate.operators.protocol import Operator
 from curate.operators.rows import FilterRows, MapIsolated, MapRows
 from curate.operators.sample import RandomSample
 from curate.pipeline.step import task_cpus
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
+from curate.plan.nodes import (
+    Apply,
+    Checkpoint,
+    Exchanged,
+    Limit,
+    Marked,
+    Plan,
+    Scan,
+    Union,
+    Zip,
+    schema_of,
+    walk,
+)
 from curate.plan.pushdown import fuse
 from curate.plan.rewrites import applied, by_segment, chain_of, over, pinned, within
 from curate.sources.files import Files
@@ -255,8 +268,42 @@ def apart(plan: Plan) -> list[Plan]:
     if not isinstance(base, Union) or alike(base):
         return [plan]
     if nodes and schema_of(base) is None:
-        return [over(Exchanged((base,), Materialize(called="union")), nodes)]
+        return [_put_together(base, nodes)]
     return [found for one in base.inputs for found in apart(over(one, nodes))]
+
+
+def drawn_together(node: Plan) -> Plan:
+    """Returns a sample, of a union of which only functions know the columns, as one of its rows in shards of their own:
+    they have the places there that they are written by. Any other node is as it was."""
+    if not (isinstance(node, Apply) and isinstance(node.operator, RandomSample) and node.operator.by_place):
+        return node
+    base, nodes = chain_of(node)
+    if not isinstance(base, Union) or any(isinstance(one, Marked) for one in nodes) or schema_of(base) is not None:
+        return node
+    return _put_together(base, nodes) if _can_be_written(base) and not is_one_stage(base) else node
+
+
+def is_one_stage(plan: Plan) -> bool:
+    """Returns whether one stage writes all parts, which then have one schema, or nothing can write them."""
+    try:
+        return alike(plan)
+    except ConfigError:
+        return True
+
+
+def _can_be_written(plan: Plan) -> bool:
+    """Returns whether all steps of a plan have an identity."""
+    try:
+        for one in walk(plan):
+            if isinstance(one, Apply):
+                one.operator.identity()
+    except ConfigError:
+        return False
+    return True
+
+
+def _put_together(union: Union, nodes: Sequence[Apply | Marked]) -> Plan:
+    return over(Exchanged((union,), Materialize(called="union")), nodes)
 
 
 def _limited(input: Physical, rows: int) -> Physical:

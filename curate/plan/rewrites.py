@@ -112,6 +112,11 @@ def steps_of(plan: Plan) -> tuple[Operator, ...]:
     return tuple(map(operator_of, chain_of(plan)[1]))
 
 
+def own_sides(steps: Sequence[Operator]) -> dict[str, None]:
+    """Returns the names of the extra outputs that steps have of their own."""
+    return {name: None for step in steps for name in getattr(step, "sides", ())}
+
+
 def unmarked(plan: Plan) -> Plan:
     """Returns a plan as it is once its steps have their marks."""
     return transform(plan, lambda node: Apply(node.input, node.step) if isinstance(node, Marked) else node)

@@ -13,19 +13,21 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from curate.arrow.unknown import is_known
+from curate.errors import ConfigError
 from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
 from curate.formats.write.writer import default_codec, suffix
 from curate.objects.record import OutputFormat
+from curate.operators.parts import SplitOff
 from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
 from curate.plan.dedup import extensible
-from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of, walk
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
-from curate.plan.rewrites import lacks_seed, map_bytes, seeded, segmented, size_of
+from curate.plan.rewrites import lacks_seed, map_bytes, own_sides, seeded, segmented, size_of
 from curate.reduce.ranges import COPIES
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
@@ -143,12 +145,25 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         spec = replace(spec, extended=partial(_extended, plan, owner, spec.record))
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
-    if lowered.first is not None:
-        return _limited(spec, lowered, lowered.first)
-    found = {name: None for step in lowered.asked for name in getattr(step, "sides", ())}
-    if not found or end is End.RUNS:
-        return spec
-    return replace(spec, record=replace(spec.record, sides={**spec.record.sides, **found}))
+    if end is End.FILES:
+        steps = (*lowered.asked, *lowered.after)
+        _refuse_lost_parts(plan, lowered, steps)
+        spec = replace(spec, record=replace(spec.record, sides={**spec.record.sides, **own_sides(steps)}))
+    return spec if lowered.first is None else _limited(spec, lowered, lowered.first)
+
+
+def _refuse_lost_parts(plan: Plan, lowered: StagePlan, steps: Sequence[Operator]) -> None:
+    """Raises ConfigError for rows that go to an extra output of a stage before the one of these steps, which is none of
+    what is written: they would be nowhere."""
+    written = [step.identity() for step in steps]
+    for node in walk(plan, until=(Checkpoint,)):
+        if isinstance(node, Apply) and isinstance(node.operator, SplitOff) and node.operator.identity() not in written:
+            follows = lowered.read.how.name if isinstance(lowered.read, Exchanged) else "an exchange"
+            raise ConfigError(
+                f"{node.operator.name}: {follows} follows it, and what goes to extra outputs before that is not "
+                "written: the rows of its parts would be lost; put it behind that, or a checkpoint between the two, "
+                "which keeps them"
+            )
 
 
 def reader_of(lowered: StagePlan, owner: Owner = DATASET) -> Stage:

@@ -71,3 +71,46 @@ def test_rows_are_those_without_the_exchange(parts: str, step: str, exchange: st
     assert rows_of(exchanged) == expected
     exchanged.write_parquet(tmp_path / "out", backend="inline")
     assert rows_of(curate.read_parquet(tmp_path / "out")) == expected
+
+
+def same(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+SAMPLED: dict[str, Callable[[], list[Dataset]]] = {
+    "ranges": lambda: [curate.range(40).map(same), curate.range(40).map(same)],
+    "a sort": lambda: [curate.range(40).map(same), curate.range(40).map(same).sort("id")],
+    "a sort first": lambda: [curate.range(40).map(same).sort("id"), curate.range(40).map(same)],
+    "two exchanges": lambda: [curate.range(40).map(same).distinct("id"), curate.range(40).map(same).repartition(3)],
+    "other columns": lambda: [
+        curate.range(40).map(lambda row: {**row, "x": 1}),
+        curate.range(40).map(lambda row: {**row, "x": 1.5, "y": "a"}),
+    ],
+    "known": lambda: [curate.range(40), curate.range(40).sort("id")],
+    "a union in a union": lambda: [
+        curate.range(40).map(same).union(curate.range(40).map(same).sort("id")),
+        curate.range(40).map(lambda row: {**row, "y": "a"}),
+    ],
+    "a limit": lambda: [curate.range(40).map(same).limit(30), curate.range(40).map(same)],
+}
+BEFORE: dict[str, Callable[[Dataset], Dataset]] = {
+    "nothing": lambda found: found,
+    "a map": lambda found: found.map(same),
+    "another sample": lambda found: found.random_sample(0.8, seed=5),
+    "a limit": lambda found: found.limit(60),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("parts", SAMPLED)
+def test_a_sample_has_the_same_rows_consumed_and_written(parts: str, before: str, tmp_path: Path) -> None:
+    """So that a side of a split that is consumed has no row of the other side that was written; together they are all
+    rows."""
+    first, *others = SAMPLED[parts]()
+    found = BEFORE[before](first.union(*others))
+    sampled = [found.random_sample(0.5, seed=2), *found.streaming_train_test_split(0.4, seed=2)]
+    consumed = [one.take_all() for one in sampled]
+    for number, (one, rows) in enumerate(zip(sampled, consumed, strict=True)):
+        assert one.write_parquet(tmp_path / f"{number}", backend="inline").state == "complete"
+        assert curate.read_parquet(tmp_path / f"{number}").take_all() == rows
+    assert sorted(map(repr, found.take_all())) == sorted(map(repr, consumed[1] + consumed[2]))

@@ -6,6 +6,7 @@ import datetime
 import math
 import statistics
 import struct
+import warnings
 from decimal import Decimal
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_what_is_folded_on_the_map_side_comes_to_the_same(key: str, data: st.Dat
     for row, (_, values) in zip(made.rows(), by_hand(shards, 2), strict=True):
         for function in FOLDED:
             assert same(row[f"v_{function}"], expected(function, values)), (function, values)
+
+
+@pytest.mark.parametrize("values", [[1e308, 1e308], [math.inf, -math.inf], [NAN, 1.0, math.inf], [-1e308, 1e308, NAN]])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_floats_beyond_what_is_finite_are_told_by_the_result_alone(function: str, values: list[float]) -> None:
+    """And by no warning: that could be an error in the process of whoever asks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = exchanged(grouped(1, [make(function, "v")]), [pa.table({"k0": [1] * len(values), "v": values})])
+    assert made.table.num_rows == 1
 
 
 def test_folding_leaves_a_row_a_key() -> None:
