@@ -24,6 +24,11 @@ from curate.errors import ConfigError, did_you_mean
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
 
 
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BY_POSITION = re.compile(r"(?:^|[(,. ])FieldPath\(\d")
+"""In the text of an expression, and not in texts in it: a column or a field by its number."""
+
+
 _CALL = re.compile(r"(\w+)\(")
 """A function in the text of an expression."""
 
@@ -210,7 +215,7 @@ def is_expression(value: Any) -> bool:
 def as_expression(where: str, value: Any) -> Any:
     """Returns an expression of pyarrow.compute, as which one of ray.data's is taken that is of columns and values.
 
-    Raises ConfigError for anything else, a text among it.
+    Raises ConfigError for anything else, a text among it, and for a column by its number.
     """
     if not isinstance(value, pc.Expression) and is_expression(value):
         try:
@@ -226,6 +231,12 @@ def as_expression(where: str, value: Any) -> Any:
         raise ConfigError(
             f"{where} takes a pyarrow.compute expression such as curate.col('n') * 2, found {value!r}; use map_batches "
             "for a function"
+        )
+    if _BY_POSITION.search(_TEXT.sub('""', str(value))):
+        # Columns that nobody needs are not read, so that there is another one at its place.
+        raise ConfigError(
+            f"{where}: {value} takes a column by its number, which depends on what else is read; take it by its name, "
+            "curate.col('n'), and a field in it by both, pyarrow.compute.field('n', 'field')"
         )
     return value
 
