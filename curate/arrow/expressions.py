@@ -15,11 +15,18 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
+from curate.arrow.recast import recast
 from curate.arrow.schema import format_schema
+from curate.arrow.types import contains, value_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError, did_you_mean
 
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
+
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BY_POSITION = re.compile(r"(?:^|[(,. ])FieldPath\(\d")
+"""In the text of an expression, and not in texts in it: a column or a field by its number."""
 
 
 _CALL = re.compile(r"(\w+)\(")
@@ -110,32 +117,89 @@ def _binds(expression: Any, schema: pa.Schema) -> bool:
     return True
 
 
-def may_keep_nan(expression: Any, schema: pa.Schema) -> bool:
-    """Returns whether a filter may keep rows of which a column that it reads is NaN, as far as can be told.
+def misled_by_statistics(expression: Any, schema: pa.Schema) -> bool:
+    """Returns whether the statistics of Parquet may say that a filter drops rows which it keeps, as far as can be told.
 
-    The statistics of Parquet leave NaN out: by them, a row group of 1.0 and NaN has nothing but ones.
+    They leave NaN out, and do not tell zeros apart: by them, a row group of 1.0 and NaN has nothing but ones, and one
+    of 0.0 nothing but -0.0. So it is, too, in structs.
 
     >>> schema = pa.schema([("x", pa.float64()), ("lang", pa.string())])
-    >>> may_keep_nan((pc.field("lang") == "en") & (pc.field("x") > 0.5), schema)
+    >>> misled_by_statistics((pc.field("lang") == "en") & (pc.field("x") > 0.5), schema)
     False
-    >>> may_keep_nan(pc.field("x") != 1, schema)
+    >>> misled_by_statistics(pc.field("x") != 1, schema)
+    True
+    >>> misled_by_statistics(pc.field("x").isin([0.0]), schema)
     True
     """
-    columns = columns_of(expression, schema)
-    floats = [name for name in columns if pt.is_floating(schema.field(name).type)]
-    if not floats:
+    columns = [schema.field(name) for name in schema.names if name in columns_of(expression, schema)]
+    if not any(contains(column.type, pt.is_floating) for column in columns):
         return False
-    if len(columns) > 1 and set(_CALL.findall(str(expression))) - {"invert"}:
+    calls = set(_CALL.findall(str(expression))) - _PLAIN_CALLS
+    if "struct_field" in calls:
+        return True  # which may say by its number which field it reads
+    paths = [path for column in columns for path in _paths_read(expression, schema, column)]
+    floats = [path for path in paths if pt.is_floating(_type_at(schema, path))]
+    if floats and len(paths) > 1 and calls:
         # What null becomes there says nothing about other values; what is compared, or joined by and and or, is false
         # with null only if it is false with every value.
         return True
-    for name in floats:
-        row = {field.name: pa.nulls(1, field.type) for field in schema}
-        row[name] = pa.array([math.nan]).cast(schema.field(name).type)
-        kept = project(pa.table(row), [expression], ["kept"])["kept"][0].as_py()
-        if kept or (kept is None and len(columns) > 1):
+    for path in floats:
+        row = {one.name: _only(one.type, path[1:] if one.name == path[0] else None) for one in schema}
+        try:
+            nan, zero, below_zero = project(pa.table(row), [expression], ["kept"])["kept"].to_pylist()
+        except pa.ArrowInvalid:
+            return True  # such as a cast of NaN to a whole number
+        if nan or (nan is None and len(paths) > 1) or zero != below_zero:
             return True
     return False
+
+
+_PLAIN_CALLS = {"invert", "Nested", "Name"}
+"""What stands in the text of an expression like a function, and makes no other value of a column than it has."""
+_MISLEADING = pa.array([math.nan, 0.0, -0.0])
+
+_Path = tuple[str, ...]
+"""A column, and the field in it, and the field in that, if these are structs."""
+
+
+def _paths_read(expression: Any, schema: pa.Schema, column: pa.Field) -> list[_Path]:
+    """Returns the paths of what is no struct in a column that is read, without which the expression cannot be bound."""
+    if not pt.is_struct(column.type):
+        return [(column.name,)]
+    at = schema.get_field_index(column.name)
+    return [path for path in _paths(column) if not _binds(expression, schema.set(at, _renamed(column, path[1:])))]
+
+
+def _paths(field: pa.Field) -> list[_Path]:
+    if not pt.is_struct(field.type):
+        return [(field.name,)]
+    return [(field.name, *path) for one in field.type.fields for path in _paths(one)]
+
+
+def _renamed(field: pa.Field, path: _Path) -> pa.Field:
+    """Returns a field with another name for what is at a path in it."""
+    if not path:
+        return field.with_name(f"not {field.name}")
+    return field.with_type(
+        pa.struct([_renamed(one, path[1:]) if one.name == path[0] else one for one in field.type.fields])
+    )
+
+
+def _type_at(schema: pa.Schema, path: _Path) -> pa.DataType:
+    type = schema.field(path[0]).type
+    for name in path[1:]:
+        type = type.field(name).type
+    return value_type(type)
+
+
+def _only(type: pa.DataType, path: _Path | None) -> pa.Array:
+    """Returns rows that have nothing but what misleads at a path; nothing at all without one."""
+    if path is None:
+        return pa.nulls(len(_MISLEADING), type)
+    if not path:
+        return recast(_MISLEADING.cast(value_type(type)), type)
+    children = [_only(one.type, path[1:] if one.name == path[0] else None) for one in type.fields]
+    return pa.StructArray.from_arrays(children, fields=[one.with_nullable(True) for one in type.fields])
 
 
 def expression_text(expression: Any) -> str:
@@ -151,7 +215,7 @@ def is_expression(value: Any) -> bool:
 def as_expression(where: str, value: Any) -> Any:
     """Returns an expression of pyarrow.compute, as which one of ray.data's is taken that is of columns and values.
 
-    Raises ConfigError for anything else, a text among it.
+    Raises ConfigError for anything else, a text among it, and for a column by its number.
     """
     if not isinstance(value, pc.Expression) and is_expression(value):
         try:
@@ -167,6 +231,12 @@ def as_expression(where: str, value: Any) -> Any:
         raise ConfigError(
             f"{where} takes a pyarrow.compute expression such as curate.col('n') * 2, found {value!r}; use map_batches "
             "for a function"
+        )
+    if _BY_POSITION.search(_TEXT.sub('""', str(value))):
+        # Columns that nobody needs are not read, so that there is another one at its place.
+        raise ConfigError(
+            f"{where}: {value} takes a column by its number, which depends on what else is read; take it by its name, "
+            "curate.col('n'), and a field in it by both, pyarrow.compute.field('n', 'field')"
         )
     return value
 

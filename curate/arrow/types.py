@@ -38,6 +38,11 @@ def is_list(type: pa.DataType) -> bool:
     return bool(is_list_view(type) or pt.is_list(type) or pt.is_large_list(type) or pt.is_fixed_size_list(type))
 
 
+def is_list_of_none(type: pa.DataType) -> bool:
+    """Returns whether values are lists that have no elements, all of them."""
+    return bool(pt.is_fixed_size_list(type) and not type.list_size)
+
+
 def is_encoded(type: pa.DataType) -> bool:
     """Returns whether values are stored once for many rows, in a dictionary or as runs."""
     return bool(pt.is_dictionary(type) or pt.is_run_end_encoded(type))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.expressions import may_keep_nan
+from curate.arrow.expressions import misled_by_statistics
 from curate.formats.encoding import Format
 from curate.operators.columns import Drop, FilterExpression, Rename, Select, WithColumn, WithColumns
 from curate.operators.protocol import Operator, OperatorDefaults
@@ -133,7 +133,7 @@ def _filters(schema: pa.Schema, operators: Sequence[Operator], there: set[str]) 
     for operator in operators:
         match operator:
             case FilterExpression(expression):
-                if not operator.reads(known) <= there or may_keep_nan(expression, known):
+                if not operator.reads(known) <= there or misled_by_statistics(expression, known):
                     return
                 yield expression, operator.reason
             case WithColumn(column):

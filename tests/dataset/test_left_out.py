@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
+from curate.arrow.expressions import misled_by_statistics
 from curate.dataset.dataset import Dataset
 from curate.ledger.summary import Summary
 from curate.sources import slice_rows as reading
@@ -105,6 +106,53 @@ def test_rows_and_books(rows: list[Row], group: int, statistics: bool, names: li
     assert books(ds.write_parquet(f"{root}/plain", backend="inline")) == wanted
     assert books(ds.sort("at").write_parquet(f"{root}/sorted", backend="inline")) == wanted
     assert books(ds.dedup_exact("at").write_parquet(f"{root}/unique", backend="inline")) == wanted
+
+
+FLOAT = pc.field("x")
+FIELD = pc.field("of", "x")
+MISLED = [
+    lambda x: x != 1.0,
+    lambda x: ~(x == 1.0),
+    lambda x: x.isin([0.0]),
+    lambda x: ~x.isin([-0.0]),
+    lambda x: x.cast(pa.string()) == "0",
+    lambda x: pc.divide(pc.scalar(1.0), x) > 0,
+    lambda x: pc.is_nan(x),
+    lambda x: x >= 0,
+    lambda x: (x != 1.0) & (pc.field("n") >= 0),
+    lambda x: (x != 1.0) & (pc.field("of", "n") >= 0),
+    lambda x: x.isin([0.0]) & (pc.field("of", "n") >= 0),
+]
+
+
+@given(
+    st.lists(st.sampled_from([None, math.nan, 0.0, -0.0, 1.0, 2.0]), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.sampled_from(MISLED),
+    st.sampled_from([FLOAT, FIELD, pc.struct_field(pc.field("of"), [0])]),
+    st.sampled_from([pa.float32(), pa.float64()]),
+)
+@settings(max_examples=150)
+def test_statistics_tell_neither_nan_nor_zeros_apart(
+    values: list[float | None], group: int, make: Callable[[Any], Any], of: Any, type: pa.DataType
+) -> None:
+    """In a column or in a struct: what a filter keeps is what it keeps of all rows in memory."""
+    x, n = pa.array(values, type), pa.array(range(len(values)))
+    table = pa.table({"x": x, "of": pa.StructArray.from_arrays([x, n], ["x", "n"]), "n": n})
+    root = f"memory://left-out-{next(_numbers)}"
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=group)
+    MemoryStore().publish(f"{root}/0.parquet", sink.getvalue().to_pybytes())
+    kept = curate.read_parquet(root).filter(make(of)).take_all()
+    assert [row["n"] for row in kept] == table.filter(make(of))["n"].to_pylist()
+
+
+def test_row_groups_are_left_out_by_other_fields_of_a_struct() -> None:
+    """That one of its fields is a float is no reason to read them."""
+    schema = pa.schema([("of", pa.struct([("x", pa.float64()), ("n", pa.int64())]))])
+    assert not misled_by_statistics(pc.field("of", "n") > 1, schema)
+    assert not misled_by_statistics((pc.field("of", "n") > 1) & (pc.field("of", "x") > 1), schema)
+    assert misled_by_statistics((pc.field("of", "n") > 1) | (pc.field("of", "x") != 1), schema)
 
 
 WRITES: list[Callable[[Dataset, str], Summary]] = [

@@ -69,6 +69,11 @@ def arrays() -> dict[str, pa.Array]:
     found.append(pa.array([[("k", 1), ("l", 2)], []], pa.map_(pa.string(), pa.int64())))
     found.append(pa.array([[(1, 1), (2, 2)], []], pa.map_(pa.int64(), pa.int64())))
     found.append(pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64())))
+    found.append(pa.array([[], []], pa.list_(pa.int64(), 0)))
+    texts = [["a", "b", "a"], [], ["b"]]
+    found += [pa.array(texts, make(pa.string())) for make in (pa.list_, pa.large_list, pa.list_view)]
+    found.append(pa.array([[{"s": "a"}, {"s": "a"}], []], pa.list_view(pa.struct([("s", pa.string())]))))
+    found.append(pa.array([{"v": one} for one in texts], pa.struct([("v", pa.list_view(pa.string()))])))
     for leaf in list(found):
         if leaf.type in _LEAVES:
             found.append(pa.ListArray.from_arrays([0, len(leaf)], leaf))
@@ -161,7 +166,8 @@ def test_what_is_refused(format: OutputFormat) -> None:
     assert (
         refused
         == {
-            OutputFormat.PARQUET: common | {"decimal128", "run_end_encoded"},  # of a scale below 0
+            OutputFormat.PARQUET: common
+            | {"decimal128", "run_end_encoded", "fixed_size_list"},  # of a scale below 0, and of no elements
             OutputFormat.JSONL: common | {"map", "run_end_encoded", "extension"},  # of keys that are no text
             OutputFormat.CSV: common
             | {"binary", "large_binary", "binary_view", "fixed_size_binary", "run_end_encoded", "extension"}

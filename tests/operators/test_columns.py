@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
 from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
 from tests.support.examples import examples
 
 Row = dict[str, Any]
@@ -119,3 +121,23 @@ def test_rows_that_python_does_not_tell_the_types_of() -> None:
         {"n": pa.array([2**64 - 1], pa.uint64()), "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}
     )
     assert curate.from_arrow(table).map(lambda row: row).to_arrow().equals(table)
+
+
+@pytest.mark.parametrize(
+    "expression", [pc.field(0) == 1, ~(pc.field("a") < pc.field(1)), pc.field("t", 0) == 1, pc.field(0)]
+)
+def test_a_column_has_a_name_and_no_number(expression: Any) -> None:
+    """What is not needed is not read: then the number is that of another column, whose rows were kept."""
+    ds = curate.from_items([{"a": 1, "b": 2, "t": {"x": 1}}])
+    with pytest.raises(ConfigError, match=r"takes a column by its number.*; take it by its name, curate\.col\('n'\)"):
+        ds.filter(expression)
+    with pytest.raises(ConfigError, match="takes a column by its number"):
+        ds.with_column("c", expression)
+    with pytest.raises(ConfigError, match="takes a column by its number"):
+        ds.with_columns({"c": expression})
+
+
+def test_a_text_may_look_like_a_number_of_a_column() -> None:
+    rows = [{"s": 'a"FieldPath(1)'}, {"s": "FieldPath(1)"}, {"s": " FieldPath(1)"}]
+    for row in rows:
+        assert curate.from_items(rows).filter(pc.field("s") == row["s"]).take_all() == [row]

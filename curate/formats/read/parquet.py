@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from curate.arrow.schema import cast, plain, widens
 from curate.arrow.sizes import row_bytes
-from curate.arrow.types import is_text
+from curate.arrow.types import contains, is_list_view, is_text
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import ReadAs
@@ -95,7 +95,7 @@ def read_parquet(
         found = file.schema_arrow
         count = file.metadata.num_row_groups
         with broken(stored):
-            repeated = _repeated(file.metadata)
+            repeated = _repeated(file.metadata, found)
         if repeated:
             file = reopened(stored, file.metadata, repeated)
         if not len(schema):
@@ -179,15 +179,19 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _repeated(metadata: pq.FileMetaData) -> list[str]:
+def _repeated(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
     """Returns the paths of the columns of texts that are dictionaries for the most part: what they take is not known
-    from what is stored. They cost nothing more to be read as such; others would, several times."""
+    from what is stored. They cost nothing more to be read as such; others would, several times. None in views of lists,
+    of which Arrow casts no dictionaries to their texts."""
+    views = tuple(f"{field.name}." for field in schema if contains(field.type, is_list_view))
     found: dict[str, None] = {}
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         for index in range(group.num_columns):
             chunk = group.column(index)
             if chunk.physical_type != "BYTE_ARRAY" or not chunk.has_dictionary_page:
+                continue
+            if chunk.path_in_schema.startswith(views):
                 continue
             size = chunk.total_uncompressed_size
             packed = size > _BOMB_TIMES * max(1, chunk.total_compressed_size)

@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from curate.arrow.canonical import stored_schema
 from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema, row_bytes
+from curate.arrow.types import contains, is_list_of_none
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.objects.compress import Buffer, Sink
@@ -206,6 +207,8 @@ def refuse_unknown(schema: pa.Schema) -> None:
     for stored, field in zip(stored_schema(schema), schema, strict=True):
         sink = pa.BufferOutputStream()
         try:
+            if contains(stored.type, is_list_of_none):
+                raise pa.ArrowNotImplementedError("a null is read as a list of one, which is refused")
             pq.write_table(empty(pa.schema([stored])), sink)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(
