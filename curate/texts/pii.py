@@ -1,7 +1,8 @@
 """Where texts name persons, or open doors: mail and IP addresses, phone, card and account numbers, keys.
 
 Every pattern has bounds on what it repeats, so that each takes linear time on any text. What has a checksum, or an
-address that no other network can reach, is verified, as most long numbers are neither.
+address that no other network can reach, is verified, as most long numbers are neither. Only ASCII goes on with what
+is found: there are languages without blanks around it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _LOCAL = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
 _MAIL = re.compile(
-    rf"\b{_LOCAL}{{1,64}}(?:\.{_LOCAL}{{1,64}}){{0,8}}@(?:(?:{_LABEL}\.){{1,8}}{_LABEL}|\[{_OCTET}(?:\.{_OCTET}){{3}}\])"
+    rf"(?a:\b){_LOCAL}{{1,64}}(?:\.{_LOCAL}{{1,64}}){{0,8}}@(?:(?:{_LABEL}\.){{1,8}}{_LABEL}|\[{_OCTET}(?:\.{_OCTET}){{3}}\])"
 )
 _DOMAIN = re.compile(rf"(?:{_LABEL}\.){{1,8}}[A-Za-z0-9]|\[\d")
 _AROUND = 320
@@ -176,17 +177,19 @@ _PATTERNS = {
     IP: _Pattern(
         r"\d\.\d+\.\d+\.\d|:[0-9A-Fa-f]*:",
         re.compile(
-            rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)"
-            rf"|(?<![\w.:])[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{1,6}}:(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)"
-            r"|(?<![\w.:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:]|\.\d)"
+            rf"(?<![0-9A-Za-z_.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)"
+            r"|(?<![0-9A-Za-z_.:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){1,6}:"
+            rf"(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)"
+            r"|(?<![0-9A-Za-z_.:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![0-9A-Za-z_:]|\.\d)"
         ),
         _is_public,
     ),
     PHONE: _Pattern(
         r"\d[\d() ./-]{6}",
         re.compile(
-            r"(?<![\w+.-])(?:\+[1-9](?:[ ./()-]{0,2}[0-9]){7,14}"
-            r"|(?:\+?1[ .-]?)?(?:\([2-9][0-9]{2}\)[ .-]?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4})(?![\w-]|\.\d)"
+            r"(?<![0-9A-Za-z_+.-])(?:\+[1-9](?:[ ./()-]{0,2}[0-9]){7,14}"
+            r"|(?:\+?1[ .-]?)?(?:\([2-9][0-9]{2}\)[ .-]?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4})"
+            r"(?![0-9A-Za-z_-]|\.\d)"
         ),
     ),
 }

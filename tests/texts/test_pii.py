@@ -110,6 +110,14 @@ def test_what_stands_beside_it_hides_nothing(kind: str, value: str) -> None:
         assert kind == "card" or covered == [Found(start, start + len(value), kind)], text
 
 
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in YES.items() for value in values])
+def test_it_is_found_in_a_text_without_blanks(kind: str, value: str) -> None:
+    """As in Chinese, Japanese and Thai: no letter that it cannot have is a part of it."""
+    for before, behind in [("请联系", ""), ("", "です"), ("ที่", "ครับ")]:
+        text = f"{before}{value}{behind}"
+        assert find(text) == [Found(len(before), len(before) + len(value), kind)], text
+
+
 @pytest.mark.parametrize("row", ["0 1 " * 50, "2019 2020 2021 2022 2023 2024 " * 5, "12 34 " * 30])
 def test_a_row_of_short_numbers_has_no_card_behind_its_first(row: str) -> None:
     """Each place in it would be another one that one in ten passes the check of."""
