@@ -86,7 +86,52 @@ def test_what_is_not(value: str) -> None:
     assert find(f"it is {value}, really") == []
 
 
+BESIDE = {
+    "card": ["123", "12/26", "2026", "CVV 123", "4111 1111 1111 1112"],
+    "iban": ["BIC", "EUR 100", "AA12 3456", "USD", "1"],
+    "ip": ["1.2.3", ":80", "10.0.0.1"],
+}
+WHOLE = {
+    "card": ["4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005", "3782 822463 10005"],
+    "iban": ["AT61 1904 3002 3457 3201", "ES91 2100 0418 4502 0005 1332", "BE68 5390 0754 7034", "NO93 8601 1117 947"],
+    "ip": ["8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8"],
+}
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in WHOLE.items() for value in values])
+def test_what_stands_beside_it_hides_nothing(kind: str, value: str) -> None:
+    """Before it, behind it and on both sides, a blank between: what is no such number is not taken for a part of it."""
+    for before, behind in itertools.product(["", *BESIDE[kind]], repeat=2):
+        text = f"{before} {value} {behind}".strip()
+        start = text.index(value)
+        covered = [one for one in find(text, [kind]) if one.start <= start and start + len(value) <= one.stop]
+        # Whole rows of digits pass the check of a card, too, and one in ten does.
+        assert len(covered) == 1, text
+        assert kind == "card" or covered == [Found(start, start + len(value), kind)], text
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in YES.items() for value in values])
+def test_it_is_found_in_a_text_without_blanks(kind: str, value: str) -> None:
+    """As in Chinese, Japanese and Thai: no letter that it cannot have is a part of it."""
+    for before, behind in [("请联系", ""), ("", "です"), ("ที่", "ครับ")]:
+        text = f"{before}{value}{behind}"
+        assert find(text) == [Found(len(before), len(before) + len(value), kind)], text
+
+
+@pytest.mark.parametrize("row", ["0 1 " * 50, "2019 2020 2021 2022 2023 2024 " * 5, "12 34 " * 30])
+def test_a_row_of_short_numbers_has_no_card_behind_its_first(row: str) -> None:
+    """Each place in it would be another one that one in ten passes the check of."""
+    assert len(find(row, ["card"])) <= len(find(row[:37], ["card"]))
+
+
+def test_an_address_within_an_address_is_judged_by_it() -> None:
+    assert find("at ::ffff:10.0.0.1 and ::ffff:127.0.0.1") == []
+
+
 PIECES = [
+    *"٣٩²",
+    "+4٩٩٩٩٩٩٩٩",
+    "DE٨٩370400440532013000",
     *(value for values in YES.values() for value in values),
     *NO,
     " ",
@@ -151,9 +196,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_pattern_takes_more_than_linear_time(hostile: str) -> None:
-    """A text twice as long runs at most twice as many lines of Python; what each line does is bounded: see below."""
+    """A text twice as long runs at most twice as many lines of Python, but for those at its end, where matches are
+    shorter; what each line does is bounded: see below."""
     once, twice = (lines_run(partial(find, hostile * size)) for size in (1_000, 2_000))
-    assert twice <= 2 * once + 100
+    assert twice <= 2 * once + 1_000
 
 
 def test_patterns_repeat_within_bounds() -> None:
