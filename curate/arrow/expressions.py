@@ -25,8 +25,9 @@ _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRe
 
 
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
-_BY_POSITION = re.compile(r"(?:^|[(,. ])FieldPath\(\d")
-"""In the text of an expression, and not in texts in it: a column or a field by its number."""
+_BY_POSITION = re.compile(r"(?:^|[(, ]|(?<!field_ref=FieldRef)\.)FieldPath\(\d")
+"""In the text of an expression, and not in texts in it: a column by its number, or a field by one where it may be a
+column. Not so in `struct_field`, which is given the column."""
 
 
 _CALL = re.compile(r"(\w+)\(")
@@ -156,7 +157,7 @@ def misled_by_statistics(expression: Any, schema: pa.Schema) -> bool:
 
 _PLAIN_CALLS = {"invert", "Nested", "Name"}
 """What stands in the text of an expression like a function, and makes no other value of a column than it has."""
-_MISLEADING = pa.array([math.nan, 0.0, -0.0])
+_MISLEADING = (math.nan, 0.0, -0.0)
 
 _Path = tuple[str, ...]
 """A column, and the field in it, and the field in that, if these are structs."""
@@ -197,7 +198,7 @@ def _only(type: pa.DataType, path: _Path | None) -> pa.Array:
     if path is None:
         return pa.nulls(len(_MISLEADING), type)
     if not path:
-        return recast(_MISLEADING.cast(value_type(type)), type)
+        return recast(pa.array(_MISLEADING).cast(value_type(type)), type)
     children = [_only(one.type, path[1:] if one.name == path[0] else None) for one in type.fields]
     return pa.StructArray.from_arrays(children, fields=[one.with_nullable(True) for one in type.fields])
 
