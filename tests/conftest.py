@@ -113,6 +113,13 @@ def _modules_as_they_were(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(autouse=True)
+def _nothing_refused() -> None:
+    """A store that refused requests of another test, up to a minute ago, is no reason to wait in this one."""
+    if (throttle := sys.modules.get("curate.requests.throttle")) is not None:
+        throttle._LIMITERS.clear()
+
+
+@pytest.fixture(autouse=True)
 def _ray_as_it_was() -> Iterator[None]:
     """A run on Ray leaves this process connected, to a cluster that was made for the environment of one test; unless a
     backend of the test's module goes on with it."""
