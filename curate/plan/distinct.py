@@ -12,6 +12,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.distinct import KEEPS, Distinct, DistinctBatch
 from curate.operators.columns import Select
+from curate.operators.convert import rows
 from curate.pipeline.step import READ_ROWS
 from curate.plan.nodes import Apply, Exchanged, Plan, schema_of
 
@@ -36,7 +37,8 @@ def distinct(plan: Plan, keys: Any, keep: str, order_by: str | None) -> Plan:
 def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -> list[Any]:
     """Has a plan run, and returns the values that a column has, each once: ascending, then NaN, then None.
 
-    They have to fit into memory. Raises ConfigError for a column that is not there, or whose values have no order.
+    They have to fit into memory. Raises ConfigError for a column that is not there, or whose values have no order;
+    SchemaMismatch for values that Python has none for.
     """
     [name] = key_columns("unique", column if isinstance(column, str) else [])
     how = Distinct(f"unique({name!r})", (name,))
@@ -52,4 +54,4 @@ def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -
         return []
     order = how.orders[0]
     values = order.sort(pa.concat_tables(whole))
-    return take_rows(values, pa.array(order.starts(values))).column(0).to_pylist()  # type: ignore[no-any-return]
+    return [row[name] for row in rows(take_rows(values, pa.array(order.starts(values))))]

@@ -10,6 +10,7 @@ import pyarrow as pa
 from curate.exchange.kinds.aggregates import Aggregate, CollectList, make, output_name
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.group import SLICE_ROWS, Grouped, Totals
+from curate.operators.convert import rows
 from curate.plan.nodes import Apply, Plan
 
 
@@ -19,7 +20,7 @@ def totals(
     """Has a plan run, and returns aggregates of all its rows as Python values, by the names of their columns.
 
     Partial results are made where the rows are, and merged here in the order of the rows. Of no rows, counts are 0,
-    lists empty, and all else is None. Raises ConfigError.
+    lists empty, and all else is None. Raises ConfigError; SchemaMismatch for values that Python has none for.
     """
     grouped = Grouped(f"{method}()", (), tuple(aggregates))
     pending: list[pa.Table] = []
@@ -31,7 +32,7 @@ def totals(
             pending = [grouped.fold(0, pa.concat_tables(pending))]
             pending_rows = pending[0].num_rows
     if pending_rows:
-        return grouped.finished(pa.concat_tables(pending)).to_pylist()[0]  # type: ignore[no-any-return]
+        return rows(grouped.finished(pa.concat_tables(pending)))[0]
     return {
         output_name(one): 0 if one.function == "count" else [] if isinstance(one, CollectList) else None
         for one in grouped.aggregates

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +168,12 @@ class TestRefused:
             curate.range(3).map(lambda _: {}).take_all()
 
     def test_what_python_has_no_type_for(self) -> None:
-        """Rows are refused, and never less than they are: nanoseconds of a time of day, years after 9999."""
+        """Rows and totals are refused, and never less than they are: nanoseconds of a time of day, years after 9999."""
         for array in (pa.array([1], pa.int64()).view(pa.time64("ns")), pa.array([10**9], pa.int32()).view(pa.date32())):
             ds = curate.from_arrow(pa.table({"v": array}))
-            for take in (ds.take_all, ds.map(lambda row: row).take_all):
-                with pytest.raises(curate.CurateError, match=r"column 'v' is .* that Python cannot represent exactly"):
+            totals = [partial(ds.aggregate, [("v", function)]) for function in ("min", "max", "first", "list")]
+            for take in (ds.take_all, ds.map(lambda row: row).take_all, partial(ds.unique, "v"), *totals):
+                with pytest.raises(curate.CurateError, match=r"column 'v\w*' is .* Python cannot represent exactly"):
                     take()
             assert ds.map_batches(lambda batch: batch).to_arrow()["v"].chunk(0).equals(array)
 

@@ -246,9 +246,9 @@ def _refuse_bomb(uri: str, metadata: pq.FileMetaData, groups: range, columns: Se
         for index in range(group.num_columns):
             chunk = group.column(index)
             size = _decoded_bytes(metadata, chunk, index)
-            if chunk.path_in_schema.partition(".")[0] not in columns or size <= _ROW_BYTES * group.num_rows:
+            if size <= max(_ROW_BYTES * group.num_rows, _BOMB_TIMES * chunk.total_uncompressed_size):
                 continue
-            if size > _BOMB_TIMES * chunk.total_uncompressed_size:
+            if any(f"{chunk.path_in_schema}.".startswith(f"{name}.") for name in columns):
                 raise CorruptInput(
                     f"{uri}: column {chunk.path_in_schema!r} of row group {number} has {chunk.num_values:,} values in "
                     f"{group.num_rows:,} rows, {size:,} bytes decoded from {chunk.total_uncompressed_size:,}; {_REMEDY}"
