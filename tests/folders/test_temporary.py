@@ -1,0 +1,84 @@
+"""Temporary folders whose processes were killed are removed by the next process; all others stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import curate
+from curate.folders import temporary
+from curate.folders.temporary import temporary_folder
+
+
+def left(above: Path, name: str, machine: bytes | None = None) -> Path:
+    """Makes what a process leaves that is killed, on this machine or another one."""
+    (above / name / "stage").mkdir(parents=True)
+    (above / name / "stage" / "a.run").write_bytes(b"rows")
+    (above / name / ".owner").write_bytes(temporary._machine() if machine is None else machine)
+    return above / name
+
+
+def test_it_is_there_while_it_is_used(tmp_path: Path) -> None:
+    """Whatever is in it, and whoever makes one beside it meanwhile, in this process too."""
+    with temporary_folder(str(tmp_path)) as first:
+        Path(first, "a").write_bytes(b"x")
+        with temporary_folder(str(tmp_path)) as second:
+            assert {one.path for one in os.scandir(tmp_path)} == {first, second}
+        assert Path(first, "a").read_bytes() == b"x"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    """Nothing else: neither of another machine, nor what nobody has locked yet, nor what only looks like one."""
+    gone = left(tmp_path, "curate-abcd_123")
+    (gone / "outside").symlink_to(left(tmp_path, "mine"))
+    left(tmp_path, "curate-elsewher", b"another machine")
+    left(tmp_path, "curate-starting").joinpath(".owner").unlink()
+    left(tmp_path, "0123456789abcdef")
+    (tmp_path / "curate-linked00").symlink_to(tmp_path / "mine")
+    stays = {path for path in tmp_path.rglob("*") if gone not in (path, *path.parents)}
+    with temporary_folder(str(tmp_path)):
+        assert not gone.exists()
+    assert set(tmp_path.rglob("*")) == stays
+
+
+def test_what_cannot_be_removed_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock goes last."""
+    gone = left(tmp_path, "curate-abcd_123")
+    with monkeypatch.context() as patch:
+        patch.setattr(temporary, "shutil", SimpleNamespace(rmtree=os.rmdir))
+        with temporary_folder(str(tmp_path)):
+            pass
+    assert (gone / ".owner").exists()
+    with temporary_folder(str(tmp_path)):
+        assert not gone.exists()
+
+
+CONSUMER = """
+import time, curate
+how = curate.Options(block_bytes=1 << 10, memory_budget=1 << 10)
+rows = curate.range(100_000).sort("id", descending=True).using(how).iter_batches(batch_size=10)
+next(rows)
+print("began", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_consumer_that_is_killed_leaves_nothing_once_another_one_sorts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run files, which are as large as its rows, would stay on the disk."""
+    monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", CONSUMER], stdout=subprocess.PIPE, text=True) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "began\n"
+        consumer.kill()
+    assert list(tmp_path.rglob("*.run"))
+    assert len(curate.range(3).sort("id").take_all()) == 3
+    assert list(tmp_path.iterdir()) == []
