@@ -77,8 +77,9 @@ def test_a_consumer_that_is_killed_leaves_nothing_once_another_one_sorts(
     monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", CONSUMER], stdout=subprocess.PIPE, text=True) as consumer:
         assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "began\n"
+        began = consumer.stdout.readline()
         consumer.kill()
+    assert began == "began\n"
     assert list(tmp_path.rglob("*.run"))
     assert len(curate.range(3).sort("id").take_all()) == 3
     assert list(tmp_path.iterdir()) == []
