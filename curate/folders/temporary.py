@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 from curate.folders.private import open_lock
 
@@ -33,28 +33,44 @@ def temporary_folder(above: str) -> Iterator[str]:
     """Makes a folder in a folder of this user's alone, and removes it at the end; first those beside it whose processes
     were killed."""
     _remove_orphans(above)
-    with TemporaryDirectory(prefix=_PREFIX, dir=above) as folder, _locked(folder):
-        yield folder
+    with TemporaryDirectory(prefix=_PREFIX, dir=above) as folder:
+        descriptor = _locked(folder)
+        try:
+            yield folder
+        finally:
+            os.close(descriptor)
 
 
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
+def lasting_folder(above: str) -> tuple[str, int]:
+    """Makes a folder in one that all users may share, for who removes it later, and returns it with the descriptor to
+    be closed then; first removes those beside it whose processes were killed."""
+    _remove_orphans(above)
+    folder = mkdtemp(prefix=_PREFIX, dir=above)
+    return folder, _locked(folder)
+
+
+def _locked(folder: str) -> int:
+    """Returns a descriptor that has the folder locked, until it is closed or the process ends."""
     # It has its name only once it is locked: before that, the folder would look as if nobody had it.
     new = f"{folder}/{_LOCK}.new"
     descriptor = open_lock(new)
-    try:
-        with suppress(OSError):  # a disk without locks: the folder stays if this process is killed
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, _machine())
-            os.rename(new, f"{folder}/{_LOCK}")
-        yield
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):  # a disk without locks: the folder stays if this process is killed
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, _machine())
+        os.rename(new, f"{folder}/{_LOCK}")
+    return descriptor
+
+
+def _is_ours(one: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # it is gone by now
+        known = _NAME.fullmatch(one.name) is not None and one.is_dir(follow_symlinks=False)
+        return known and one.stat(follow_symlinks=False).st_uid == os.geteuid()
+    return False
 
 
 def _remove_orphans(above: str) -> None:
     with os.scandir(above) as entries:
-        beside = [one.path for one in entries if _NAME.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
+        beside = [one.path for one in entries if _is_ours(one)]
     for folder in beside:
         with suppress(OSError):  # it has no lock (yet), its process is alive, or another one removes it
             descriptor = os.open(f"{folder}/{_LOCK}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

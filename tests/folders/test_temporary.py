@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +15,8 @@ import pytest
 
 import curate
 from curate.folders import temporary
-from curate.folders.temporary import temporary_folder
+from curate.folders.temporary import lasting_folder, temporary_folder
+from tests.support.harness import marked
 
 
 def left(above: Path, name: str, machine: bytes | None = None) -> Path:
@@ -59,14 +63,58 @@ def test_what_cannot_be_removed_is_found_again(tmp_path: Path, monkeypatch: pyte
         assert not gone.exists()
 
 
+def test_a_folder_that_lasts_is_locked_until_its_descriptor_is_closed(tmp_path: Path) -> None:
+    """It stays while any process has the descriptor."""
+    folder, lock = lasting_folder(str(tmp_path))
+    other, other_lock = lasting_folder(str(tmp_path))
+    assert {one.path for one in os.scandir(tmp_path)} == {folder, other}
+    inherited = os.dup(lock)
+    os.close(lock)
+    for still_there in (True, False):
+        with temporary_folder(str(tmp_path)):
+            assert Path(folder).exists() is still_there
+        if still_there:
+            os.close(inherited)
+    os.close(other_lock)
+
+
 CONSUMER = """
-import time, curate
-how = curate.Options(block_bytes=1 << 10, memory_budget=1 << 10)
+import sys, time, curate
+from curate.local import spawner
+spawner.SHARED_MEMORY = sys.argv[2]
+how = curate.Options(block_bytes=1 << 10, memory_budget=1 << 10, backend=sys.argv[1])
 rows = curate.range(100_000).sort("id", descending=True).using(how).iter_batches(batch_size=10)
 next(rows)
 print("began", flush=True)
 time.sleep(600)
 """
+
+
+def killed(shared: Path, backend: str, **env: str) -> None:
+    """Consumes some rows in another process, and kills that and all that it has started."""
+    mark = uuid.uuid4().hex
+    argv = [sys.executable, "-c", CONSUMER, backend, str(shared)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=os.environ | env | {"MARK": mark}) as consumer:
+        assert consumer.stdout is not None
+        began = consumer.stdout.readline()
+        for process in marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    assert began == "began\n"
+    while marked(mark):
+        os.sched_yield()
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_with_their_driver_leave_nothing_once_there_are_others(tmp_path: Path) -> None:
+    """As a control group ends: nobody is left to remove the folders, of which one is in memory."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "tmp").mkdir()
+    env = {"TMPDIR": str(tmp_path / "tmp"), "CURATE_SCRATCH": str(tmp_path / "scratch")}
+    for number in (1, 2, 3):
+        killed(tmp_path / "memory", "local", **env)
+        for folder in ("memory", "tmp", "scratch"):
+            assert len(list((tmp_path / folder).iterdir())) == 1, number
 
 
 @pytest.mark.slow
@@ -75,11 +123,7 @@ def test_a_consumer_that_is_killed_leaves_nothing_once_another_one_sorts(
 ) -> None:
     """Its run files, which are as large as its rows, would stay on the disk."""
     monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", CONSUMER], stdout=subprocess.PIPE, text=True) as consumer:
-        assert consumer.stdout is not None
-        began = consumer.stdout.readline()
-        consumer.kill()
-    assert began == "began\n"
+    killed(tmp_path, "inline")
     assert list(tmp_path.rglob("*.run"))
     assert len(curate.range(3).sort("id").take_all()) == 3
     assert list(tmp_path.iterdir()) == []
