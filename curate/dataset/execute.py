@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from curate.driver.options import parse_run_options
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
 from curate.exchange.kinds.zip import zipped_names
 from curate.exchange.protocol import unequal
+from curate.folders.temporary import temporary_folder
 from curate.formats.encoding import Format
 from curate.graph.upstream import checkpoint_options, ready_stages
 from curate.keywords import BY_USING, by_using, of_checkpoint
@@ -133,7 +133,7 @@ def blocks(
                     root = ""
                     if not isinstance(physical.read, Checkpoint) or physical.marked:
                         held.enter_context(connection(how, run))
-                        root = held.enter_context(TemporaryDirectory(prefix="curate-", dir=scratch_root()))
+                        root = held.enter_context(temporary_folder(scratch_root()))
                     scans = upstream_run(physical, root, how, run)
                 yield from _streamed(scans, how, stopped, share, run)
         case First(input, most_rows):

@@ -13,6 +13,7 @@ from curate.dataset.base import Base, column_names
 from curate.dataset.batches import check_rows, fraction_of
 from curate.errors import ConfigError
 from curate.operators import columns as ops
+from curate.operators.arguments import path_text
 from curate.operators.parts import split_off
 from curate.operators.sample import RandomSample, TrainTestSide
 from curate.plan.attributes import with_attributes
@@ -125,7 +126,8 @@ class Rowwise(Base):
         >>> [scored.filter(curate.col("length") > least).count() for least in (3, 4, 5)]
         [2, 1, 0]
         """
-        found = find(path, None if columns is None else column_names("with_attributes", columns))
+        root = path_text(path, "with_attributes")
+        found = find(root, None if columns is None else column_names("with_attributes", columns))
         return self._with(with_attributes(self._plan, found))
 
     def limit(self, limit: int) -> Self:

@@ -18,6 +18,7 @@ from curate.exchange.kinds.partition import Partitioned
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.objects.record import OutputFormat
+from curate.operators.arguments import path_text
 from curate.operators.columns import Drop, Select
 from curate.plan.nodes import Checkpoint, may_be_incomplete
 from curate.plan.stages import stage_of
@@ -72,7 +73,7 @@ class Writing(Base):
         >>> kept.take_all(), curate.read_parquet(folder / "kept").count()
         ([{'n': 2}], 1)
         """
-        return self._with(Checkpoint(self._plan, os.fspath(path)))
+        return self._with(Checkpoint(self._plan, path_text(path, "checkpoint")))
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_parquet(

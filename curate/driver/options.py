@@ -17,6 +17,7 @@ from curate.ledger.heartbeat import NO_PROGRESS_AFTER_S
 from curate.notify.receiver import Receiver, parse_receiver
 from curate.notify.teller import NoTeller, Teller
 from curate.observe.progress import Display, NoDisplay
+from curate.operators.arguments import path_text, path_texts
 from curate.storage.uris import normalise
 from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
@@ -67,17 +68,18 @@ def no_input() -> str:
 
 
 def _inputs(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
-    inputs = [given] if isinstance(given, str | os.PathLike) else list(given)
+    inputs = path_texts(given, "input")
     if not inputs:
         raise ConfigError(no_input())
-    return tuple(_path(one) for one in inputs)
+    return tuple(_at_home(one) for one in inputs)
 
 
-def _path(given: PathText) -> str:
-    """Returns a path as text, its `~` replaced: a shell leaves that alone within quotes and behind `=`."""
-    text = os.fspath(given)
-    if not isinstance(text, str):
-        raise ConfigError(f"{given!r} is {type(given).__name__}, expected a path as text")
+def _output(given: PathText) -> str:
+    return _at_home(path_text(given, "output"))
+
+
+def _at_home(text: str) -> str:
+    """Returns a path, its `~` replaced: a shell leaves that alone within quotes and behind `=`."""
     if not text.startswith("~"):
         return text
     path, slash = Path(text), "/" if text.endswith("/") else ""
@@ -144,7 +146,7 @@ class RunOptions:
         metavar="PATH",
         check=_inputs,
     )
-    output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
+    output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_output)
     backend: str = _option(
         "where tasks run: on Ray, in worker processes of this machine (local), or in the driver itself (inline); auto: "
         "on Ray if there is a cluster to join, or if the job asks for what only Ray can place; else local",

@@ -101,6 +101,8 @@ _FORMATS = {
 }
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 _CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}
+_PACKED = (".bz2", ".xz", ".lzma", ".zip", ".7z", ".rar", ".lz4", ".br", ".zstd", ".snappy", ".z", ".tgz", ".txz")
+"""What the names end in of files packed in ways that are not read: text would be what their bytes happen to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +142,9 @@ def line_feeds(encoding: str) -> bool:
 
 
 def _split(name: str) -> tuple[str, Format | None, Codec | None]:
+    codec = next((one for ending, one in _CODECS.items() if name.lower().endswith(ending)), None)
+    name = name if codec is None else name.rpartition(".")[0]
     before, dot, suffix = name.rpartition(".")
-    codec = _CODECS.get(dot + suffix.lower())
-    if codec is not None:
-        name = before
-        before, dot, suffix = name.rpartition(".")
     format = _FORMATS.get(dot + suffix.lower())
     return name if format is None else before, format, codec
 
@@ -175,13 +175,13 @@ def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None
     if how.format is Format.BINARY or (how.format is Format.IMAGE and lower.endswith(_IMAGES)):
         return Encoding(how.format, None, how)
     wanted = how.format
-    unknown = format is None and not lower.endswith(_IMAGES)
-    is_tsv = lower.removesuffix(".gz").removesuffix(".zst").endswith(".tsv")
-    of_any_name = wanted in (Format.TEXT, Format.TFRECORDS) or (wanted is Format.CSV and is_tsv)
-    fits = format is wanted or (unknown and of_any_name)
+    unknown = format is None and not lower.endswith(_IMAGES + _PACKED)
+    is_tsv = wanted is Format.CSV and lower.removesuffix(".gz").removesuffix(".zst").endswith(".tsv")
+    fits = format is wanted or (unknown and (is_tsv or wanted in (Format.TEXT, Format.TFRECORDS)))
     if fits and (wanted is not Format.PARQUET or codec is None):
         return Encoding(wanted, codec, how)
     named = "a format that curate cannot read" if format is None else f"{format.value}{f', {codec}' if codec else ''}"
+    named = f"that it is packed; unpack it, or pack it as {' or '.join(_CODECS)}" if lower.endswith(_PACKED) else named
     endings = _IMAGES if wanted is Format.IMAGE else [name for name, one in _FORMATS.items() if one is wanted]
     raise ConfigError(
         f"{uri!r} should be read as {wanted.value}, but its name says {named}; expected a name ending in "

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from curate.errors import ConfigError
+from curate.folders.temporary import lasting_folder
 from curate.local import server, wire
 from curate.log import get_logger
 from curate.runtime import shipping
@@ -60,10 +61,13 @@ class ForkServer:
         """Modules that it was told to import, and what their files were then."""
         self._beneath: dict[str, tuple[int, int] | None] = {}
         """The same of modules of the user's own that this process had then: it has those that the others import."""
-        self.folder = tempfile.mkdtemp(prefix="curate-")
+        self.folder, lock = lasting_folder(tempfile.gettempdir())
         """For programs, logs and sockets."""
-        shared = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-        self.folders = (tempfile.mkdtemp(prefix="curate-", dir=shared), self.folder)
+        shared = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else tempfile.gettempdir()
+        blocks, lock_of_blocks = lasting_folder(shared)
+        self._locks: tuple[int, ...] = (lock, lock_of_blocks)
+        """Of these folders, for both processes: who finds them unlocked knows that both were killed."""
+        self.folders = (blocks, self.folder)
         """For blocks: the first with room."""
         self._control, far = socket.socketpair()
         start = (
@@ -76,7 +80,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[far.fileno()],
+                pass_fds=[far.fileno(), *self._locks],
                 # Ctrl-C at the terminal is for the program.
                 start_new_session=True,
             )
@@ -137,6 +141,9 @@ class ForkServer:
         self._control.close()
         if self.owner != os.getpid():
             return
+        for lock in self._locks:
+            os.close(lock)
+        self._locks = ()
         if self._process.poll() is None:
             _left.append(self._process)
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
@@ -104,27 +105,37 @@ def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _
 
 def _files(source: DecompressedStream) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yields the regular files of an archive: their names, and what reads each before the next one is asked for."""
-    try:
+    with _naming(source.uri):
         stream = buffered(source)
         with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header, errors="replace") as archive:
             for member in archive:
                 if member.isreg():
-                    yield member.name, partial(_content, archive, member)
+                    yield member.name, partial(_content, source.uri, archive, member)
                 archive.members = []  # type: ignore[attr-defined]  # which would hold all headers
         # What lies behind the end is read where it is compressed: only so a checksum is looked at.
         while source.compressed and stream.read(BLOCK_BYTES):
             pass
-    except (tarfile.TarError, ValueError, EOFError) as error:
-        raise CorruptInput(f"{source.uri}: not a whole tar archive: {error}") from error
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+def _content(uri: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     if member.size > _LARGEST_BYTES:
-        raise tarfile.ReadError(f"{member.name} has {member.size:,} bytes, more than {_LARGEST_BYTES:,}")
-    stream = archive.extractfile(member)
-    assert stream is not None
-    with stream:
-        return stream.read()
+        raise CorruptInput(
+            f"{uri}: {member.name} has {member.size:,} bytes, more than {_LARGEST_BYTES:,}; store it in parts"
+        )
+    with _naming(uri):
+        stream = archive.extractfile(member)
+        assert stream is not None
+        with stream:
+            return stream.read()
+
+
+@contextmanager
+def _naming(uri: str) -> Iterator[None]:
+    """Turns what Python's reader raises, wherever an archive ends or is broken, into CorruptInput with the URI."""
+    try:
+        yield
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise CorruptInput(f"{uri}: not a whole tar archive: {error}") from error
 
 
 def packed(name: str, data: bytes) -> bytes:

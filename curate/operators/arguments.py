@@ -1,8 +1,9 @@
-"""Errors for unknown arguments: for an argument of ray.data, one line says what to write instead."""
+"""Errors for unknown arguments: for an argument of ray.data, one line says what to write instead. And for paths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter, isfunction, signature
 from typing import Any, TypeVar
@@ -58,3 +59,21 @@ def _check(name: str, parameters: Mapping[str, Parameter], by_place: int, given:
         named = [f"{one.name}=..." for one in parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
         shown = ", ".join([one for one in placed if one != "self"] + named)
         raise TypeError(f"{name}() got more arguments by position than it takes: write {name}({shown})")
+
+
+def path_text(given: Any, what: str) -> str:
+    """Returns a path as text. Raises ConfigError, which names `what` it was given as, for what is none."""
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(text, str):
+        raise ConfigError(f"{what}: {given!r:.80} is {type(given).__name__}, expected a path as text")
+    return text
+
+
+def path_texts(given: Any, what: str) -> list[str]:
+    """Returns one path, or several, as texts. Raises ConfigError for what is none; for a set, too: its order, which the
+    rows would have, is another one in each process."""
+    if isinstance(given, set | frozenset):
+        raise ConfigError(f"{what}: {given!r:.80} is a set, and rows have the order of the paths; pass sorted(...)")
+    if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
+        return [path_text(given, what)]
+    return [path_text(one, what) for one in given]

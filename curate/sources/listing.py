@@ -190,7 +190,7 @@ class Search:
 
     def _nothing(self) -> str:
         pattern = self._pattern
-        if ledgers := sorted(root for root in self._ledgers if f"{root}/".startswith(pattern.root)):
+        if ledgers := sorted(root for root in self._ledgers if could_match(pattern, pattern.root, root)):
             return (
                 f"no input: {pattern.text!r} matches no object, and {ledgers[0]!r} is the output of a job, but has no "
                 f"matching output; run that job first (curate status {ledgers[0]}), or check the path"

@@ -82,7 +82,8 @@ def not_an_output(uri: str) -> str:
 def normalise(uri: str) -> str:
     """Returns the one spelling of `uri`: absolute, without `file://` or `local://`, without a `/` at the end.
 
-    A local path is resolved against the working directory, `..` included; nothing is percent-decoded, links stay.
+    A local path is resolved against the working directory, `..` included, and `~` is the home, which a shell leaves
+    alone within quotes; nothing is percent-decoded, links stay.
     Raises ConfigError for an unknown scheme, a missing bucket, a `.` or `..` in a key, or a control character.
 
     >>> normalise("gcs://bucket/reddit/")
@@ -105,7 +106,7 @@ def normalise(uri: str) -> str:
                     raise ConfigError(f"{uri!r} names the host {host!r}; a local path is {scheme}:///absolute/path")
                 path = "/" + rest
         # abspath keeps two leading slashes, as POSIX allows it to.
-        return "/" + os.path.abspath(path).lstrip("/")  # noqa: PTH100
+        return "/" + os.path.abspath(os.path.expanduser(path)).lstrip("/")  # noqa: PTH100, PTH111
     if is_foreign(uri):
         raise ConfigError(not_an_output(uri))
     if scheme not in SCHEMES:

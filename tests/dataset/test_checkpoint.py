@@ -113,3 +113,14 @@ def test_the_plan_says_so(folder: Path, tmp_path: Path) -> None:
     assert f"checkpoint('{tmp_path / 'kept'}')" in ds.explain()
     assert "which is written first, and kept" in ds.explain()
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_tilde_is_the_home_wherever_a_path_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written below it is read below it; nothing lies in a folder called ~."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    curate.range(3).checkpoint("~/kept").write_parquet("~/out", backend="inline")
+    for path in ("~/kept", "~/out", "~/out/*.parquet"):
+        assert curate.read_parquet(path).count() == 3
+    assert list((tmp_path / "cwd").iterdir()) == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from curate.errors import ConfigError
-from curate.formats.encoding import Encoding, Format, detect, stem
+from curate.formats.encoding import Encoding, Format, ReadAs, detect, stem
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,15 @@ def test_the_suffix_says_how_to_read(uri: str, format: Format, codec: str | None
 def test_any_other_suffix_is_refused_with_the_known_ones(uri: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot tell how to read .*\.jsonl, .*\.parquet, .*\.gz or \.zst"):
         detect(uri)
+
+
+@pytest.mark.parametrize("uri", ["a.txt.bz2", "a.xz", "a.ZIP", "logs.tgz", "a.tsv.zstd"])
+@pytest.mark.parametrize("format", [Format.TEXT, Format.TFRECORDS, Format.CSV])
+def test_what_is_packed_in_another_way_is_no_text(uri: str, format: Format) -> None:
+    """Its bytes would be lines, or rows that are set aside. They are read as bytes."""
+    with pytest.raises(ConfigError, match=r"its name says that it is packed; unpack it, or pack it as \.gz or \.zst"):
+        detect(uri, ReadAs(format))
+    assert detect(uri, ReadAs(Format.BINARY)).format is Format.BINARY
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,23 @@ def test_an_archive_that_is_not_whole_is_refused(data: bytes, reason: str) -> No
         read_file(data, name="a.tar.gz" if data.startswith(b"\x1f\x8b") else "a.tar")
 
 
+@pytest.mark.parametrize("chosen", [None, ["json"]])
+def test_wherever_an_archive_ends_too_early_it_is_refused(chosen: list[str] | None) -> None:
+    """In a header, in the bytes of a file that is read, of one that is not, and in what fills its last block."""
+    data = archive([("1.json", b'{"a": "' + b"x" * 600 + b'"}'), ("1.txt", b"y" * 600)])
+    end = len(data.rstrip(b"\0")) // 512 * 512 + 512
+    for cut in range(1, end + 512, 31):
+        with pytest.raises(CorruptInput, match=r"^a\.tar: not a whole tar archive: "):
+            read_file(data[:cut], ReadAs(Format.WEBDATASET, suffixes=chosen and tuple(chosen)))
+
+
+def test_a_file_that_no_row_can_hold_is_refused() -> None:
+    header = tarfile.TarInfo("1.bin")
+    header.size = 3 << 30
+    with pytest.raises(CorruptInput, match=r"^a\.tar: 1\.bin has 3,221,225,472 bytes, more than 2,147,483,647"):
+        read_file(header.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
+
+
 def test_a_header_of_gigabytes_is_refused() -> None:
     """Python's own reader would hold all of it."""
     header = tarfile.TarInfo("x")

@@ -287,6 +287,10 @@ def test_one_of_which_nothing_is_there(source: Path, tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(ConfigError, match=r"is the output of a job, but has no matching output; run that job first"):
         curate.read_parquet(tmp_path / "first")
+    with pytest.raises(ConfigError, match=r"is the output of a job, but has no matching output; run that job first"):
+        curate.read_parquet(tmp_path / "fir*/*/*.parquet")
+    with pytest.raises(ConfigError, match=r"matches no object \(listed .*\); check the path"):
+        curate.read_parquet(tmp_path / "*.parquet")  # which reaches no output of that job
 
 
 def test_a_ledger_that_cannot_be_read(source: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.storage import protocol, uris
 from curate.storage.open import open_store
-from curate.storage.uris import is_local, join, normalise
+from curate.storage.uris import is_local, join, normalise, normalise_input
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,15 @@ def test_a_relative_path_is_of_the_working_directory() -> None:
     """And so is what merely looks like a host."""
     assert normalise("x/../y") == f"{os.getcwd()}/y"
     assert normalise("a:b") == f"{os.getcwd()}/a:b"
+
+
+def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a path and of a glob; that of nobody, and one within a path, stand for themselves."""
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert [normalise(text) for text in ("~", "~/x/", "./~/x", "/a/~/x", "~nobody-of-that-name/x")] == [
+        *("/home/ann", "/home/ann/x", f"{os.getcwd()}/~/x", "/a/~/x", f"{os.getcwd()}/~nobody-of-that-name/x")
+    ]
+    assert normalise_input("~/*.jsonl") == "/home/ann/*.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from curate.errors import ConfigError
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
 from curate.formats.read.webdataset import check_decoder
-from curate.operators.arguments import answers
+from curate.operators.arguments import answers, path_texts
 from curate.plan.nodes import Scan
 from curate.sources.datasource import Datasource, user_source
 from curate.sources.files import files
@@ -373,7 +373,8 @@ def _files(
     allow_incomplete_input: bool,
     partitioning: str | None,
 ) -> Dataset:
-    return Dataset(Scan(files(method, format, _paths(paths), how, num_cpus, allow_incomplete_input, partitioning)))
+    texts = path_texts(paths, method)
+    return Dataset(Scan(files(method, format, texts, how, num_cpus, allow_incomplete_input, partitioning)))
 
 
 def _names_of(column_names: Sequence[str]) -> tuple[str, ...]:
@@ -382,7 +383,3 @@ def _names_of(column_names: Sequence[str]) -> tuple[str, ...]:
         raise ConfigError(f"read_csv(column_names={column_names!r}): expected a list with one name for each column")
     refuse_twice("read_csv", names)
     return names
-
-
-def _paths(paths: Paths) -> list[str]:
-    return [os.fspath(one) for one in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
