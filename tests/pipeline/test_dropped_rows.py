@@ -88,7 +88,7 @@ def test_how_a_table_is_stored_does_not_matter(stored: Callable[[pa.Table], pa.T
 def test_they_are_those_of_the_lowest_hashes() -> None:
     """As a sort of all rows says."""
     table, at = corpus(), np.arange(ROWS)
-    words = (row_words(table, at) >> np.uint64(1)) | np.where(is_favoured(table, at), 0, 1 << 63).astype(np.uint64)
+    words = (row_words(table, at) >> np.uint64(1)) | np.where(is_favoured(table, at), np.uint64(0), np.uint64(1 << 63))
     order = np.argsort(words, kind="stable")[:MOST_SAMPLED]
     assert ids(WHOLE) == [f"t3_{number}" for number in order]
     assert [row.hash for row in WHOLE] == words[order].tolist()
