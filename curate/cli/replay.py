@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pdb
-import shlex
 import sys
 from typing import Any
 
@@ -26,7 +25,7 @@ from curate.observe.failures import StageFailures, read_shard, recorded_run
 from curate.observe.job import find_job
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.tasks.failure import Failure, FailureKind
-from curate.units import format_bytes, format_duration, json_line, plain_line
+from curate.units import format_bytes, format_duration, json_line, plain_line, shell_word
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -122,7 +121,7 @@ def _render(console: Console, root: str, stage: StageFailures, replayed: Replaye
             line(console, Text(f"and {len(left):,} more columns; --json shows all"))
     if not replayed.published and stage.found.failed[record.index]:
         line(console, Text())
-        fact(console, "retry", Text(f"curate retry {shlex.quote(plain_line(root))}"))
+        fact(console, "retry", Text(f"curate retry {shell_word(root)}"))
 
 
 def _reason(replayed: Replayed, failure: Failure) -> str:

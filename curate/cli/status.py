@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +33,7 @@ from curate.units import (
     format_rate,
     json_line,
     plain_line,
+    shell_word,
 )
 
 COLOURS = {
@@ -82,7 +82,7 @@ def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None,
             if as_json:
                 click.echo(json_line(status.as_dict()))
             else:
-                more = f"curate status {'--quick ' if quick else ''}{_word(output)}"
+                more = f"curate status {'--quick ' if quick else ''}{shell_word(output)}"
                 show(console, partial(_render, console, status, clock.now()), more if watch_s is not None else "")
             if watch_s is None or status.state != RUNNING:
                 return 0
@@ -148,7 +148,7 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         fact(console, "", Text(f"... and {more:,} earlier"))
     if status.state in FAILED:
         # In a line of its own, to be copied.
-        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {_word(status.output)}"))
+        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shell_word(status.output)}"))
     if hint := _next(status):
         fact(console, "" if status.state in FAILED else "next", Text(hint))
 
@@ -343,11 +343,6 @@ def _bar(console: Console, part: float) -> tuple[str, str]:
 
 def _state(state: str) -> tuple[str, str]:
     return state, COLOURS.get(state, "")
-
-
-def _word(text: str) -> str:
-    """Returns a word as a shell takes it."""
-    return shlex.quote(plain_line(text))
 
 
 def _time(seconds: float) -> str:
