@@ -244,7 +244,7 @@ def head(output: str, rows: int, columns: str | None, shard: str | None, as_json
     from curate.cli.head import show_head
 
     log.configure()
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    names = None if columns is None else list(dict.fromkeys(name.strip() for name in columns.split(",")))
     sys.exit(show_head(output, rows, columns=names, shard=shard, as_json=as_json))
 
 

@@ -20,6 +20,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+import curate
 from curate.cli import head, logs, quarantine, verify
 from curate.cli.logs import show_logs
 from curate.cli.main import main
@@ -628,3 +629,10 @@ def test_a_look_costs_what_it_shows(out: str, monkeypatch: pytest.MonkeyPatch, r
     assert run("head", out, "-n", "1")[0] == 0
     assert store.calls.since(before).get == found.get + 1
     assert store.calls.since(before).list == found.list == 1
+
+
+def test_a_column_that_is_asked_for_twice_is_shown_once(tmp_path: Path, run: Run) -> None:
+    """Whatever the format, of which CSV has no types."""
+    out = str(tmp_path / "out")
+    curate.from_items([{"n": 1, "id": "a"}]).write_csv(out, backend="inline")
+    assert run("head", out, "--json", "--columns", "n,id, n") == (0, '{"n":"1","id":"a"}\n', "")
