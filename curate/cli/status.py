@@ -116,8 +116,8 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         console,
         Text.assemble((plain_line(status.job), "bold"), "  ", _state(status.state), f"  {plain_line(status.output)}"),
     )
-    # A job is done without a shard if it has no input; one whose stages are not planned yet is not.
-    part = status.done / status.total if status.total else float(not status.stages or status.state == COMPLETE)
+    # A complete job without a shard is done; one that is not planned yet is not.
+    part = status.done / status.total if status.total else float(status.state == COMPLETE)
     # Rounded down: 100 % is said of nothing that is not done.
     percent = math.floor(1000 * part) / 10
     line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
@@ -170,7 +170,7 @@ def _facts(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     yield (
         "shards",
         ", ".join(f"{n:,} {name}{so_far if name == 'running' else ''}" for name, n in counts.items() if n)
-        or ("all done" if status.total or status.state == COMPLETE or not status.stages else "not planned yet"),
+        or ("all done" if status.total or status.state == COMPLETE else "not planned yet"),
     )
     if not status.outputs_listed:
         said = "no run has reported yet"

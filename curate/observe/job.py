@@ -307,7 +307,7 @@ def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, StageVie
         raise ConfigError(
             f"{stage_title(stages.planned, key)} of {found.ledger.root} is not there to look at: it has not begun, it "
             "was removed when the job was complete, or it lies on the disk of the machine that runs it; see: curate "
-            f"status {found.ledger.root}"
+            f"status {shell_word(found.ledger.root)}"
         )
     having = [key for key, one in stages.there.items() if one.plan.rank(shard_id) >= 0]
     if len(having) == 1:

@@ -203,6 +203,22 @@ def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, st
         assert text in out
 
 
+def test_a_job_without_a_plan_yet_is_not_done(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """A kill right after its first object leaves nothing but `job.json`; a complete job without a shard is done."""
+    root = f"{tmp_path}/out"
+    make_job(root, total=0, done=0)
+    _, text, _ = run("status", root)
+    assert "0 of 0 shards (0.0 %)" in text
+    assert "shards    not planned yet" in text
+    assert "next      run the job again; it resumes" in text
+    _, text, _ = run("verify", root)
+    assert "next      no shard is planned yet; run the job again, it resumes" in text
+    make_job(f"{tmp_path}/complete", total=0, done=0, summary=True)
+    _, text, _ = run("status", f"{tmp_path}/complete")
+    assert "0 of 0 shards (100.0 %)" in text
+    assert "shards    all done" in text
+
+
 @pytest.mark.parametrize("args", [[], ["--json"], ["--watch"]])
 def test_no_job_is_exit_2_with_the_next_step(
     root: str, args: list[str], run: Callable[..., tuple[int, str, str]]
