@@ -245,7 +245,7 @@ def head(output: str, rows: int, columns: str | None, shard: str | None, as_json
 
     log.configure()
     names = None if columns is None else list(dict.fromkeys(name.strip() for name in columns.split(",")))
-    sys.exit(show_head(output, rows, columns=names, shard=shard, as_json=as_json))
+    sys.exit(show_head(output, min(rows, sys.maxsize), columns=names, shard=shard, as_json=as_json))
 
 
 @cli.command(short_help="Rows that were set aside, and why.")
@@ -264,7 +264,7 @@ def quarantine(
 
     log.configure()
     given = context.get_parameter_source("rows") is not click.core.ParameterSource.DEFAULT
-    most = None if as_json and not given else rows
+    most = None if as_json and not given else min(rows, sys.maxsize)
     sys.exit(show_quarantine(output, shard=shard, reason=reason, most=most, as_json=as_json))
 
 
@@ -301,6 +301,7 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
     from curate.cli.replay import show_replay
 
     log.configure()
+    options["rows"] = min(options["rows"], sys.maxsize)
     sys.exit(show_replay(output, shard_id, **options))
 
 

@@ -635,4 +635,6 @@ def test_a_column_that_is_asked_for_twice_is_shown_once(tmp_path: Path, run: Run
     """Whatever the format, of which CSV has no types."""
     out = str(tmp_path / "out")
     curate.from_items([{"n": 1, "id": "a"}]).write_csv(out, backend="inline")
-    assert run("head", out, "--json", "--columns", "n,id, n") == (0, '{"n":"1","id":"a"}\n', "")
+    most = str(10**30)
+    assert run("head", out, "--json", "--columns", "n,id, n", "-n", most) == (0, '{"n":"1","id":"a"}\n', "")
+    assert run("quarantine", out, "--json", "-n", most) == (0, "", "")

@@ -106,6 +106,10 @@ def test_a_split_behind_a_limit_is_written_as_it_is_consumed(tmp_path: Path) -> 
     [
         ("split_at_indices", {"indices": []}, "at least one"),
         ("split_at_indices", {"indices": [3, 2]}, "in ascending order"),
+        ("limit", {"limit": 10**30}, "expected less than 2^63"),
+        ("map_batches", {"fn": len, "batch_size": 2**63}, "expected less than 2^63"),
+        ("repartition", {"num_shards": 10**30}, "expected less than 2^63"),
+        ("random_sample", {"fraction": 0.5, "seed": 2**64}, "expected less than 2^64"),
         ("split_at_indices", {"indices": [-1]}, "an index is -1, expected a whole number, at least 0"),
         ("split_proportionately", {"proportions": []}, "sum is below 1"),
         ("split_proportionately", {"proportions": [0.5, 0.5]}, "sum is below 1"),
