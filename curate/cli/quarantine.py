@@ -67,7 +67,8 @@ def show_quarantine(
         fact(console, "", Text(f"... and {len(reasons) - SHOWN_REASONS:,} more"))
     if first:
         line(console, Text())
-        print_table(console, ["shard", "at", "reason", "row"], first)
+        if left_out := print_table(console, ["shard", "at", "reason", "row"], first):
+            line(console, Text(f"no room for: {', '.join(left_out)}; a wider terminal shows all, or --json"))
     if first and total > len(first):
         line(console, Text(f"... and {total - len(first):,} more: -n {total}, or --json"))
     return 0

@@ -365,6 +365,19 @@ def test_rows_that_cannot_be_read_are_shown_with_their_place_in_the_input(tmp_pa
     assert found["c.jsonl"]["slice"] == {"kind": "bytes", "start": 903, "stop": 1807}
 
 
+@pytest.mark.parametrize(
+    ("columns", "told"), [(40, ["no room for: row; a wider terminal shows all, or", "--json"]), (120, [])]
+)
+def test_a_narrow_terminal_is_told_what_has_no_room(
+    columns: int, told: list[str], out: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `curate head` does."""
+    terminal = Terminal(monkeypatch, columns)
+    assert run("quarantine", out, "-n", "1")[0] == 0
+    lines = [line for line in terminal.lines() if "no room" in line]
+    assert " ".join(lines) == " ".join(told)
+
+
 def test_a_quarantine_that_is_gone_hides_only_itself(out: str, run: Run) -> None:
     """It is told, and the others are shown."""
     next((Path(out) / layout.QUARANTINE).iterdir()).unlink()
