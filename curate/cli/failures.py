@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import line, moment
+from curate.cli.terminal import Console, line, moment
 from curate.clock import SystemClock
 from curate.ledger.failures import Group
 from curate.observe.failures import (

@@ -9,10 +9,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import fact, line, print_table
+from curate.cli.terminal import Console, fact, line, print_table
 from curate.errors import ConfigError
 from curate.formats.encoding import detect
 from curate.objects.quarantine import Quarantined

@@ -8,12 +8,11 @@ import sys
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from curate.cli.failures import visible
 from curate.cli.retry import given_script, working_folder
-from curate.cli.terminal import fact, line, print_table
+from curate.cli.terminal import Console, fact, line, print_table
 from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.graph.dry import as_run

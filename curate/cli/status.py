@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import LABEL_COLUMNS, fact, line, prose, show
+from curate.cli.terminal import LABEL_COLUMNS, Console, fact, line, prose, show
 from curate.clock import Clock
 from curate.errors import CurateError
 from curate.ledger.heartbeat import RUNNING

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import fact, line
+from curate.cli.terminal import Console, fact, line
 from curate.clock import Clock
 from curate.ledger.heartbeat import RUNNING
 from curate.observe.job import read_status

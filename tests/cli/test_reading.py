@@ -365,6 +365,17 @@ def test_rows_that_cannot_be_read_are_shown_with_their_place_in_the_input(tmp_pa
     assert found["c.jsonl"]["slice"] == {"kind": "bytes", "start": 903, "stop": 1807}
 
 
+@pytest.mark.parametrize("command", ["status", "failures", "quarantine", "head", "logs", "verify"])
+def test_a_width_of_0_is_one_that_is_not_known(
+    command: str, out: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some terminals, and what starts programs without one, say that they have no columns."""
+    expected = [line for line in run(command, out)[1].splitlines() if not line.startswith("run ")]
+    monkeypatch.setenv("COLUMNS", "0")
+    assert [line for line in run(command, out)[1].splitlines() if not line.startswith("run ")] == expected
+    assert expected
+
+
 @pytest.mark.parametrize(
     ("columns", "told"), [(40, ["no room for: row; a wider terminal shows all, or", "--json"]), (120, [])]
 )
