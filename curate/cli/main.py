@@ -72,7 +72,8 @@ def jobs() -> None:
 @click.option("--watch", is_flag=True, help="Show it again every two seconds while it runs.")
 @click.option("--quick", is_flag=True, help="Tell from the ledger alone, without listing outputs; says as of when.")
 def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
-    """Shows how far the job that writes to OUTPUT is; without OUTPUT, all jobs known under $CURATE_HOME.
+    """Shows how far the job that writes to OUTPUT is; without OUTPUT, all jobs known under $CURATE_HOME. Of the TOML
+    file of a chain, how far each of its steps is.
 
     Works while a job runs, and after it was killed: everything comes from what lies beside the output.
     """
@@ -80,11 +81,14 @@ def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
     from curate.cli.status import show_all, show_job
     from curate.clock import SystemClock
 
-    if quick and (output is None or output.endswith(CHAIN)):
+    chain = output is not None and output.endswith(CHAIN)
+    if quick and (output is None or chain):
         raise click.UsageError("--quick is for one job; give the OUTPUT of a job")
+    if watch and chain:
+        raise click.UsageError("--watch is for one job, or for all known ones; give the OUTPUT of a step")
     log.configure()
     watch_s = WATCH_S if watch else None
-    if output is not None and output.endswith(CHAIN):
+    if output is not None and chain:
         sys.exit(show_chain(output, as_json=as_json))
     if output is None:
         sys.exit(show_all(SystemClock(), as_json=as_json, watch_s=watch_s))
