@@ -20,7 +20,7 @@ from rich.console import Console
 
 from curate.cli import status as rendering
 from curate.cli.main import cli, main
-from curate.cli.status import show_all, show_job
+from curate.cli.status import SHOWN_RUNS, show_all, show_job
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS
 from curate.ledger.run_log import whereabouts
@@ -183,6 +183,21 @@ def test_json_is_one_object_of_the_promised_shape(root: str, run: Callable[..., 
     assert (status["eta_seconds"], status["eta_range_seconds"]) == (4.5, [3.8, 5.2])
     assert status["failures"] == failures
     assert [one.keys() for one in status["runs"]] == [{"run_id", "state", "started", "updated"}]
+
+
+def test_json_has_the_counters_and_runs_that_a_person_sees(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """Where there are any."""
+    runs = {
+        f"20230101T{n:06d}.000Z-abc123": heartbeat("failed", started=n, updated=n + 1) for n in range(NEWEST_RUNS + 2)
+    }
+    newest = running(time.time(), counters={"words": 7, "share": 0.5})
+    make_job(root, total=10, done=4, runs={**runs, RUN: newest})
+    status = json.loads(run("status", root, "--json")[1])
+    assert status["counters"] == {"words": 7, "share": 0.5}
+    assert len(status["runs"]) + status["earlier_runs"] == NEWEST_RUNS + 3
+    _, text, _ = run("status", root)
+    assert "counters  words = 7\n          share = 0.5\n" in text
+    assert f"... and {NEWEST_RUNS + 3 - SHOWN_RUNS} earlier\n" in text
 
 
 def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
