@@ -24,7 +24,7 @@ from curate.observe.failures import StageFailures, read_shard, recorded_run
 from curate.observe.job import find_job
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.tasks.failure import Failure, FailureKind
-from curate.units import format_bytes, format_duration, json_line, plain_line, shell_word
+from curate.units import format_bytes, format_duration, format_number, json_line, plain_line, shell_word
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -142,7 +142,7 @@ def _books(console: Console, record: Any) -> None:
     for reason, n in rows["dropped"].items():
         fact(console, "dropped", Text(dropped_text(reason, n, labelled=True)))
     for counter, n in record.books.sorted_counters().items():
-        fact(console, "counter", Text(f"{plain_line(counter)} = {n:,}"))
+        fact(console, "counter", Text(f"{plain_line(counter)} = {format_number(n)}"))
     fact(console, "bytes", Text(f"{format_bytes(record.bytes_out)} out"))
 
 

@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             address, now = urlsplit(self.path), self.server.clock.now()
         except ValueError:
-            raise _Answer(HTTPStatus.BAD_REQUEST, "This is no address; the list of jobs is at /") from None
+            raise _Answer(HTTPStatus.BAD_REQUEST, "This is not a valid address; the list of jobs is at /") from None
         match address.path:
             case "/healthz":
                 return b"ok\n", TEXT, HTTPStatus.OK, {}
