@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -140,6 +141,29 @@ def plain_line(text: str) -> str:
     """
     one_line = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
+
+
+def shell_word(text: str) -> str:
+    r"""Returns `text` as a shell takes it, to be copied from what is printed: one line that cannot do anything to a
+    terminal, and still the very same text where blanks that follow each other are shown as one.
+
+    >>> print(shell_word("gs://bucket/my output"), shell_word("two  blanks"), shell_word("it's\u202e"))
+    'gs://bucket/my output' $'two\x20\x20blanks' $'it\'s\u202e'
+    """
+    if text == plain_line(text):
+        return shlex.quote(text)
+    return "$'" + "".join(c if c.isalnum() and c.isascii() else _in_shell(c) for c in text) + "'"
+
+
+def _in_shell(character: str) -> str:
+    code = ord(character)
+    if character in "\\'":
+        return f"\\{character}"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a path that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if character.isprintable() and character != " ":
+        return character
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def escape_controls(text: str) -> str:

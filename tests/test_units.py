@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError
-from curate.units import GIB, KIB, MIB, format_bytes, format_duration, json_line, parse_bytes, parse_percent
+from curate.units import (
+    GIB,
+    KIB,
+    MIB,
+    format_bytes,
+    format_duration,
+    json_line,
+    parse_bytes,
+    parse_percent,
+    plain_line,
+    shell_word,
+)
 
 
 @pytest.mark.parametrize(
@@ -121,3 +133,26 @@ def test_json_lines_are_printable_and_the_same_value(value: Any) -> None:
     line = json_line(value)
     assert line.decode().isprintable()
     assert orjson.loads(line) == json.loads(line) == value
+
+
+ODD_NAMES = st.lists(
+    st.text(
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from(" '\\$\"`!\x1b\u202e\xa0")
+    ),
+    min_size=20,
+    max_size=60,
+)
+
+
+@settings(max_examples=10)
+@given(ODD_NAMES)
+def test_a_shell_word_is_copied_as_the_very_same_text(texts: list[str]) -> None:
+    """From one line that does nothing to a terminal, whose blanks may have been joined on their way to it."""
+    words = [plain_line(shell_word(text)) for text in texts]
+    assert words == [shell_word(text) for text in texts]
+    assert all(word.isprintable() for word in words)
+    script = f"printf '%s\\0' {' '.join(words)}"
+    told = subprocess.run(
+        ["bash"], input=script.encode(), stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True
+    )
+    assert told.stdout.decode().split("\0") == [*texts, ""]

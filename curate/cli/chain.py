@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from curate.backends.make import BACKENDS
-from curate.cli.terminal import line
+from curate.cli.terminal import Console, line
 from curate.errors import ConfigError, CurateError
 from curate.units import format_bytes, format_count, format_duration, json_line, plain_line
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import fact, line, print_table
+from curate.cli.terminal import Console, fact, line, print_table
 from curate.clock import Clock
 from curate.observe.diff import Comparison, OutputFacts, RowDifference, compare_outputs
 from curate.units import ellipsize, json_line, plain_line

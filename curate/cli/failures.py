@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import line, moment
+from curate.cli.terminal import Console, line, moment
 from curate.clock import SystemClock
 from curate.ledger.failures import Group
 from curate.observe.failures import (
@@ -20,14 +19,13 @@ from curate.observe.failures import (
     repeatable,
     replay_command,
     retry_command,
-    shell_word,
 )
 from curate.observe.job import find_job, read_status
 from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
 from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard, SliceKind
-from curate.units import ellipsize, format_bytes, format_count, format_duration, json_line, plain_line
+from curate.units import ellipsize, format_bytes, format_count, format_duration, json_line, plain_line, shell_word
 
 SHOWN_GROUPS = 20
 SHOWN_REASONS = 3

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import click
 import orjson
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import fact, line, print_table
+from curate.cli.terminal import Console, fact, line, print_table
 from curate.observe.browse import rows
 from curate.observe.job import find_job, find_shard
 from curate.units import ellipsize, escape_controls_json, plain_line

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 import orjson
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import line, moment
+from curate.cli.terminal import Console, line, moment
 from curate.clock import Clock
 from curate.ledger import layout
 from curate.ledger.heartbeat import RUNNING

@@ -72,7 +72,8 @@ def jobs() -> None:
 @click.option("--watch", is_flag=True, help="Show it again every two seconds while it runs.")
 @click.option("--quick", is_flag=True, help="Tell from the ledger alone, without listing outputs; says as of when.")
 def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
-    """Shows how far the job that writes to OUTPUT is; without OUTPUT, all jobs known under $CURATE_HOME.
+    """Shows how far the job that writes to OUTPUT is; without OUTPUT, all jobs known under $CURATE_HOME. Of the TOML
+    file of a chain, how far each of its steps is.
 
     Works while a job runs, and after it was killed: everything comes from what lies beside the output.
     """
@@ -80,11 +81,14 @@ def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
     from curate.cli.status import show_all, show_job
     from curate.clock import SystemClock
 
-    if quick and (output is None or output.endswith(CHAIN)):
+    chain = output is not None and output.endswith(CHAIN)
+    if quick and (output is None or chain):
         raise click.UsageError("--quick is for one job; give the OUTPUT of a job")
+    if watch and chain:
+        raise click.UsageError("--watch is for one job, or for all known ones; give the OUTPUT of a step")
     log.configure()
     watch_s = WATCH_S if watch else None
-    if output is not None and output.endswith(CHAIN):
+    if output is not None and chain:
         sys.exit(show_chain(output, as_json=as_json))
     if output is None:
         sys.exit(show_all(SystemClock(), as_json=as_json, watch_s=watch_s))
@@ -244,8 +248,8 @@ def head(output: str, rows: int, columns: str | None, shard: str | None, as_json
     from curate.cli.head import show_head
 
     log.configure()
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
-    sys.exit(show_head(output, rows, columns=names, shard=shard, as_json=as_json))
+    names = None if columns is None else list(dict.fromkeys(name.strip() for name in columns.split(",")))
+    sys.exit(show_head(output, min(rows, sys.maxsize), columns=names, shard=shard, as_json=as_json))
 
 
 @cli.command(short_help="Rows that were set aside, and why.")
@@ -264,7 +268,7 @@ def quarantine(
 
     log.configure()
     given = context.get_parameter_source("rows") is not click.core.ParameterSource.DEFAULT
-    most = None if as_json and not given else rows
+    most = None if as_json and not given else min(rows, sys.maxsize)
     sys.exit(show_quarantine(output, shard=shard, reason=reason, most=most, as_json=as_json))
 
 
@@ -301,6 +305,7 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
     from curate.cli.replay import show_replay
 
     log.configure()
+    options["rows"] = min(options["rows"], sys.maxsize)
     sys.exit(show_replay(output, shard_id, **options))
 
 

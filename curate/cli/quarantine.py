@@ -9,10 +9,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import fact, line, print_table
+from curate.cli.terminal import Console, fact, line, print_table
 from curate.errors import ConfigError
 from curate.formats.encoding import detect
 from curate.objects.quarantine import Quarantined
@@ -67,7 +66,8 @@ def show_quarantine(
         fact(console, "", Text(f"... and {len(reasons) - SHOWN_REASONS:,} more"))
     if first:
         line(console, Text())
-        print_table(console, ["shard", "at", "reason", "row"], first)
+        if left_out := print_table(console, ["shard", "at", "reason", "row"], first):
+            line(console, Text(f"no room for: {', '.join(left_out)}; a wider terminal shows all, or --json"))
     if first and total > len(first):
         line(console, Text(f"... and {total - len(first):,} more: -n {total}, or --json"))
     return 0

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import pdb
-import shlex
 import sys
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from curate.cli.failures import visible
 from curate.cli.retry import given_script, working_folder
-from curate.cli.terminal import fact, line, print_table
+from curate.cli.terminal import Console, fact, line, print_table
 from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.graph.dry import as_run
@@ -26,7 +24,7 @@ from curate.observe.failures import StageFailures, read_shard, recorded_run
 from curate.observe.job import find_job
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.tasks.failure import Failure, FailureKind
-from curate.units import format_bytes, format_duration, json_line, plain_line
+from curate.units import format_bytes, format_duration, format_number, json_line, plain_line, shell_word
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -122,7 +120,7 @@ def _render(console: Console, root: str, stage: StageFailures, replayed: Replaye
             line(console, Text(f"and {len(left):,} more columns; --json shows all"))
     if not replayed.published and stage.found.failed[record.index]:
         line(console, Text())
-        fact(console, "retry", Text(f"curate retry {shlex.quote(plain_line(root))}"))
+        fact(console, "retry", Text(f"curate retry {shell_word(root)}"))
 
 
 def _reason(replayed: Replayed, failure: Failure) -> str:
@@ -144,7 +142,7 @@ def _books(console: Console, record: Any) -> None:
     for reason, n in rows["dropped"].items():
         fact(console, "dropped", Text(dropped_text(reason, n, labelled=True)))
     for counter, n in record.books.sorted_counters().items():
-        fact(console, "counter", Text(f"{plain_line(counter)} = {n:,}"))
+        fact(console, "counter", Text(f"{plain_line(counter)} = {format_number(n)}"))
     fact(console, "bytes", Text(f"{format_bytes(record.bytes_out)} out"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from curate.job.command import EXIT_OK, display, execute
 from curate.job.locate import locate
 from curate.job.settings import NEUTRAL, TUNABLE
 from curate.observe.failures import RecordedRun, StageFailures, read_all_failures, recorded_run
-from curate.units import plain_line
+from curate.units import plain_line, shell_word
 
 if TYPE_CHECKING:
     from curate.driver.options import RunOptions
@@ -94,11 +93,12 @@ class _NothingFailed(Exception):
 
 def _nothing(stages: list[StageFailures]) -> str:
     found = stages[-1].found
+    status = f"curate status {shell_word(found.ledger.root)}"
     root, left = plain_line(found.ledger.root), len(found.plan) - found.matched.count
     text = f"no shard of {root} has failed"
     if stages[-1].text and not len(found.plan):
-        return f"{text}; its last stage has not begun: curate status {shlex.quote(root)}"
-    return f"{text}; {left:,} of {len(found.plan):,} are not done: curate status {shlex.quote(root)}" if left else text
+        return f"{text}; its last stage has not begun: {status}"
+    return f"{text}; {left:,} of {len(found.plan):,} are not done: {status}" if left else text
 
 
 def given_script(script: str | None) -> str | None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import LABEL_COLUMNS, fact, line, prose, show
+from curate.cli.terminal import LABEL_COLUMNS, Console, fact, line, prose, show
 from curate.clock import Clock
 from curate.errors import CurateError
 from curate.ledger.heartbeat import RUNNING
@@ -34,6 +32,7 @@ from curate.units import (
     format_rate,
     json_line,
     plain_line,
+    shell_word,
 )
 
 COLOURS = {
@@ -82,7 +81,7 @@ def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None,
             if as_json:
                 click.echo(json_line(status.as_dict()))
             else:
-                more = f"curate status {'--quick ' if quick else ''}{_word(output)}"
+                more = f"curate status {'--quick ' if quick else ''}{shell_word(output)}"
                 show(console, partial(_render, console, status, clock.now()), more if watch_s is not None else "")
             if watch_s is None or status.state != RUNNING:
                 return 0
@@ -116,8 +115,8 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         console,
         Text.assemble((plain_line(status.job), "bold"), "  ", _state(status.state), f"  {plain_line(status.output)}"),
     )
-    # A job is done without a shard if it has no input; one whose stages are not planned yet is not.
-    part = status.done / status.total if status.total else float(not status.stages or status.state == COMPLETE)
+    # A complete job without a shard is done; one that is not planned yet is not.
+    part = status.done / status.total if status.total else float(status.state == COMPLETE)
     # Rounded down: 100 % is said of nothing that is not done.
     percent = math.floor(1000 * part) / 10
     line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
@@ -148,7 +147,7 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         fact(console, "", Text(f"... and {more:,} earlier"))
     if status.state in FAILED:
         # In a line of its own, to be copied.
-        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {_word(status.output)}"))
+        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shell_word(status.output)}"))
     if hint := _next(status):
         fact(console, "" if status.state in FAILED else "next", Text(hint))
 
@@ -170,7 +169,7 @@ def _facts(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     yield (
         "shards",
         ", ".join(f"{n:,} {name}{so_far if name == 'running' else ''}" for name, n in counts.items() if n)
-        or ("all done" if status.total or status.state == COMPLETE or not status.stages else "not planned yet"),
+        or ("all done" if status.total or status.state == COMPLETE else "not planned yet"),
     )
     if not status.outputs_listed:
         said = "no run has reported yet"
@@ -343,11 +342,6 @@ def _bar(console: Console, part: float) -> tuple[str, str]:
 
 def _state(state: str) -> tuple[str, str]:
     return state, COLOURS.get(state, "")
-
-
-def _word(text: str) -> str:
-    """Returns a word as a shell takes it."""
-    return shlex.quote(plain_line(text))
 
 
 def _time(seconds: float) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+from rich import console
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +21,16 @@ MOST_CHARS = 80
 READABLE_CHARS = 12
 """Characters down to which a column is shortened before others are left out."""
 _GAP = 2
+
+
+class Console(console.Console):
+    """Prints to a terminal, or elsewhere, of a width that is known or of 80 columns: also where `COLUMNS` is 0, which
+    says that it is not known, and by which nothing would be printed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not self.width:
+            self.width = shutil.get_terminal_size().columns
 
 
 def moment(seconds: float) -> str:

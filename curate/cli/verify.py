@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 import click
-from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import fact, line
+from curate.cli.terminal import Console, fact, line
 from curate.clock import Clock
 from curate.ledger.heartbeat import RUNNING
 from curate.observe.job import read_status
@@ -93,8 +92,9 @@ def _next(report: VerifyReport, *, at_work: bool) -> str:
     if report.absent:
         missing, them = ("1 output is", "it") if report.absent == 1 else (f"{report.absent:,} outputs are", "them")
         return f"{missing} missing; run the job again to produce {them}"
-    if report.state == INCOMPLETE and not report.shards and report.stages:
-        return "the last stage has not begun; run the job again, it resumes"
+    if report.state == INCOMPLETE and not report.shards:
+        what = "the last stage has not begun" if report.stages else "no shard is planned yet"
+        return f"{what}; run the job again, it resumes"
     if report.state == INCOMPLETE:
         return "all outputs are there, but no run has finished the job; run it again, which takes a moment"
     return ""

@@ -26,10 +26,12 @@ Blocks = Make[pa.Table]
 """Makes a stream of blocks."""
 
 
-def check_rows(name: str, value: Any, least: int) -> None:
-    """Raises ConfigError for what is no whole number, or is below `least`."""
+def check_rows(name: str, value: Any, least: int, bits: int = 63) -> None:
+    """Raises ConfigError for what is no whole number, is below `least`, or has more bits."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
+    if value >= 2**bits:
+        raise ConfigError(f"{name} is {value!r}, expected less than 2^{bits}")
 
 
 def fraction_of(method: str, value: float) -> Fraction:

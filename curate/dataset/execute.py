@@ -46,6 +46,7 @@ from curate.streaming.prefetch import Stopped, never_stopped
 from curate.streaming.program import StreamProgram, ranked_pieces
 from curate.streaming.settling import declared_schema, with_one_schema, without_piece
 from curate.tasks.failure import ShardWaits
+from curate.units import shell_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
         if ended.state is not RunState.COMPLETE:
             told = f"{ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed"
             if path is not None:
-                raise CheckpointFailed(f"the checkpoint {path} is {told}; see: curate failures {path}")
+                raise CheckpointFailed(f"the checkpoint {path} is {told}; see: curate failures {shell_word(path)}")
             raise ExchangeFailed(f"{ended.job} is {told}: {'; '.join(group.error for group in ended.failures)}")
     assert isinstance(ready.stage.operator, Pipeline)
     operators = cast(tuple[Operator, ...], ready.stage.operator.steps)

@@ -187,7 +187,7 @@ class Rowwise(Base):
             raise ConfigError(f"random_sample(fraction={fraction!r}): expected a number from 0 to 1")
         if seed is None:
             seed = secrets.randbits(64)
-        check_rows("seed", seed, 0)
+        check_rows("seed", seed, 0, bits=64)
         return self._apply(RandomSample(float(fraction), seed))
 
     def streaming_train_test_split(
@@ -220,6 +220,6 @@ class Rowwise(Base):
             seed = 0
         elif seed is None:
             seed = secrets.randbits(64)
-        check_rows("seed", seed, 0)
+        check_rows("seed", seed, 0, bits=64)
         train, test = (self._apply(TrainTestSide(fraction, seed, side, hash_column)) for side in (False, True))
         return train, test

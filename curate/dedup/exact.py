@@ -147,7 +147,7 @@ class ExactDedup:
     @property
     def needed(self) -> set[str]:
         """The columns that are looked at."""
-        return {*self.columns, *filter(None, (self.priority, self.id_column))}
+        return {*self.columns, *(one for one in (self.priority, self.id_column) if one is not None)}
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
@@ -156,7 +156,7 @@ class ExactDedup:
             raise ConfigError(f"dedup_exact: keep={self.keep!r}{meant}; there are {' and '.join(KEEP)}")
         if not self.columns:
             raise ConfigError("dedup_exact: no column to compare rows by; name at least one")
-        for name in (*self.columns, *filter(None, (self.priority, self.id_column))):
+        for name in (*self.columns, *(one for one in (self.priority, self.id_column) if one is not None)):
             if name not in found.names:
                 raise ConfigError(f"dedup_exact: {unknown_column(name, found.names)}")
         if self.priority is not None:

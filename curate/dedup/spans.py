@@ -104,11 +104,11 @@ class SpanDedup:
     @property
     def needed(self) -> set[str]:
         """The columns that are looked at."""
-        return {self.column, *filter(None, (self.id_column,))}
+        return {self.column, *(one for one in (self.id_column,) if one is not None)}
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, and for texts that are none."""
-        for name in (self.column, *filter(None, (self.id_column,))):
+        for name in (self.column, *(one for one in (self.id_column,) if one is not None)):
             if name not in found.names:
                 raise ConfigError(f"{self.method}: {unknown_column(name, found.names)}")
         type = found.field(self.column).type

@@ -310,6 +310,8 @@ def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
             continue
         if how.below_one and value is not None and value < 1:
             raise ConfigError(f"{option(name, value)} {how.below_one}, at least 1")
+        if how.below_one and value is not None and value >= 2**63:
+            raise ConfigError(f"{option(name, value)} is too large, expected less than 2^63")
         values[OPTIONS[name].name] = how.check(value)
     if values.get("part") is not None:
         for name in ("overwrite", "redo_stale", "drop_removed"):

@@ -32,6 +32,7 @@ from curate.stage.job_record import JobRecord
 from curate.stage.shard_index import own_index
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
+from curate.units import shell_word
 
 
 def remove_job(
@@ -60,8 +61,8 @@ def remove_job(
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
                 f"another driver began on {ledger.root} while this one waited for an answer or started (run {run_id}); "
-                f"nothing was removed. Look at it with: curate status {ledger.root}, and run this again when it has "
-                "ended"
+                f"nothing was removed. Look at it with: curate status {shell_word(ledger.root)}, and run this "
+                "again when it has ended"
             )
         own[called] = item
     if is_local(ledger.root):

@@ -40,6 +40,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.log import get_logger
 from curate.tasks.parts import Part
+from curate.units import shell_word
 
 BETWEEN_LOOKS_S = 2 * HEARTBEAT_S
 PART_SILENT_S = 3 * HEARTBEAT_S
@@ -122,9 +123,9 @@ def refuse_rivals(
     if overwrite:
         raise ConfigError(
             f"{problem}; {option('overwrite')} would remove what it makes. Wait until it has ended (curate status "
-            f"{ledger.root}), or stop it first (on {beat.process.host}: kill {beat.process.pid})"
+            f"{shell_word(ledger.root)}), or stop it first (on {beat.process.host}: kill {beat.process.pid})"
         )
-    watch = f"Watch it with: curate status {ledger.root}. Run this again when it has ended"
+    watch = f"Watch it with: curate status {shell_word(ledger.root)}. Run this again when it has ended"
     if part is not None:
         has = f"it has {option('part', beat.part)}" if beat.part else "it makes the whole output"
         one_each = "All drivers of an output need the same number of parts, and a part of their own"

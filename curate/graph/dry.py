@@ -21,7 +21,7 @@ from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
 from curate.stage.stage import Stage
 from curate.storage.uris import is_local
-from curate.units import format_count
+from curate.units import format_count, shell_word
 
 
 def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
@@ -90,7 +90,8 @@ def as_run(last: Stage, options: RunOptions, key: str, clock: Clock) -> Stage:
     if last.from_inputs is not None:
         last = last.from_inputs(options)
     job = look_at(last, options, output, clock)
-    again = f"run the job first, or with {option('keep_stages')} if it is complete; see: curate status {output}"
+    status = f"curate status {shell_word(output)}"
+    again = f"run the job first, or with {option('keep_stages')} if it is complete; see: {status}"
 
     # Where they are is known to those who run the job alone; here, where the first of them is.
     roots = [*stages_roots(output, job.listing.stages), stages_root(output, alone=False)]

@@ -42,6 +42,7 @@ from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard, SliceKind
+from curate.units import shell_word
 
 LATE_ATTEMPT = 2
 """An attempt after the first looks whether the output exists before it computes anything."""
@@ -120,12 +121,13 @@ def _refuse_to_publish(found: JobFailures, job: JobRecord, shard_id: str, notes:
     if recorded and recorded != job.code_digest and job.code_digest not in found.listing.accepted:
         raise ConfigError(
             f"the code of {job.name!r} changed under the same version (digest {recorded} there, {job.code_digest} "
-            f"here); accept that for all failed shards with: curate retry {found.ledger.root} --accept-code-change"
+            f"here); accept that for all failed shards with: curate retry {shell_word(found.ledger.root)} "
+            "--accept-code-change"
         )
     if notes:
         raise ConfigError(
             f"the input of {shard_id!r} was replaced after the plan was made, which a run writes down first; "
-            f"publish it with: curate retry {found.ledger.root}"
+            f"publish it with: curate retry {shell_word(found.ledger.root)}"
         )
 
 

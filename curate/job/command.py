@@ -160,7 +160,7 @@ def _dry_run(stage: Stage, options: RunOptions, *, as_json: bool) -> str | bytes
 
     prepared, text, chosen = dry_run(stage, options)
     if not as_json:
-        return text
+        return escape_controls(text)
     total, run = len(prepared.scope), len(prepared.todo)
     value = {
         "job": stage.record.name,

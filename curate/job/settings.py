@@ -87,7 +87,13 @@ class Setting:
     """Whether it may also be given when a job is made, and on its command line."""
 
 
+MOST = 2**63
+"""Above all numbers of rows, shards and bytes: what JSON and Arrow have no place for from there on."""
+
+
 def _counted(value: int | None) -> str:
+    if value is not None and value >= MOST:
+        return "expected less than 2^63"
     return "" if value is None or value >= 1 else "expected at least 1"
 
 

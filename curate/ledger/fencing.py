@@ -24,6 +24,7 @@ from curate.ledger import layout
 from curate.ledger.listing import OutputListing
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.storage.protocol import Calls, Object, Outcome, Published, Store, Writer
+from curate.units import shell_word
 
 SURE_S = 1.5 * HEARTBEAT_S
 """Less than the two heartbeats for which others wait."""
@@ -78,7 +79,7 @@ class FencedStore:
             self._lost = JobReplacedError(
                 f"{self._root}/{layout.JOB} was {'replaced' if found else 'removed'} while this run ran or was paused: "
                 "the output now belongs to another run, and this run changed nothing after that. See: "
-                f"curate status {self._root}"
+                f"curate status {shell_word(self._root)}"
             )
             raise self._lost
         self._sure = now

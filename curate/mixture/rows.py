@@ -73,7 +73,8 @@ class Mixing:
     @property
     def needed(self) -> set[str]:
         """The columns that are looked at."""
-        return {self.source_column, self.id_column, *filter(None, (self.measured, self.strata_column))}
+        names = (self.source_column, self.id_column, self.measured, self.strata_column)
+        return {name for name in names if name is not None}
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or are already, and for values that are no counts."""

@@ -6,7 +6,6 @@ shards and nodes, reasons of dropped rows, counters.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from typing import Any
 from curate.ledger.heartbeat import Heartbeat
 from curate.ledger.summary import RunState, Summary
 from curate.log import redacted
-from curate.units import ellipsize, format_count, format_duration
+from curate.units import ellipsize, format_count, format_duration, shell_word
 
 END = "end"
 NO_PROGRESS = "no-progress"
@@ -142,7 +141,7 @@ def of_stall(job: str, output: str, beat: Heartbeat, plain: str, now: float) -> 
     done, total, running = (beat.shards[name] for name in ("done", "total", "running"))
     text = (
         f"{job} makes no progress: nothing has ended for {quiet}, {running:,} running, {done:,} of "
-        f"{format_count(total, 'shard')} done{waits}; {output}. Look: curate status {shlex.quote(output)}"
+        f"{format_count(total, 'shard')} done{waits}; {output}. Look: curate status {shell_word(output)}"
     )
     more = {"since": _time(ended), "waits_for": plain, "waits_since": _time(beat.waits_since)}
     more = {name: one for name, one in more.items() if one} | ({"node": beat.waits_node} if beat.waits_node else {})
@@ -179,7 +178,7 @@ def _next(state: str, output: str) -> str:
     if state == RunState.COMPLETE:
         return ""
     if state in (RunState.FAILED, RunState.ABORTED):
-        return f"Look: curate failures {shlex.quote(output)}"
+        return f"Look: curate failures {shell_word(output)}"
     return "Run it again to resume."
 
 

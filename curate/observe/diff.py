@@ -5,6 +5,7 @@ The comparison is pure: what is read of an output is one frozen value, and of it
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from curate.arrow.hashing import digest_rows
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
+from curate.formats.write.jsonl import json_lines
 from curate.objects.record import OutputFormat
 from curate.observe.browse import rows
 from curate.observe.check import output_schema
@@ -174,8 +176,28 @@ def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
         ):
             names = sorted(table.column_names)
             digests, _ = digest_rows(table, names, seed=zlib.crc32("\0".join(names).encode()))
-            ids = table[id_column].cast(pa.string()).fill_null("null")
-            yield pa.table([ids, digests], schema=_IDS)
+            yield pa.table([_ids(table.select([id_column])), digests], schema=_IDS)
+
+
+def _ids(table: pa.Table) -> pa.ChunkedArray | list[str]:
+    """Returns the values of the one column of a table as texts; as JSON those that Arrow has no text for."""
+    column = table.column(0)
+    if str(column.type).startswith(("binary", "large_binary", "fixed_size_binary")):
+        return [_text(one) for one in column.to_pylist()]
+    try:
+        return column.cast(pa.string()).fill_null("null")
+    except pa.ArrowNotImplementedError:
+        return [orjson.dumps(*orjson.loads(line).values()).decode() for line in json_lines(table)]
+
+
+def _text(value: bytes | None) -> str:
+    """Returns bytes as the text that they are, else as JSON has them."""
+    if value is None:
+        return "null"
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
 
 
 def _of_lines(found: FoundJob, id_column: str) -> Iterator[pa.Table]:

@@ -7,7 +7,6 @@ details of each try. If they lack one (an older curate, or a kill between the tw
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +26,7 @@ from curate.observe.job import FoundJob, StageView, find_job, find_shard, find_s
 from curate.storage.uris import absolute
 from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard
-from curate.units import plain_line
+from curate.units import shell_word
 
 
 def read_outcomes(ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> Iterator[dict[str, Any]]:
@@ -189,15 +188,6 @@ def replay_command(output: str, shard: str) -> str:
 def retry_command(output: str) -> str:
     """Returns the command that runs the failed shards of a job again."""
     return f"curate retry {shell_word(output)}"
-
-
-def shell_word(text: str) -> str:
-    """Returns a word as a shell takes it.
-
-    >>> shell_word("gs://bucket/my output")
-    "'gs://bucket/my output'"
-    """
-    return shlex.quote(plain_line(text))
 
 
 @dataclass(frozen=True, slots=True)

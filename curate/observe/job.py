@@ -31,6 +31,7 @@ from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.storage.uris import normalise
 from curate.tasks.books import Books
+from curate.units import shell_word
 
 RUN_CODEC = "none"
 """Run files, which no reader of datasets reads, are not compressed."""
@@ -121,8 +122,8 @@ class FoundJob:
         rank = self.rank_of(shard_id)
         if not self.matched.done[rank]:
             raise ConfigError(
-                f"shard {shard_id!r} of {self.ledger.root} has no output; see: curate failures {self.ledger.root} "
-                f"--shard {shard_id}"
+                f"shard {shard_id!r} of {self.ledger.root} has no output; see: curate failures "
+                f"{shell_word(self.ledger.root)} --shard {shell_word(shard_id)}"
             )
         return rank
 
@@ -306,7 +307,7 @@ def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, StageVie
         raise ConfigError(
             f"{stage_title(stages.planned, key)} of {found.ledger.root} is not there to look at: it has not begun, it "
             "was removed when the job was complete, or it lies on the disk of the machine that runs it; see: curate "
-            f"status {found.ledger.root}"
+            f"status {shell_word(found.ledger.root)}"
         )
     having = [key for key, one in stages.there.items() if one.plan.rank(shard_id) >= 0]
     if len(having) == 1:

@@ -165,7 +165,9 @@ class JobStatus:
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **({"retrying": self.retrying} if self.retrying else {}),
+            **({"counters": self.counters} if self.counters else {}),
             **({"metrics": self.metrics} if self.metrics else {}),
+            **({"earlier_runs": self.earlier_runs} if self.earlier_runs else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from curate.keywords import option
 from curate.ledger.stages import StageReport
 from curate.ledger.summary import Summary, incomplete_text, missing_text
 from curate.tasks.books import GROUPED
-from curate.units import ellipsize, format_bytes, format_duration, format_number, plain_line
+from curate.units import ellipsize, format_bytes, format_duration, format_number, plain_line, shell_word
 
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
@@ -88,7 +87,7 @@ def _part(summary: Summary) -> list[str]:
 def render(summary: Summary) -> str:
     """Returns a summary as text, one fact a line, without a line end at its end: nothing in it acts on a terminal."""
     rows = summary.books
-    output = shlex.quote(plain_line(summary.output))
+    output = shell_word(summary.output)
     started = f", {format_duration(summary.start_seconds)} of it to start Ray" if summary.start_seconds >= 0.5 else ""
     lines = [f"{plain_line(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}{started}"]
     lines += map(_stage, summary.stages)

@@ -67,7 +67,7 @@ class SplitOff(OperatorDefaults):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is not None:
-            for name in filter(None, (self.column, self.cluster)):
+            for name in (one for one in (self.column, self.cluster) if one is not None):
                 if name not in found.names:
                     raise ConfigError(f"split_off: {unknown_column(name, found.names)}")
             self._numbers(empty(found))

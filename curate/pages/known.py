@@ -13,6 +13,7 @@ from curate.errors import CurateError, TransientStorageError
 from curate.observe.job import quick_status
 from curate.observe.status import JobStatus
 from curate.storage.uris import is_local
+from curate.units import shell_word
 
 LOOKERS = 16
 """Jobs that are looked at at once."""
@@ -50,5 +51,6 @@ def look_at(known: Sequence[dict[str, Any]], now: float) -> list[tuple[dict[str,
 
 def _late(entry: dict[str, Any]) -> CurateError:
     return TransientStorageError(
-        f"{entry['output']}: no answer within {ANSWER_S:.0f} s; wait longer with: curate status {entry['output']}"
+        f"{entry['output']}: no answer within {ANSWER_S:.0f} s; wait longer with: curate status "
+        f"{shell_word(entry['output'])}"
     )

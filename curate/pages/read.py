@@ -22,7 +22,6 @@ from curate.observe.failures import (
     repeatable,
     replay_command,
     retry_command,
-    shell_word,
 )
 from curate.observe.job import NoJobError, status_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
@@ -39,7 +38,7 @@ from curate.pages.model import (
     Run,
 )
 from curate.storage.uris import normalise
-from curate.units import ellipsize, escape_controls, format_count, format_duration
+from curate.units import ellipsize, escape_controls, format_count, format_duration, shell_word
 
 READERS = 16
 SHOWN_CHARS = 400

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from curate.observe.eta import format_range
-from curate.observe.failures import shell_word
 from curate.observe.summary_text import rows_text
 from curate.pages import charts
 from curate.pages.elements import command, facts, moment, number, section, state, table, took
 from curate.pages.markup import Html, join, tag
 from curate.pages.model import FailureGroup, Page, StageBooks, Timeline
-from curate.units import format_bytes, format_count
+from curate.units import format_bytes, format_count, shell_word
 
 AGAIN = "See every try of it, run it here, and after fixing the cause run again what failed:"
 MEMORY = (

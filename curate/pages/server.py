@@ -47,7 +47,8 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, outputs: Sequence[str], port: int, clock: Clock) -> None:
         """`outputs` are those of the jobs to serve; none: all known jobs. Raises ConfigError if the port is taken."""
-        self.outputs = [normalise(one).rstrip("/") for one in outputs]
+        # One that is given twice is served once: numbers of a job that come twice are none to a monitor.
+        self.outputs = list(dict.fromkeys(normalise(one).rstrip("/") for one in outputs))
         self.clock = clock
         # One page at a time: each may take a second of a core, and listens for what is logged while it is read.
         self.reading = threading.Lock()
@@ -120,7 +121,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _found(self) -> tuple[bytes, str, HTTPStatus, Mapping[str, str]]:
         """Returns what lies at the address that is asked for: content, type, status, and further headers."""
-        address, now = urlsplit(self.path), self.server.clock.now()
+        try:
+            address, now = urlsplit(self.path), self.server.clock.now()
+        except ValueError:
+            raise _Answer(HTTPStatus.BAD_REQUEST, "This is not a valid address; the list of jobs is at /") from None
         match address.path:
             case "/healthz":
                 return b"ok\n", TEXT, HTTPStatus.OK, {}

@@ -19,6 +19,7 @@ from curate.ledger.side_outputs import SIDES, sides_of_job
 from curate.objects.samples import MOST_SAMPLED
 from curate.observe.job import FoundJob
 from curate.report.column import cut
+from curate.units import shell_word
 
 SHOWN_CHARS = 500
 """Characters of a text that are shown: as many as are kept of a row that was dropped."""
@@ -75,7 +76,7 @@ def _written(ds: Dataset, work: str, backend: str | None) -> None:
         # Its inputs were frozen, and are others by now: this is nobody's output but the report's.
         summary = ds.write_parquet(work, backend=backend, no_samples=True, overwrite=True, yes=True)
     if summary.state.exit_code:
-        raise ConfigError(f"duplicates could not be counted; see: curate failures {work}")
+        raise ConfigError(f"duplicates could not be counted; see: curate failures {shell_word(work)}")
 
 
 def sampled_pairs(

@@ -40,6 +40,7 @@ from curate.report.sink import Sketches
 from curate.sources.listing import Search
 from curate.sources.patterns import parse_input
 from curate.storage.open import open_store
+from curate.units import shell_word
 
 READERS = 16
 GLOB = "*?["
@@ -143,7 +144,7 @@ def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
     if summary.state.exit_code:
         raise ConfigError(
             f"the report of {wanted.corpus} is not complete: {summary.done:,} of {summary.total:,} shards are done; "
-            f"see: curate failures {work}"
+            f"see: curate failures {shell_word(work)}"
         )
     merged: Corpus | None = None
     for value in _sketches(find_job(work)):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
+from curate.errors import ConfigError
 from curate.formats.write.writer import OutputWriter, make_writer, suffix
 from curate.objects.compress import Sink
 from curate.objects.record import OF_TOKENS, OutputFormat
@@ -43,6 +44,9 @@ class JobRecord:
     """16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
 
     def __post_init__(self) -> None:
+        for value in _numbers(self.identity):
+            if not -(2**63) <= value < 2**64:
+                raise ConfigError(f"{self.name}: {value} is too large; expected a number from -2^63 to 2^64 - 1")
         canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
         object.__setattr__(self, "fingerprint", hashlib.sha256(canonical).hexdigest()[:16])
 
@@ -67,3 +71,15 @@ class JobRecord:
         if self.format in OF_TOKENS:
             return make_token_writer(file, schema, self.format, self.codec, *beside)
         return make_writer(file, schema, self.format, self.codec)
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    """Yields the whole numbers of a value of JSON."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _numbers(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _numbers(one)

@@ -51,6 +51,15 @@ def test_before_the_first_run(place: Path, curate: Curate) -> None:
     assert seen(place) == before
 
 
+@pytest.mark.parametrize("option", ["--watch", "--quick"])
+@pytest.mark.usefixtures("place")
+def test_options_that_a_chain_does_not_have_are_refused(option: str, curate: Curate) -> None:
+    """Rather than left out; a step has them."""
+    told = curate("status", "pipeline.toml", option)
+    assert (told.code, told.out) == (2, "")
+    assert f"{option} is for one job" in told.err
+
+
 def test_each_step_has_a_line_and_what_is_out_of_date_another(made: Path, curate: Curate) -> None:
     """An output that is gone is what would run, and no step after it; what changed is kept until that is asked for."""
     assert curate("status", "pipeline.toml").out == f"pipeline.toml: 5 steps, 5 up to date\n{MADE}"

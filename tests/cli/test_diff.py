@@ -139,3 +139,20 @@ def test_a_value_that_one_does_not_have() -> None:
     right = OutputFacts("a", "/b", "complete", {"version": "1", "parameters.x": 3}, {}, {}, {"n": "int64"})
     assert differences(left, right) == (Difference("identity", "parameters.x", None, 3),)
     assert differences(left, left) == ()
+
+
+@pytest.mark.parametrize(
+    ("ids", "changed"),
+    [
+        ([[1], [2, None], None, []], "[2,null]"),
+        ([b"\xff", b"b", None, b""], "b"),
+        ([{"a": 1}, {"a": 2}, None, {"a": None}], '{"a":2}'),
+    ],
+)
+def test_ids_of_any_type(ids: list[Any], changed: str, tmp_path: Path) -> None:
+    """Also of those that Arrow makes no text of."""
+    for side, second in (("left", 2), ("right", 3)):
+        table = pa.table({"id": ids, "score": [1, second, 3, 4]})
+        curate.from_arrow(table).write_parquet(f"{tmp_path}/{side}", backend="inline")
+    told = orjson.loads(diff(f"{tmp_path}/left", f"{tmp_path}/right", "--id-column", "id", "--json").output)["rows"]
+    assert (told["equal"], told["changed"], told["examples"]["changed"]) == (3, 1, [changed])

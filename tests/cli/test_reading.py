@@ -20,6 +20,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+import curate
 from curate.cli import head, logs, quarantine, verify
 from curate.cli.logs import show_logs
 from curate.cli.main import main
@@ -364,6 +365,30 @@ def test_rows_that_cannot_be_read_are_shown_with_their_place_in_the_input(tmp_pa
     assert found["c.jsonl"]["slice"] == {"kind": "bytes", "start": 903, "stop": 1807}
 
 
+@pytest.mark.parametrize("command", ["status", "failures", "quarantine", "head", "logs", "verify"])
+def test_a_width_of_0_is_one_that_is_not_known(
+    command: str, out: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some terminals, and what starts programs without one, say that they have no columns."""
+    expected = [line for line in run(command, out)[1].splitlines() if not line.startswith("run ")]
+    monkeypatch.setenv("COLUMNS", "0")
+    assert [line for line in run(command, out)[1].splitlines() if not line.startswith("run ")] == expected
+    assert expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"), [(40, ["no room for: row; a wider terminal shows all, or", "--json"]), (120, [])]
+)
+def test_a_narrow_terminal_is_told_what_has_no_room(
+    columns: int, told: list[str], out: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `curate head` does."""
+    terminal = Terminal(monkeypatch, columns)
+    assert run("quarantine", out, "-n", "1")[0] == 0
+    lines = [line for line in terminal.lines() if "no room" in line]
+    assert " ".join(lines) == " ".join(told)
+
+
 def test_a_quarantine_that_is_gone_hides_only_itself(out: str, run: Run) -> None:
     """It is told, and the others are shown."""
     next((Path(out) / layout.QUARANTINE).iterdir()).unlink()
@@ -628,3 +653,12 @@ def test_a_look_costs_what_it_shows(out: str, monkeypatch: pytest.MonkeyPatch, r
     assert run("head", out, "-n", "1")[0] == 0
     assert store.calls.since(before).get == found.get + 1
     assert store.calls.since(before).list == found.list == 1
+
+
+def test_a_column_that_is_asked_for_twice_is_shown_once(tmp_path: Path, run: Run) -> None:
+    """Whatever the format, of which CSV has no types."""
+    out = str(tmp_path / "out")
+    curate.from_items([{"n": 1, "id": "a"}]).write_csv(out, backend="inline")
+    most = str(10**30)
+    assert run("head", out, "--json", "--columns", "n,id, n", "-n", most) == (0, '{"n":"1","id":"a"}\n', "")
+    assert run("quarantine", out, "--json", "-n", most) == (0, "", "")

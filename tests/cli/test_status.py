@@ -20,7 +20,7 @@ from rich.console import Console
 
 from curate.cli import status as rendering
 from curate.cli.main import cli, main
-from curate.cli.status import show_all, show_job
+from curate.cli.status import SHOWN_RUNS, show_all, show_job
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS
 from curate.ledger.run_log import whereabouts
@@ -185,6 +185,21 @@ def test_json_is_one_object_of_the_promised_shape(root: str, run: Callable[..., 
     assert [one.keys() for one in status["runs"]] == [{"run_id", "state", "started", "updated"}]
 
 
+def test_json_has_the_counters_and_runs_that_a_person_sees(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """Where there are any."""
+    runs = {
+        f"20230101T{n:06d}.000Z-abc123": heartbeat("failed", started=n, updated=n + 1) for n in range(NEWEST_RUNS + 2)
+    }
+    newest = running(time.time(), counters={"words": 7, "share": 0.5})
+    make_job(root, total=10, done=4, runs={**runs, RUN: newest})
+    status = json.loads(run("status", root, "--json")[1])
+    assert status["counters"] == {"words": 7, "share": 0.5}
+    assert len(status["runs"]) + status["earlier_runs"] == NEWEST_RUNS + 3
+    _, text, _ = run("status", root)
+    assert "counters  words = 7\n          share = 0.5\n" in text
+    assert f"... and {NEWEST_RUNS + 3 - SHOWN_RUNS} earlier\n" in text
+
+
 def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
     """State, progress, rate and what failed."""
     failures = [{"error": "ValueError: boom", "count": 1, "shard": "s0000007"}]
@@ -201,6 +216,22 @@ def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, st
         f"{RUN} running for ",
     ):
         assert text in out
+
+
+def test_a_job_without_a_plan_yet_is_not_done(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """A kill right after its first object leaves nothing but `job.json`; a complete job without a shard is done."""
+    root = f"{tmp_path}/out"
+    make_job(root, total=0, done=0)
+    _, text, _ = run("status", root)
+    assert "0 of 0 shards (0.0 %)" in text
+    assert "shards    not planned yet" in text
+    assert "next      run the job again; it resumes" in text
+    _, text, _ = run("verify", root)
+    assert "next      no shard is planned yet; run the job again, it resumes" in text
+    make_job(f"{tmp_path}/complete", total=0, done=0, summary=True)
+    _, text, _ = run("status", f"{tmp_path}/complete")
+    assert "0 of 0 shards (100.0 %)" in text
+    assert "shards    all done" in text
 
 
 @pytest.mark.parametrize("args", [[], ["--json"], ["--watch"]])

@@ -106,6 +106,10 @@ def test_a_split_behind_a_limit_is_written_as_it_is_consumed(tmp_path: Path) -> 
     [
         ("split_at_indices", {"indices": []}, "at least one"),
         ("split_at_indices", {"indices": [3, 2]}, "in ascending order"),
+        ("limit", {"limit": 10**30}, "expected less than 2"),
+        ("map_batches", {"fn": len, "batch_size": 2**63}, "expected less than 2"),
+        ("repartition", {"num_shards": 10**30}, "expected less than 2"),
+        ("random_sample", {"fraction": 0.5, "seed": 2**64}, "expected less than 2"),
         ("split_at_indices", {"indices": [-1]}, "an index is -1, expected a whole number, at least 0"),
         ("split_proportionately", {"proportions": []}, "sum is below 1"),
         ("split_proportionately", {"proportions": [0.5, 0.5]}, "sum is below 1"),
@@ -130,3 +134,28 @@ def test_what_is_no_split_is_refused(method: str, given: dict[str, Any], told: s
     """With what was expected."""
     with pytest.raises(ConfigError, match=told):
         getattr(curate.range(4), method)(**given)
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("split_off", {"parts": {"test": 0.1}, "column": "id", "cluster_column": ""}),
+        ("dedup_exact", {"columns": ["id"], "id_column": ""}),
+        ("dedup_exact", {"columns": ["id"], "priority": ""}),
+        ("dedup_paragraphs", {"column": "id", "id_column": ""}),
+        ("dedup_minhash", {"column": "id", "id_column": ""}),
+    ],
+)
+def test_a_column_without_a_name_is_one_that_is_not_there(method: str, given: dict[str, Any]) -> None:
+    """An empty option of a command is not one that was left out."""
+    rows = curate.from_items([{"id": "a"}, {"id": "b"}])
+    with pytest.raises(ConfigError, match=r"there is no column ''; there are 'id'"):
+        getattr(rows, method)(**given)
+
+
+def test_a_number_that_no_identity_can_have_is_refused(tmp_path: Path) -> None:
+    """Before anything is written."""
+    rows = curate.from_items([{"id": "a"}]).dedup_minhash("id", id_column="id", ngram=10**30)
+    with pytest.raises(ConfigError, match=f"{10**30} is too large; expected a number from"):
+        rows.write_parquet(tmp_path / "out", backend="inline")
+    assert not (tmp_path / "out").exists()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from inspect import Parameter, signature
 
+import pytest
+
 from curate.driver.options import OPTIONS, RunArguments, RunOptions, parse_run_options
+from curate.errors import ConfigError
 
 
 def test_type_checkers_are_told_of_every_option() -> None:
@@ -19,3 +22,11 @@ def test_the_same_options_have_to_be_given() -> None:
     assert {name for name, one in OPTIONS.items() if one.default is MISSING} == {
         name for name, one in shown.items() if one.default is Parameter.empty
     }
+
+
+@pytest.mark.parametrize("name", ["limit", "max_in_flight"])
+def test_numbers_beyond_what_a_ledger_can_have_are_refused(name: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(ConfigError, match=rf"{name}=9223372036854775808 is too large"):
+        parse_run_options(input="in", output="out", **{name: 2**63})  # type: ignore[arg-type]
+    assert parse_run_options(input="in", output="out", **{name: 2**63 - 1})  # type: ignore[arg-type]

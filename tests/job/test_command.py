@@ -501,6 +501,13 @@ class TestDryRun:
         told = json.loads(run("--dry-run", "--json", *given).stdout)
         assert told["backend"] == {"name": "local", "reason": reason}
 
+    def test_what_it_says_does_nothing_to_a_terminal(self, run: Run, source: Path) -> None:
+        """Whatever the inputs are called."""
+        (source / "a.jsonl").rename(source / "a\u202elnosj.jsonl")
+        told = run("--dry-run").stdout
+        assert "a\\u202elnosj.jsonl -> a\\u202elnosj.parquet" in told
+        assert told.replace("\n", "").isprintable()
+
     def test_it_says_what_is_skipped_and_why(self, run: Run, source: Path, tmp_path: Path) -> None:
         del source
         run("--limit", "3")

@@ -70,6 +70,20 @@ def test_several_jobs_are_listed(jobs: Jobs) -> None:
         assert [ask(link)[0].status for link in links] == [200, 200]
 
 
+def test_a_job_that_is_given_twice_is_served_once(jobs: Jobs) -> None:
+    """A monitor refuses all numbers if one of a job comes twice."""
+    with serving(jobs["finished"], jobs["hostile"], f"{jobs['finished']}/") as ask:
+        numbers = [line.rpartition(" ")[0] for line in ask("/metrics")[1].splitlines() if not line.startswith("#")]
+        assert len(numbers) == len(set(numbers)) > 0
+    with serving(jobs["finished"], jobs["finished"]) as ask:
+        assert "All 4 shards are done." in ask("/")[1]
+
+
+def test_what_is_no_address_is_answered(jobs: Jobs) -> None:
+    with serving(jobs["finished"]) as ask:
+        assert ask("http://[::1/")[0].status == 400
+
+
 def test_all_known_jobs_are_listed(jobs: Jobs, tmp_path: Path) -> None:
     registry.register(jobs["failed"], "poisoned", "run", NOW)
     registry.register(str(tmp_path / "gone"), "gone-job", "run", NOW)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from curate.observe.failures import shell_word
 from curate.pages import charts
 from curate.pages.elements import command, number, section, table
 from curate.pages.markup import Html, tag
 from curate.pages.model import Page
-from curate.units import format_count
+from curate.units import format_count, shell_word
 
 WENT = "went"
 QUARANTINE = "quarantine"
