@@ -108,7 +108,8 @@ class Exchanges(Base):
         are equal if they differ only in case, white space or Unicode composition.
 
         With `id_column`, a write has an extra output `duplicates`: `id`, `cluster`, `kept_id`, `similarity` (1.0) of
-        each dropped row.
+        each dropped row. If an exchange or a limit follows, the write warns that it is left out; a checkpoint between
+        the two has it.
 
         The exchange moves 128-bit hashes (XXH3, not safe against deliberate collisions), 36 bytes a row. The rows are
         read twice, and the steps before run twice: use `checkpoint` after slow ones.
@@ -258,7 +259,8 @@ class Exchanges(Base):
 
         A write has an extra output `duplicates`: `id`, `cluster`, `kept_id`, and `similarity` of each dropped row: to
         the most similar row that is kept, which `kept_id` is, or (component) to the most similar row of the cluster.
-        With `source_column`, which is that of `priority` unless given, it has `source` and `kept_source`.
+        With `source_column`, which is that of `priority` unless given, it has `source` and `kept_source`. If an
+        exchange or a limit follows, the write warns that it is left out; a checkpoint between the two has it.
 
         A text of fewer words than an n-gram is one n-gram. Null, and texts without a word, are kept. The rows are read
         four times, and the steps before run four times: use `checkpoint` after slow ones.

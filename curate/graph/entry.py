@@ -42,6 +42,8 @@ def dry_run(stage: Stage, options: RunOptions) -> DryRun:
         stage = stage.from_inputs(options)
     chosen = Chosen.of(options.backend, asks_of(stage))
     prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name))
+    for line, way in _unwritten(stage):
+        text += f"\nnote     {line}; {way}"
     if len(prepared.todo):
         text += f"\nbackend  {chosen.name}{f': {chosen.why}' if chosen.why else ''}"
     return DryRun(prepared, text, chosen)
@@ -59,6 +61,8 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
         stage = stage.from_inputs(options)
     chosen = Chosen.of(options.backend, asks_of(stage), backend)
     clock = clock or SystemClock()
+    for line, way in _unwritten(stage):
+        get_logger(job=stage.record.name).warning(line, next=way)
     with telling(options.notify, resolve_output(options.output), clock) as teller:
         options = replace(options, backend=chosen.name, teller=teller)
         try:
@@ -71,6 +75,14 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
             raise
         teller.ended(ended)
     return ended
+
+
+def _unwritten(stage: Stage) -> Iterator[tuple[str, str]]:
+    """Yields what is listed nowhere of a stage and its checkpoints, and what to do if it is wanted."""
+    for line in stage.unwritten:
+        yield line, "to keep it, put a checkpoint between the two: it is written beside the checkpoint"
+    for before in stage.before:
+        yield from _unwritten(before.stage)
 
 
 def asks_of(stage: Stage) -> Iterator[Ask]:

@@ -27,7 +27,7 @@ from curate.pipeline.step import read_rows, task_cpus
 from curate.plan.dedup import extensible
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of, walk
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
-from curate.plan.rewrites import lacks_seed, map_bytes, own_sides, seeded, segmented, size_of
+from curate.plan.rewrites import lacks_seed, map_bytes, operator_of, own_sides, seeded, segmented, size_of
 from curate.reduce.ranges import COPIES
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
@@ -147,23 +147,40 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
     if end is End.FILES:
         steps = (*lowered.asked, *lowered.after)
-        _refuse_lost_parts(plan, lowered, steps)
-        spec = replace(spec, record=replace(spec.record, sides={**spec.record.sides, **own_sides(steps)}))
+        lost = _lost_lists(plan, lowered, steps)
+        spec = replace(
+            spec, record=replace(spec.record, sides={**spec.record.sides, **own_sides(steps)}), unwritten=lost
+        )
     return spec if lowered.first is None else _limited(spec, lowered, lowered.first)
 
 
-def _refuse_lost_parts(plan: Plan, lowered: StagePlan, steps: Sequence[Operator]) -> None:
-    """Raises ConfigError for rows that go to an extra output of a stage before the one of these steps, which is none of
-    what is written: they would be nowhere."""
+def _lost_lists(plan: Plan, lowered: StagePlan, steps: Sequence[Operator]) -> tuple[str, ...]:
+    """Returns a sentence about each extra output of a stage before the one of these steps: it is not written.
+
+    Raises ConfigError if it has rows of the input, as parts have: they would be nowhere.
+    """
+    # The last ones first, as the plan is walked: the same step may be there before the exchange, too.
     written = [step.identity() for step in steps]
+    met: set[int] = set()
+    follows = lowered.read.how.name if isinstance(lowered.read, Exchanged) else "an exchange"
+    lost: dict[str, None] = {}
     for node in walk(plan, until=(Checkpoint,)):
-        if isinstance(node, Apply) and isinstance(node.operator, SplitOff) and node.operator.identity() not in written:
-            follows = lowered.read.how.name if isinstance(lowered.read, Exchanged) else "an exchange"
+        step = operator_of(node) if isinstance(node, Apply | Marked) else None
+        if step is None or id(step) in met or not (names := own_sides([step])):
+            continue
+        met.add(id(step))
+        if (known := step.identity()) in written:
+            written.remove(known)
+            continue
+        if isinstance(step, SplitOff):
             raise ConfigError(
-                f"{node.operator.name}: {follows} follows it, and what goes to extra outputs before that is not "
+                f"{step.name}: {follows} follows it, and what goes to extra outputs before that is not "
                 "written: the rows of its parts would be lost; put it behind that, or a checkpoint between the two, "
                 "which keeps them"
             )
+        told = ", ".join(map(repr, names))
+        lost[f"{step.name}: its extra output {told} is not written, because {follows} follows it"] = None
+    return tuple(lost)
 
 
 def reader_of(lowered: StagePlan, owner: Owner = DATASET) -> Stage:

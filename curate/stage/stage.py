@@ -127,6 +127,8 @@ class Stage:
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
     earlier: UpstreamBooks | None = None
     """What happened to its rows in the stages before it, once these are done."""
+    unwritten: tuple[str, ...] = ()
+    """What steps before it would list in extra outputs, but for an exchange behind them: one sentence each."""
     reports: tuple[StageReport, ...] = ()
     """What is known of the job's stages when its last one, which is the last of them, begins."""
 

@@ -150,3 +150,13 @@ def test_the_same_in_a_job(where: str, source: Path, tmp_path: Path) -> None:
     found = below(out, tmp_path / "kept")
     assert found["part"]
     assert sorted(found["main"] + found["part"]) == list(range(50 if where == "behind a limit" else 80))
+
+
+def test_the_same_split_behind_an_exchange_is_another_one(tmp_path: Path) -> None:
+    """The first one has taken the rows out that the second one would have."""
+    with pytest.raises(curate.ConfigError, match=r"split_off\(part=0.4, .*: sort\(id\) follows it"):
+        split(split(curate.range(50)).sort("id")).write_parquet(tmp_path / "out", backend="inline")
+    kept = split(split(curate.range(50)).checkpoint(tmp_path / "kept").sort("id"))
+    assert kept.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+    rows = [curate.read_parquet(path).count() for path in (tmp_path / "out", tmp_path / "kept/_side/part")]
+    assert sum(rows) == 50
