@@ -160,7 +160,8 @@ USES: dict[str, tuple[Use, tuple[str, ...]]] = {
     "groupby": (groupby, NO_ORDER),
     "map_groups": (map_groups, NO_ORDER),
     "distinct": (distinct, NO_ORDER),
-    "unique": (unique, NO_ORDER),
+    # Python has no nanoseconds of a time of day: they are refused, and not cut.
+    "unique": (unique, (*NO_ORDER, "time64[ns], finer")),
     "join": (join, NO_ORDER),
     "broadcast_join": (broadcast_join, NO_ORDER),
     "min, max": (least_and_most, (*NO_ORDER, "uuid")),
