@@ -79,11 +79,15 @@ class Decontamination:
     @property
     def needed(self) -> set[str]:
         """The columns that are looked at."""
-        return {self.column, *(one for one in (self.id_column,) if one is not None)}
+        return set(self._named)
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return (self.column,) if self.id_column is None else (self.column, self.id_column)
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or are already, and for texts that are none."""
-        for name in (self.column, *(one for one in (self.id_column,) if one is not None)):
+        for name in self._named:
             if name not in found.names:
                 raise ConfigError(f"decontaminate: {unknown_column(name, found.names)}")
         type = found.field(self.column).type

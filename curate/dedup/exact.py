@@ -147,7 +147,11 @@ class ExactDedup:
     @property
     def needed(self) -> set[str]:
         """The columns that are looked at."""
-        return {*self.columns, *(one for one in (self.priority, self.id_column) if one is not None)}
+        return set(self._named)
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return (*self.columns, *(one for one in (self.priority, self.id_column) if one is not None))
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
@@ -156,7 +160,7 @@ class ExactDedup:
             raise ConfigError(f"dedup_exact: keep={self.keep!r}{meant}; there are {' and '.join(KEEP)}")
         if not self.columns:
             raise ConfigError("dedup_exact: no column to compare rows by; name at least one")
-        for name in (*self.columns, *(one for one in (self.priority, self.id_column) if one is not None)):
+        for name in self._named:
             if name not in found.names:
                 raise ConfigError(f"dedup_exact: {unknown_column(name, found.names)}")
         if self.priority is not None:

@@ -14,6 +14,7 @@ from curate.backends.make import AUTO, BACKENDS, check_backend
 from curate.errors import ConfigError
 from curate.keywords import option, shows_keywords
 from curate.ledger.heartbeat import NO_PROGRESS_AFTER_S
+from curate.ledger.validation import LARGEST
 from curate.notify.receiver import Receiver, parse_receiver
 from curate.notify.teller import NoTeller, Teller
 from curate.observe.progress import Display, NoDisplay
@@ -310,7 +311,7 @@ def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
             continue
         if how.below_one and value is not None and value < 1:
             raise ConfigError(f"{option(name, value)} {how.below_one}, at least 1")
-        if how.below_one and value is not None and value >= 2**63:
+        if how.below_one and value is not None and value > LARGEST:
             raise ConfigError(f"{option(name, value)} is too large, expected less than 2^63")
         values[OPTIONS[name].name] = how.check(value)
     if values.get("part") is not None:

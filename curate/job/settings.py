@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
 from curate.ledger.side_outputs import check_side
+from curate.ledger.validation import LARGEST
 from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
@@ -87,12 +88,8 @@ class Setting:
     """Whether it may also be given when a job is made, and on its command line."""
 
 
-MOST = 2**63
-"""Above all numbers of rows, shards and bytes: what JSON and Arrow have no place for from there on."""
-
-
 def _counted(value: int | None) -> str:
-    if value is not None and value >= MOST:
+    if value is not None and value > LARGEST:
         return "expected less than 2^63"
     return "" if value is None or value >= 1 else "expected at least 1"
 

@@ -17,6 +17,7 @@ Check = Callable[[Any], bool]
 
 
 LARGEST = 2**63 - 1
+"""Of numbers of rows, shards and bytes: JSON and Arrow have no place for what is above."""
 LAST_S = 253_402_300_799.0
 """The last second of the year 9999, since 1970: what calendars can tell."""
 

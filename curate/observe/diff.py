@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.hashing import digest_rows
+from curate.arrow.types import is_binary
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
@@ -182,7 +183,7 @@ def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
 def _ids(table: pa.Table) -> pa.ChunkedArray | list[str]:
     """Returns the values of the one column of a table as texts; as JSON those that Arrow has no text for."""
     column = table.column(0)
-    if str(column.type).startswith(("binary", "large_binary", "fixed_size_binary")):
+    if is_binary(column.type):
         return [_text(one) for one in column.to_pylist()]
     try:
         return column.cast(pa.string()).fill_null("null")

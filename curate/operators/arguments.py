@@ -1,4 +1,7 @@
-"""Errors for unknown arguments: for an argument of ray.data, one line says what to write instead. And for paths."""
+"""What is asked of arguments before anything else: that there are such, and that what stands for a path is one.
+
+For an argument of ray.data, one line says what to write instead.
+"""
 
 from __future__ import annotations
 

@@ -79,14 +79,14 @@ def test_a_folder_that_lasts_is_locked_until_its_descriptor_is_closed(tmp_path: 
 
 
 CONSUMER = """
-import sys, time, curate
+import signal, sys, curate
 from curate.local import spawner
 spawner.SHARED_MEMORY = sys.argv[2]
 how = curate.Options(block_bytes=1 << 10, memory_budget=1 << 10, backend=sys.argv[1])
 rows = curate.range(100_000).sort("id", descending=True).using(how).iter_batches(batch_size=10)
 next(rows)
 print("began", flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
