@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -71,7 +72,8 @@ def store_in_use(machine: Any) -> float:
     """Returns the bytes of blocks that are stored."""
     if machine.name == "local":
         paths = [path for folder in machine._processes.folders for path in Path(folder).iterdir()]
-        return float(sum(path.stat().st_size for path in paths if path.suffix == "" and "program" not in path.name))
+        # Beside them: programs, and the lock of the folder.
+        return float(sum(path.stat().st_size for path in paths if re.fullmatch(r"\d+-\d+", path.name)))
     import ray
 
     return STORE_BYTES - ray.available_resources().get("object_store_memory", 0.0)
