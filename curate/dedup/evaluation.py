@@ -238,7 +238,12 @@ def evaluation_sets(
 ) -> tuple[EvaluationSet, ...]:
     """Returns sets by name, all with the same columns or each with its own. Raises ConfigError for what is no file, and
     columns of sets that there are not."""
+    if not isinstance(files, Mapping):
+        raise ConfigError(
+            f'decontaminate takes files by the names of sets, as {{"gsm8k": curate.Asset(path)}}, found {files!r}'
+        )
     made = []
+    prompt = (prompt,) if isinstance(prompt, str) else prompt
     by_set = columns if isinstance(columns, Mapping) else dict.fromkeys(files, columns)
     for name in by_set:
         if name not in files:

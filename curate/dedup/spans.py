@@ -78,7 +78,7 @@ class SpanDedup:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("unit", self.unit, UNITS),
-            ("normalise", self.compared_as, FORMS),
+            ("normalise", EXACT if self.form is None else self.form, FORMS),
             ("words", self.words, (WHITESPACE, SPACY)),
         ):
             if value not in known:
