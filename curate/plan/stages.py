@@ -174,8 +174,9 @@ def _refuse_unlike_sides(lowered: StagePlan, steps: Sequence[Operator]) -> None:
             made = step.apply(empty(found), ShardBooks(BadRowBudget("0")), BatchPosition("", 0))
             for name, rows in ((one.side, one.schema) for one in made if isinstance(one, SideTable)):
                 other, before = first.setdefault(name, (step.name, rows))
-                pairs = zip(rows.types, before.types, strict=False)
-                if rows.names != before.names or not all(widens(*two) and widens(*two[::-1]) for two in pairs):
+                # A type that is not known yet may be any.
+                types = [two for two in zip(rows.types, before.types, strict=False) if all(map(is_known, two))]
+                if rows.names != before.names or not all(widens(*two) and widens(*two[::-1]) for two in types):
                     raise ConfigError(
                         f"{step.name}: its extra output {name!r} has ({format_schema(rows)}), and that of {other}, "
                         f"which is written with it, has ({format_schema(before)}); put a checkpoint between the two, "

@@ -116,6 +116,13 @@ def test_extra_outputs_of_one_name_have_the_same_columns(pair: str, turned: bool
         assert (tmp_path / root / f"_side/{side}").exists()
 
 
+def test_ids_that_are_null_as_far_as_is_known_may_be_of_any_type(tmp_path: Path) -> None:
+    ds = curate.from_items([{"id": number, "none": None, "body": text} for number, text in enumerate(TEXTS)])
+    ds = ds.dedup_exact("body", id_column="id").dedup_exact("id", id_column="none")
+    assert ds.write_parquet(tmp_path, backend="inline").state == "complete"
+    assert listed(tmp_path)
+
+
 def test_lists_with_the_same_columns_are_one(tmp_path: Path) -> None:
     rows = [{"id": number, "body": text, "day": number % 3} for number, text in enumerate(TEXTS)]
     ds = curate.from_items(rows).dedup_exact("body", id_column="id").dedup_exact("day", id_column="id")
