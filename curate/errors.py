@@ -215,13 +215,13 @@ class SchemaMismatch(ShardError):
     """Whether user code returned it: then it is that code's fault, and the shard is tried again as for any other."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `"; did you mean 'x'?"` for the known word closest to `word`, or an empty string.
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Returns `"; did you mean 'x'?"` for the known word closest to `word`, or an empty string; also for no word.
 
     >>> did_you_mean("bach_size", ["batch_size", "version"])
     "; did you mean 'batch_size'?"
     >>> did_you_mean("zzz", ["batch_size"])
     ''
     """
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7) if isinstance(word, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""

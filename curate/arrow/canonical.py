@@ -92,11 +92,13 @@ def conform_plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for at, field in enumerate(table.schema):
         plain = _plain_field(field)
         if not plain.type.equals(field.type):
-            table = table.set_column(at, plain, _made_plain(table.column(at), plain.type))
+            table = table.set_column(at, plain, plain_column(table.column(at)))
     return conform(table, schema)
 
 
-def _made_plain(column: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
+def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column of its `plain_type`."""
+    plain = plain_type(column.type)
     column = decoded(column)  # Arrow casts no dictionary of nested values
     return column if column.type.equals(plain) else column.cast(plain)
 

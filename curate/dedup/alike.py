@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.canonical import plain_column
 from curate.arrow.order import Order, SortKey, take_rows
+from curate.arrow.types import plain_type
 from curate.dedup.buckets import PAIRS, OfRows
 from curate.dedup.near import (
     CLASS,
@@ -167,14 +169,14 @@ def _end_to_end(one: Any, other: Any) -> pa.ChunkedArray:
 def _told(near: NearDedup, found: pa.Schema, *, others: bool) -> list[pa.Field]:
     """Returns what is told of a row that is in a pair: class, id, and source."""
     names = (OTHER_CLASS, OTHER_ID, OTHER_SOURCE) if others else (CLASS, ID, SOURCE)
-    types = [pa.int32(), found.field(near.id_column).type]
-    types += [found.field(near.source).type] if near.source is not None else []
+    told = [near.id_column, *([near.source] if near.source is not None else [])]
+    types = [pa.int32(), *(plain_type(found.field(name).type) for name in told)]
     return [pa.field(name, type) for name, type in zip(names, types, strict=False)]
 
 
 def _told_of(near: NearDedup, rows: pa.Table) -> list[Any]:
-    columns = [pa.array(near.classes(rows)), rows[near.id_column]]
-    return columns + ([rows[near.source]] if near.source is not None else [])
+    told = [near.id_column, *([near.source] if near.source is not None else [])]
+    return [pa.array(near.classes(rows)), *(plain_column(rows[name]) for name in told)]
 
 
 def _chosen(near: NearDedup, batch: pa.Table, marks: pa.Table, place: BatchPosition) -> tuple[pa.Table, Ints]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curate.arrow.canonical import plain_column
 from curate.arrow.expressions import unknown_column
 from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.types import is_text, value_type
@@ -317,7 +318,7 @@ class Decontaminate(MarkingDefaults):
         if how.id_column is None or how.id_column not in batch.column_names:
             return
         rows = found.row[once][of]
-        columns = [batch[how.id_column].take(pa.array(rows))]
+        columns = [plain_column(batch[how.id_column]).take(pa.array(rows))]
         columns.append(pa.array([index.names[one] for one in index.sets[entries].tolist()], pa.string()))
         columns.append(pa.array(index.examples[entries]))
         columns.append(pa.array(index.said(found.gram[once]), pa.string()).take(pa.array(of)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curate.arrow.canonical import plain_column
 from curate.arrow.order import rows_where
 from curate.dedup.alike import marks_of
 from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID
@@ -69,7 +70,7 @@ class DropNear(MarkingDefaults):
 
     def _told(self, rows: pa.Table, marks: pa.Table | None) -> SideTable:
         """Returns what is listed of rows that are dropped, whose marks are in the same order."""
-        ids = rows[self.near.id_column]
+        ids = plain_column(rows[self.near.id_column])
         kept = [] if marks is None else [f"{one:016x}" for one in marks[KEPT].to_pylist()]
         columns = {
             "id": ids,
@@ -78,6 +79,6 @@ class DropNear(MarkingDefaults):
             "similarity": pa.array([], pa.float64()) if marks is None else marks[SIMILARITY],
         }
         if self.near.source is not None:
-            source = rows[self.near.source]
+            source = plain_column(rows[self.near.source])
             columns |= {"source": source, "kept_source": source if marks is None else marks[KEPT_SOURCE]}
         return SideTable(DUPLICATES, pa.table(columns))

@@ -96,14 +96,17 @@ class Compared:
     def index(self) -> Index:
         """Returns the n-grams of all sets; read once in each process. Raises ConfigError for a set that is none."""
         key = json.dumps(self.identity())
-        if key not in _indexes:
-            _indexes.clear()
-            _indexes[key] = Index.of(self)
-        return _indexes[key]
+        found = _indexes.pop(key) if key in _indexes else Index.of(self)
+        # Behind all others, as each step of several goes on with its own; by what the files are known to be once read.
+        _indexes[json.dumps(self.identity())] = found
+        while len(_indexes) > _HELD:
+            del _indexes[next(iter(_indexes))]
+        return found
 
 
+_HELD = 4
 _indexes: dict[str, Index] = {}
-"""The last one that was read."""
+"""Those that were used last."""
 
 
 @cache
@@ -235,7 +238,12 @@ def evaluation_sets(
 ) -> tuple[EvaluationSet, ...]:
     """Returns sets by name, all with the same columns or each with its own. Raises ConfigError for what is no file, and
     columns of sets that there are not."""
+    if not isinstance(files, Mapping):
+        raise ConfigError(
+            f'decontaminate takes files by the names of sets, as {{"gsm8k": curate.Asset(path)}}, found {files!r}'
+        )
     made = []
+    prompt = (prompt,) if isinstance(prompt, str) else prompt
     by_set = columns if isinstance(columns, Mapping) else dict.fromkeys(files, columns)
     for name in by_set:
         if name not in files:

@@ -22,10 +22,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curate.arrow import hashing
+from curate.arrow.canonical import plain_column
 from curate.arrow.expressions import unknown_column
 from curate.arrow.hashing import Words, digest_rows
 from curate.arrow.order import Order, SortKey, rows_where
-from curate.arrow.types import is_text
+from curate.arrow.recast import decoded
+from curate.arrow.types import is_text, plain_type, value_type
 from curate.arrow.unknown import empty
 from curate.dedup import normalise
 from curate.errors import ConfigError, did_you_mean
@@ -179,10 +181,8 @@ class ExactDedup:
         if not self.normalised:
             return batch
         for at, name in enumerate(batch.column_names):
-            if name in self.columns and pa.types.is_dictionary(batch[name].type):
-                batch = batch.set_column(at, name, batch[name].cast(batch[name].type.value_type))
-            if name in self.columns and is_text(batch[name].type):
-                batch = batch.set_column(at, name, normalise.normalised(batch[name]))
+            if name in self.columns and is_text(value_type(batch[name].type)):
+                batch = batch.set_column(at, name, normalise.normalised(decoded(batch[name])))
         return batch
 
     def identity(self) -> Any:
@@ -212,8 +212,11 @@ class Digests(OperatorDefaults):
         self.same.check(found)
         fields = [(DIGEST, pa.uint64()), (CHECK, pa.uint64()), (ROW_ID, pa.int64()), (COUNT, pa.int64())]
         fields += [(START, pa.int64())] * self.same.of_parts
-        own = {PRIORITY: self.same.priority, ID: self.same.id_column}
-        return pa.schema([*fields, *((name, found.field(of).type) for name, of in own.items() if of is not None)])
+        if self.same.priority is not None:
+            fields.append((PRIORITY, found.field(self.same.priority).type))
+        if self.same.id_column is not None:
+            fields.append((ID, plain_type(found.field(self.same.id_column).type)))
+        return pa.schema(fields)
 
     def identity(self) -> Any:
         return ["digests", self.same.identity()]
@@ -227,7 +230,8 @@ class Digests(OperatorDefaults):
         found = self.same.parts(batch)
         columns = [found.digest, found.check, row_ids(place, batch.num_rows)[found.row]]
         columns.append(np.ones(len(found.row), np.int64))
-        own = [batch[name] for name in (self.same.priority, self.same.id_column) if name is not None]
+        own = [batch[self.same.priority]] if self.same.priority is not None else []
+        own += [plain_column(batch[self.same.id_column])] if self.same.id_column is not None else []
         if found.start is not None:
             tally.drop(max(0, batch.num_rows - len(found.row)), GROUPED)
             columns.append(found.start)
@@ -398,7 +402,7 @@ class DropCopies(MarkingDefaults):
     def _told(self, batch: pa.Table, marks: pa.Table | None) -> Iterator[SideTable]:
         if self.same.id_column is None or self.same.id_column not in batch.column_names:
             return
-        ids = batch[self.same.id_column]
+        ids = plain_column(batch[self.same.id_column])
         marks = marks if marks is not None else pa.table({CHECK: pa.array([], pa.uint64()), KEPT_ID: ids[:0]})
         clusters = pa.array([f"{one:016x}" for one in marks[CHECK].to_pylist()], pa.string())
         alike = pa.array(np.ones(len(clusters)))

@@ -80,6 +80,9 @@ class NearDedup:
     """The column that tells where a row is from."""
 
     def __post_init__(self) -> None:
+        for name, column in (("column", self.column), ("id_column", self.id_column), ("source_column", self.source)):
+            if not isinstance(column, str) and (column is not None or name != "source_column"):
+                raise ConfigError(f"dedup_minhash: {name} is {column!r}, expected the name of a column")
         if not isinstance(self.threshold, int | float) or not 0 < self.threshold <= 1:
             raise ConfigError(f"dedup_minhash: threshold is {self.threshold!r}, expected more than 0, at most 1")
         for name, value in (("ngram", self.ngram), ("bands", self.bands), ("rows", self.rows)):

@@ -23,9 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow import hashing
+from curate.arrow.canonical import plain_column
 from curate.arrow.expressions import unknown_column
 from curate.arrow.hashing import digest_rows
 from curate.arrow.order import Order, SortKey, rows_where
+from curate.arrow.recast import decoded, recast
 from curate.arrow.types import is_text, value_type
 from curate.dedup import normalise
 from curate.dedup.exact import CHECK, DIGEST, KEPT_ID, KEPT_START, Ints, Parts, copies
@@ -76,7 +78,7 @@ class SpanDedup:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("unit", self.unit, UNITS),
-            ("normalise", self.compared_as, FORMS),
+            ("normalise", EXACT if self.form is None else self.form, FORMS),
             ("words", self.words, (WHITESPACE, SPACY)),
         ):
             if value not in known:
@@ -243,7 +245,7 @@ class CutCopies(MarkingDefaults):
         """Yields the spans that are cut out; also without any: that tells the columns of the extra output."""
         if self.same.id_column is None or self.same.id_column not in batch.column_names:
             return
-        ids = batch[self.same.id_column]
+        ids = plain_column(batch[self.same.id_column])
         if cut is None or marks is None:
             none = pa.array([], pa.int64())
             columns = [ids[:0], none, none, pa.array([], pa.string()), pa.array([], pa.string()), ids[:0], none]
@@ -313,12 +315,8 @@ def with_texts(batch: pa.Table, column: str, rows: Ints, texts: pa.Array) -> pa.
         return batch
     at = batch.column_names.index(column)
     field = batch.schema.field(at)
-    plain = batch[column].cast(pa.large_string()).combine_chunks()
+    plain = decoded(batch[column]).cast(pa.large_string()).combine_chunks()
     mask = np.zeros(batch.num_rows, bool)
     mask[rows] = True
     made = pc.replace_with_mask(plain, pa.array(mask), texts)
-    if pa.types.is_dictionary(field.type):
-        made = made.cast(field.type.value_type).dictionary_encode().cast(field.type)
-    else:
-        made = made.cast(field.type)
-    return batch.set_column(at, field, made)
+    return batch.set_column(at, field, recast(made, field.type))

@@ -9,7 +9,7 @@ is lowered once the inputs of a run are listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from typing import Any, cast
@@ -200,16 +200,16 @@ def _built(job: Settings, ds: Dataset, build: Build) -> Built:
         _refuse_other_rows(owner, ds, list(plans.values()))
         plan, tails = _parted(owner, plans)
         of_steps = own_sides(steps_of(plan)) | own_sides([one for one in tails[MAIN] if isinstance(one, SplitOff)])
-        if taken := sorted(of_steps.keys() & set(sides)):
-            raise ConfigError(
-                f"{owner} returned the output {taken[0]!r}, but a step of {MAIN!r}, or one before it, already has an "
-                "extra output of that name; choose another one"
-            )
+        _refuse_taken(owner, sides, of_steps)
         sides = tuple(sorted({*sides, *of_steps}))
     elif isinstance(built, Dataset):
         _refuse_other_rows(owner, ds, [built._plan])
         plan, tails = _one_output(built._plan, keep=True), {}
-        sides = tuple(sorted(own_sides(steps_of(plan))))
+        steps = steps_of(plan)
+        sides = tuple(sorted(own_sides(steps)))
+        # Only of the last step is it `process` that gives tables of extra outputs.
+        if steps and isinstance(steps[-1], Process):
+            _refuse_taken(owner, steps[-1].sides, own_sides(steps[:-1]))
         if set(job.sides) - set(sides):
             raise no_sides(owner, job.sides)
     else:
@@ -231,6 +231,16 @@ def _built(job: Settings, ds: Dataset, build: Build) -> Built:
     steps_of_all = [operator_of(node) for node in nodes if isinstance(node, Apply | Marked)]
     refuse_idle_pool(job, [*steps_of_all, *(step for tail in tails.values() for step in tail)])
     return Built(job, build, plan, tails, sides)
+
+
+def _refuse_taken(owner: str, sides: Iterable[str], of_steps: Container[str]) -> None:
+    """Raises ConfigError where an output of the job is called as the extra output of a step."""
+    for name in sides:
+        if name in of_steps:
+            raise ConfigError(
+                f"{owner} returned the output {name!r}, but a step of {MAIN!r}, or one before it, already has an "
+                "extra output of that name; choose another one"
+            )
 
 
 def _parted(owner: str, plans: Mapping[str, Plan]) -> tuple[Plan, Mapping[str, Chain]]:

@@ -107,4 +107,4 @@ def split_off(parts: Mapping[str, float], column: str, cluster: str | None, seed
     """Returns what sends parts of rows to extra outputs, in order of their names. Raises ConfigError."""
     if not isinstance(parts, Mapping):
         raise ConfigError(f'split_off takes shares by the names of parts, as {{"test": 0.01}}, found {parts!r}')
-    return SplitOff(tuple(sorted(parts.items())), column, cluster, seed)
+    return SplitOff(tuple(sorted(parts.items(), key=lambda part: str(part[0]))), column, cluster, seed)

@@ -7,12 +7,16 @@ values: what depends on finished run files is decided while the stages run (see 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
-from curate.arrow.unknown import is_known
+import pyarrow as pa
+
+from curate.arrow.schema import format_schema, widens
+from curate.arrow.unknown import empty, is_known
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
@@ -20,10 +24,11 @@ from curate.formats.encoding import Format
 from curate.formats.write.writer import default_codec, suffix
 from curate.objects.record import OutputFormat
 from curate.operators.parts import SplitOff
-from curate.operators.protocol import Operator
+from curate.operators.protocol import Operator, OperatorDefaults
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
-from curate.pipeline.step import read_rows, task_cpus
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
+from curate.pipeline.step import BatchPosition, SideTable, read_rows, task_cpus
 from curate.plan.dedup import extensible
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of, walk
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
@@ -147,11 +152,37 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
     if end is End.FILES:
         steps = (*lowered.asked, *lowered.after)
+        _refuse_unlike_sides(lowered, steps)
         lost = _lost_lists(plan, lowered, steps)
         spec = replace(
             spec, record=replace(spec.record, sides={**spec.record.sides, **own_sides(steps)}), unwritten=lost
         )
     return spec if lowered.first is None else _limited(spec, lowered, lowered.first)
+
+
+def _refuse_unlike_sides(lowered: StagePlan, steps: Sequence[Operator]) -> None:
+    """Raises ConfigError where two of the steps of a stage have an extra output of one name, as far as their columns
+    are known, and what they send to it has no schema in common."""
+    read = lowered.read
+    found = read[0].source.found if isinstance(read, tuple) else schema_of(read)
+    times = Counter(name for step in steps for name in own_sides([step]))
+    first: dict[str, tuple[str, pa.Schema]] = {}
+    for step in steps:
+        shared = any(times[name] > 1 for name in own_sides([step]))
+        # What the user's functions send, only running them tells.
+        if shared and found is not None and isinstance(step, OperatorDefaults):
+            made = step.apply(empty(found), ShardBooks(BadRowBudget("0")), BatchPosition("", 0))
+            for name, rows in ((one.side, one.schema) for one in made if isinstance(one, SideTable)):
+                other, before = first.setdefault(name, (step.name, rows))
+                # A type that is not known yet may be any.
+                types = [two for two in zip(rows.types, before.types, strict=False) if all(map(is_known, two))]
+                if rows.names != before.names or not all(widens(*two) and widens(*two[::-1]) for two in types):
+                    raise ConfigError(
+                        f"{step.name}: its extra output {name!r} has ({format_schema(rows)}), and that of {other}, "
+                        f"which is written with it, has ({format_schema(before)}); put a checkpoint between the two, "
+                        "which keeps them apart, let both have the same columns, or give a part another name"
+                    )
+        found = step.schema(found)
 
 
 def _lost_lists(plan: Plan, lowered: StagePlan, steps: Sequence[Operator]) -> tuple[str, ...]:

@@ -177,9 +177,10 @@ class Outputs:
         try:
             one.writer.write(rows)
         except SchemaMismatch as error:
+            told = error if name == MAIN else SchemaMismatch(f"the extra output {name!r}: {error}")
             # Inputs are held to their schema when they are read: this is what was made of them.
-            error.returned = True
-            raise
+            told.returned = True
+            raise told from error.__cause__
         return int(rows.num_rows) if name == MAIN else 0
 
     def settle(self, rows: int) -> int:

@@ -70,6 +70,8 @@ def readable(texts: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, int]:
     >>> readable(pa.chunked_array([pa.array([b"a", b"\\xff"]).view(pa.string())]))[1]
     1
     """
+    if pa.types.is_run_end_encoded(texts.type):
+        texts = pc.run_end_decode(texts)
     plain = texts.cast(pa.large_string())
     if isinstance(plain, pa.ChunkedArray):
         plain = plain.combine_chunks()

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 import curate
 from curate.dataset.dataset import Dataset
@@ -150,6 +151,38 @@ def test_the_same_in_a_job(where: str, source: Path, tmp_path: Path) -> None:
     found = below(out, tmp_path / "kept")
     assert found["part"]
     assert sorted(found["main"] + found["part"]) == list(range(50 if where == "behind a limit" else 80))
+
+
+def test_process_and_a_step_before_it_have_no_extra_output_in_common(source: Path, tmp_path: Path) -> None:
+    class Parted(curate.Job):
+        version = "1"
+        sides = ("part",)
+
+        def build(self, ds: Dataset) -> Any:
+            return super().build(split(ds))
+
+        def process(self, batch: pa.Table) -> Any:
+            return {"main": batch, "part": batch}
+
+    with refusing(
+        "the output 'part', but a step of 'main', or one before it, already has an extra output of that name"
+    ):
+        run_job(Parted(), source, tmp_path / "out")
+
+
+def test_what_does_not_fit_says_which_extra_output_it_is_of(source: Path, tmp_path: Path) -> None:
+    """Where columns are known only once it runs."""
+
+    class Parted(curate.Job):
+        version = "1"
+
+        def build(self, ds: Dataset) -> Any:
+            return split(ds).rename_columns({"id": "key"}).split_off({"part": 0.4}, column="key", seed=1)
+
+    with capture_logs() as logged:
+        assert run_job(Parted(), source, tmp_path / "out").state == "failed"
+    told = "SchemaMismatch: the extra output 'part': the output does not match the schema of the output"
+    assert any(one.get("error", "").startswith(told) for one in logged)
 
 
 def test_the_same_split_behind_an_exchange_is_another_one(tmp_path: Path) -> None:

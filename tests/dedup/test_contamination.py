@@ -235,6 +235,24 @@ def test_short_and_empty_examples_are_counted_and_the_same_one_twice_is_one(tmp_
     assert index.examples.tolist() == [0, 0]
 
 
+def test_steps_that_take_turns_read_their_sets_once(tmp_path: Path) -> None:
+    made = [
+        Compared((EvaluationSet("s", asset(tmp_path / f"set{n}", json.dumps({"q": LONG}).encode()), ("q",)),), n=n)
+        for n in (3, 4)
+    ]
+    first = [one.index() for one in made]
+    assert all(one.index() is index for _ in range(2) for one, index in zip(made, first, strict=True))
+
+
+def test_a_set_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    found = []
+    for text in (LONG, "six seven eight nine"):
+        data = json.dumps({"q": text}).encode()
+        index = Compared((EvaluationSet("s", asset(tmp_path / "set", data), ("q",)),), n=4).index()
+        found.append(set(index.said(list(range(len(index.hashes))))))
+    assert found == [{"one two three four", "two three four five"}, {"six seven eight nine"}]
+
+
 def test_ngrams_of_prompts_alone_do_not_count(tmp_path: Path) -> None:
     """As datatrove has it: those that end in the answer count, also where they begin in the question."""
     data = json.dumps({"answer": "f g h", "question": "a b c d e"}).encode()
