@@ -44,14 +44,16 @@ def _sliced(tables: Iterator[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
     for table in tables:
         size = table.nbytes
         rows = max(1, table.num_rows * most_bytes // size) if size > most_bytes else table.num_rows
-        if size > most_bytes and rows == 1 and not warned:
-            warned = True
-            get_logger().warning(
-                "a row is larger than block_bytes, and is a block of its own",
-                row_bytes=format_bytes(size // table.num_rows),
-                block_bytes=format_bytes(most_bytes),
-            )
-        yield from (table.slice(at, rows) for at in range(0, table.num_rows, rows))
+        for at in range(0, table.num_rows, rows):
+            part = table.slice(at, rows)
+            if rows == 1 and not warned and part.nbytes > most_bytes:
+                warned = True
+                get_logger().warning(
+                    "a row is larger than block_bytes, and is a block of its own",
+                    row_bytes=format_bytes(part.nbytes),
+                    block_bytes=format_bytes(most_bytes),
+                )
+            yield part
 
 
 def first_rows(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:

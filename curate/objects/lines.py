@@ -79,7 +79,11 @@ def lines_of(source: DecompressedStream, start: int = 0, stop: int | None = None
             rest.append(block)
             held += len(block)
             if held > LARGEST_LINE_BYTES:
-                raise CorruptInput(f"{source.uri}: a line of more than {LARGEST_LINE_BYTES >> 20} MiB")
+                raise CorruptInput(
+                    f"{source.uri}: a line of more than {LARGEST_LINE_BYTES >> 20} MiB, which begins at byte "
+                    f"{at - sum(map(len, rest)):,}{' of what it unpacks to' if source.compressed else ''}; split it, "
+                    "or take it out"
+                )
             continue
         rest.append(block[:end])
         held = 0

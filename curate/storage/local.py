@@ -30,7 +30,7 @@ import stat as stat_bits
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.folders import nofollow
@@ -163,7 +163,7 @@ class LocalStore:
 
     def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
         self._count("get")
-        with self._opened(uri, buffering=0) as file:
+        with self._opened(uri) as file:
             start, stop = clip(start, stop, os.fstat(file.fileno()).st_size)
             if start:
                 file.seek(start)
@@ -171,12 +171,8 @@ class LocalStore:
 
     def open(self, object: Object) -> BinaryIO:
         self._count("get")
-        file = self._opened(object.uri, buffering=max(io.DEFAULT_BUFFER_SIZE, min(READ_BUFFER_BYTES, object.size)))
-        found = _generation(os.fstat(file.fileno()))
-        if found != object.generation:
-            file.close()
-            raise mismatch(object.uri, object.generation, found)
-        return file
+        file = self._opened(object.uri, object)
+        return io.BufferedReader(file, max(io.DEFAULT_BUFFER_SIZE, min(READ_BUFFER_BYTES, object.size)))
 
     def writer(self, uri: str, *, durable: bool = True) -> LocalWriter:
         return LocalWriter(self, _path(uri), durable)
@@ -385,9 +381,9 @@ class LocalStore:
             Outcome.IDENTICAL if same else Outcome.DIFFERENT, Object(uri, status.st_size, _generation(status))
         )
 
-    def _opened(self, uri: str, buffering: int) -> BinaryIO:
+    def _opened(self, uri: str, object: Object | None = None) -> _File:
         try:
-            return _regular(_path(uri), buffering)
+            return _regular(_path(uri), object)
         except _NotRegularError as error:
             raise ObjectNotFound(f"{uri} does not exist as an object: it is {error}") from error
         except OSError as error:
@@ -518,10 +514,32 @@ def remove_scratch(scratch: str) -> None:
         )
 
 
-def _regular(path: str, buffering: int = 0) -> BinaryIO:
-    """Opens a regular file, and never waits for one who writes to a FIFO. Raises OSError, _NotRegularError."""
+class _File(io.FileIO):
+    """A regular file that is read: as one object, if it is given one. Others may write to the file in place."""
+
+    object: Object | None = None
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        count = super().readinto(buffer)
+        self.check()
+        return count
+
+    def readall(self) -> bytes:
+        data = super().readall()
+        self.check()
+        return data
+
+    def check(self) -> None:
+        """Raises GenerationMismatch if this is not the object any more: what was just read may be of either."""
+        if (seen := self.object) and (found := _generation(os.fstat(self.fileno()))) != seen.generation:
+            raise mismatch(seen.uri, seen.generation, found)
+
+
+def _regular(path: str, object: Object | None = None) -> _File:
+    """Opens a regular file, and never waits for one who writes to a FIFO. Raises OSError, _NotRegularError, and
+    GenerationMismatch if it is not the object."""
     try:
-        file = open(path, "rb", buffering=buffering, opener=_without_waiting)  # noqa: SIM115
+        file = _File(path, opener=_without_waiting)
     except IsADirectoryError:
         raise _NotRegularError("a directory") from None
     except OSError as error:
@@ -531,6 +549,8 @@ def _regular(path: str, buffering: int = 0) -> BinaryIO:
     try:
         if not stat_bits.S_ISREG(mode := os.fstat(file.fileno()).st_mode):
             raise _NotRegularError(_kind_of(mode))
+        file.object = object
+        file.check()
     except BaseException:
         file.close()
         raise

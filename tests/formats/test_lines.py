@@ -131,5 +131,5 @@ def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "BLOCK_BYTES", 100)
     monkeypatch.setattr(module, "LARGEST_LINE_BYTES", 1000)
     assert len(lines_of(b"x" * 950)) == 1
-    with pytest.raises(CorruptInput, match=r"a\.txt: a line of more than 0 MiB"):
-        lines_of(b"x" * 5000)
+    with pytest.raises(CorruptInput, match=r"a\.txt: a line of more than 0 MiB, which begins at byte 105; split it"):
+        lines_of(b"x" * 101 + b"\na\n\n" + b"x" * 5000)

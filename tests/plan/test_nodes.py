@@ -284,6 +284,14 @@ class TestConsuming:
         assert sum(map(len, blocks)) == 21
         assert max(map(len, blocks)) <= 4
         assert [one["event"] for one in logs] == ["a row is larger than block_bytes, and is a block of its own"]
+        assert [one["row_bytes"] for one in logs] == ["48.8 KiB"]
+
+    def test_rows_of_more_than_half_a_block_are_none_that_is_larger(self) -> None:
+        """Nothing is said where a slice has one row only because two are too many."""
+        with capture_logs() as logs:
+            rows = curate.from_arrow(pa.table({"text": ["x" * 3_000] * 5}))
+            blocks = list(rows.using(block_bytes=4_000).iter_batches(batch_size=None))
+        assert (sum(map(len, blocks)), logs) == (5, [])
 
     def test_nothing(self) -> None:
         """An empty source, and a filter that keeps nothing, have their schema."""

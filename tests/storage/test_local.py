@@ -22,7 +22,15 @@ from typing import Any
 
 import pytest
 
-from curate.errors import ConfigError, CurateError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
+from curate.errors import (
+    ConfigError,
+    CurateError,
+    DiskFull,
+    GenerationMismatch,
+    ObjectNotFound,
+    PermissionDenied,
+    StorageError,
+)
 from curate.folders import nofollow
 from curate.storage import local
 from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
@@ -449,6 +457,26 @@ def test_a_stream_keeps_its_object(store: LocalStore, root: str) -> None:
     store.replace(f"{root}/x", b"new")
     assert stream.read() == LARGE
     stream.close()
+
+
+@pytest.mark.parametrize("size", [100, 3 * local.READ_BUFFER_BYTES], ids=["small", "large"])
+@pytest.mark.parametrize("ask", [-1, 10, 1 << 20])
+@pytest.mark.parametrize("change", ["grown", "cut", "written over"])
+def test_a_stream_gives_no_bytes_of_a_file_that_changes_in_place(
+    store: LocalStore, root: str, size: int, ask: int, change: str
+) -> None:
+    """Somebody writes to it between any two reads: each gives bytes of the object that was opened, or says that it is
+    another one by now."""
+    uri = f"{root}/x"
+    published = store.publish(uri, b"a" * size).object
+    with store.open(published) as stream:
+        assert stream.read(10) == b"a" * 10
+        with open(uri, "ab" if change == "grown" else "wb" if change == "cut" else "r+b") as file:
+            file.write(b"b" * (5 if change == "cut" else size))
+        given: list[bytes] = []
+        with pytest.raises(GenerationMismatch, match=f"expected {published.generation}: it was replaced"):
+            given.extend(iter(lambda: stream.read(ask), b""))
+    assert not b"".join(given).strip(b"a")
 
 
 def test_racing_overwriters_delete_only_what_they_saw(store: LocalStore, root: str) -> None:
