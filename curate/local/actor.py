@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from curate.local import wire
+from curate.log import get_logger
+from curate.runtime.process_guard import ENDS, spoilt
 from curate.runtime.protocol import PoolProgram
 
 RECORD = struct.Struct("<qq")
@@ -102,8 +104,10 @@ def serve(link: socket.socket, program: str, path: str) -> None:
     actor = _Actor(link, path)
     wire.send(link, ActorReady(time.monotonic() - began_s))
     threading.Thread(target=actor.attend, daemon=True).start()
-    while True:
+    while not spoilt():
         actor.work(loaded)
+    get_logger().warning(ENDS, changed=spoilt())
+    actor.end()
 
 
 @dataclass(eq=False)
@@ -134,6 +138,7 @@ class _Actor:
         self._task: int | None = None
         self._since_s = 0.0
         self._worked_s = 0.0
+        self._ends = False
 
     # The thread that works
 
@@ -157,10 +162,17 @@ class _Actor:
             self._answers.append((caller, wire.packed(answer)))
         self._wake.send(b"w")
 
+    def end(self) -> None:
+        """Ends the process once what it has answered is sent. What waits is made again, elsewhere."""
+        with self._changed:
+            self._ends = True
+        self._wake.send(b"w")
+        threading.Event().wait()
+
     # The thread that has the sockets
 
     def attend(self) -> None:
-        """Takes calls and sends answers until the driver is gone."""
+        """Takes calls and sends answers until the driver is gone, or this is to end."""
         while True:
             for key, events in self._selector.select():
                 if key.fileobj is self._driver:
@@ -172,13 +184,15 @@ class _Actor:
                 elif events & selectors.EVENT_READ:
                     self._hear(key.data)
             with self._changed:
-                answers, self._answers = self._answers, deque()
+                answers, self._answers, ends = self._answers, deque(), self._ends
             for caller, data in answers:
                 caller.outgoing += data
                 self._send(caller)
             for key in list(self._selector.get_map().values()):
                 if key.data is not None and key.data.outgoing and key.events & selectors.EVENT_WRITE:
                     self._send(key.data)
+            if ends and not any(key.data.outgoing for key in self._selector.get_map().values() if key.data is not None):
+                os._exit(1)
 
     def _hear_driver(self) -> None:
         for _ in self._inbox.values():

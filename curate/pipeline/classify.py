@@ -30,6 +30,8 @@ from curate.errors import (
     TransientStorageError,
 )
 from curate.log import redacted
+from curate.runtime.lost_gpu import lost_gpu
+from curate.runtime.process_guard import spoil
 from curate.tasks.failure import Failure, FailureKind
 
 MAX_TRACEBACK = 8000
@@ -43,6 +45,7 @@ PASSING = frozenset(
         FailureKind.STORAGE,
         FailureKind.DISK_FULL,
         FailureKind.OUT_OF_MEMORY,
+        FailureKind.CRASHED,
     },
 )
 """Kinds that say nothing about the data: the same rows may do well another time."""
@@ -76,7 +79,9 @@ def failure_of(error: BaseException) -> Failure:
 def kind_of(error: BaseException) -> FailureKind:
     """Returns the kind of an exception: by its type, else by a cause that is passing, else `USER_ERROR`.
 
-    A `MemoryError` is what a kill by the system would have been a moment later: the shard needs more memory.
+    A `MemoryError` is what a kill by the system would have been a moment later: the shard needs more memory. Whatever
+    is raised where a GPU has failed for good is `CRASHED`: no rows do well in this process any more, and nothing else
+    is to run there.
     """
     for link in _causes(error):
         kind = _own_kind(link)
@@ -139,6 +144,9 @@ def _own_kind(error: BaseException) -> FailureKind:
     ):
         if isinstance(error, type_):
             return kind
+    if answers := lost_gpu():
+        spoil(f"the state of its GPU, which answers {answers} to everything from then on")
+        return FailureKind.CRASHED
     return FailureKind.USER_ERROR
 
 

@@ -32,6 +32,7 @@ LIMITS = tuple(
     if hasattr(resource, name)
 )
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
+ENDS = "this actor ends: user code has changed what cannot be given back"
 COPY_S = 0.2
 """How long it is waited whether a copy that was made comes back."""
 COPIED = (
@@ -207,6 +208,12 @@ class ProcessGuard:
 
 class ProcessSpoiltError(Exception):
     """User code has changed what cannot be given back: nothing else is to run in this process."""
+
+
+def spoil(why: str) -> None:
+    """Takes note of what cannot be given back: nothing else is to run in this process."""
+    if why not in _spoilt:
+        _spoilt.append(why)
 
 
 def spoilt() -> str:

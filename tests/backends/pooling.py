@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.runtime.process_guard import spoil
 from curate.runtime.protocol import Call, CallLostError, Pool
 
 
@@ -137,6 +138,12 @@ def poison(value: Any) -> Any:
     """Kills the actor, when others have had time to queue."""
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def spoilt(value: Any) -> Any:
+    """Returns the value, in a process in which nothing else is to run."""
+    spoil("what cannot be given back")
     return value
 
 

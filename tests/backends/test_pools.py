@@ -16,7 +16,7 @@ from curate.errors import ConfigError, PoolFailed
 from curate.runtime.protocol import Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, process_while
 from tests.backends.polling import WORKERS, begun, ends, polled
-from tests.backends.pooling import Conducting, Narrow, Serving, Slicing, leave, poison, slowly
+from tests.backends.pooling import Conducting, Narrow, Serving, Slicing, leave, poison, slowly, spoilt
 from tests.support.fakes import NEVER_S
 from tests.support.harness import wait_until
 from tests.support.nodes import alive
@@ -219,6 +219,16 @@ def test_user_code_that_exits_loses_its_call_and_not_the_actor(pooled: Pooled) -
     assert items[0] == (1, pid)
     assert (items[1].end, items[1].detail, items[1].pid) == (TaskEnd.CRASHED, "SystemExit: 3", pid)
     assert items[2] == (2, pid)
+
+
+def test_an_actor_that_user_code_has_spoilt_answers_and_is_replaced(pooled: Pooled) -> None:
+    """What was changed there, and cannot be given back, would fail all that comes. No call is to blame, however often:
+    what waited is answered by others."""
+    pooled.load(max_size=1, max_in_flight=16)
+    (items,) = pooled.answers([(slowly, 0, 0.0), *((spoilt, k) for k in range(1, 6)), (slowly, 6, 0.0)])
+    assert values(items) == list(range(7))
+    # None does anything once it is spoilt.
+    assert len({pid for _, pid in items[1:6]}) == 5
 
 
 def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:

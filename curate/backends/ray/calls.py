@@ -33,6 +33,8 @@ from ray.experimental import internal_kv
 
 from curate.backends.ray.cluster import leaves
 from curate.backends.ray.errors import CallSite, ended
+from curate.log import get_logger
+from curate.runtime.process_guard import ENDS, spoilt
 from curate.runtime.protocol import Call, CallLostError, PoolProgram, TaskEnd, TaskFinished
 
 NAMESPACE = "curate"
@@ -185,6 +187,11 @@ class Actor:
 
         def work() -> Any:
             self._waiting.discard(waiting)
+            if why := spoilt():
+                # This call has not begun, and is made again elsewhere. What was answered before is on its way by then.
+                get_logger().warning(ENDS, changed=why)
+                time.sleep(SAID_S)
+                os._exit(1)
             if announced:
                 loop.call_soon_threadsafe(self._event(announced).set)
                 time.sleep(SAID_S)
