@@ -23,6 +23,7 @@ from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.params import param
 from curate.job.shapes import TextJob
+from curate.local import machine
 from curate.pipeline.step import ActorPool
 
 DIMENSIONS = 384
@@ -136,10 +137,11 @@ def check_installed() -> None:
 
 
 def gpus_here() -> int:
-    """Returns 1 if torch sees a GPU, else 0."""
-    import torch
-
-    return int(torch.cuda.is_available())
+    """Returns 1 if this machine has a GPU and torch is built for it, else 0. Importing torch to ask takes seconds."""
+    package = importlib.util.find_spec("torch")
+    assert package is not None
+    assert package.origin is not None
+    return int(bool(machine.gpus()) and (Path(package.origin).parent / "lib/libtorch_cuda.so").is_file())
 
 
 class Embed(TextJob):

@@ -156,6 +156,21 @@ def test_where_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Embed(gpus=2.0).spec().record.fingerprint == plain.spec().record.fingerprint
 
 
+@pytest.mark.parametrize(("visible", "built", "found"), [("0", True, 1), ("0", False, 0), ("", True, 0)])
+def test_whether_there_is_a_gpu_is_known_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, built: bool, found: int
+) -> None:
+    """Importing it takes seconds, in which a job that is done is looked at and shown as done."""
+    (tmp_path / "torch/lib").mkdir(parents=True)
+    (tmp_path / "torch/__init__.py").write_text("raise AssertionError('torch was imported')")
+    if built:
+        (tmp_path / "torch/lib/libtorch_cuda.so").touch()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert embed.gpus_here() == found
+
+
 @needs_model
 def test_the_demo_corpus(tmp_path: Path) -> None:
     """All rows get a vector, and the three bad ones are set aside."""
