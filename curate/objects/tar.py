@@ -5,7 +5,7 @@ A sample is what neighbouring files share of their names up to the first dot; wh
     images/0001.jpg  images/0001.seg.png  images/0001.json   ──▶   images/0001: jpg, seg.png, json
 
 Python's own reader takes a header that is broken for the end of the archive, and so does the end of the file. Here
-both are errors: an archive ends in a block of zeros.
+both are errors: an archive ends in a block of zeros. So is another archive behind that, whose files it would not read.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
 from curate.errors import CorruptInput
-from curate.objects.stream import BLOCK_BYTES, DecompressedStream, buffered
+from curate.objects.stream import DecompressedStream, buffered
 
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 _LARGEST_BYTES = (1 << 31) - 1
@@ -112,9 +112,18 @@ def _files(source: DecompressedStream) -> Iterator[tuple[str, Callable[[], bytes
                 if member.isreg():
                     yield member.name, partial(_content, source.uri, archive, member)
                 archive.members = []  # type: ignore[attr-defined]  # which would hold all headers
-        # What lies behind the end is read where it is compressed: only so a checksum is looked at.
-        while source.compressed and stream.read(BLOCK_BYTES):
-            pass
+            _look_behind(archive)
+
+
+def _look_behind(archive: tarfile.TarFile) -> None:
+    """Raises ReadError for another archive behind the end of one. Where it is compressed, only reading all that lies
+    there looks at the checksum."""
+    assert archive.fileobj is not None
+    while block := archive.fileobj.read(tarfile.BLOCKSIZE):
+        # What fills the last blocks may be anything but a header, with its checksum.
+        with suppress(tarfile.HeaderError):
+            tarfile.TarInfo.frombuf(block, "utf-8", "replace")
+            raise tarfile.ReadError("another archive begins behind its end; unpack both, and pack them as one")
 
 
 def _content(uri: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

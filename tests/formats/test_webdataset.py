@@ -225,12 +225,24 @@ def test_broken_samples_are_bad_rows_with_their_place() -> None:
         (b"{}\n" * 500, "invalid header|bad checksum"),
         (b"short", "truncated header"),
         (gzip.compress(archive(FILES))[:-4], "not a whole gzip stream"),
+        (
+            archive(FILES) + archive({"3.txt": b"x"}),
+            "another archive begins behind its end; unpack both, and pack them as one",
+        ),
+        (gzip.compress(archive(FILES)) + gzip.compress(archive(FILES)), "another archive begins behind its end"),
     ],
 )
 def test_an_archive_that_is_not_whole_is_refused(data: bytes, reason: str) -> None:
     """Also where Python's own reader takes a broken header for the end, and rows would be lost without a word."""
     with pytest.raises(CorruptInput, match=reason):
         read_file(data, name="a.tar.gz" if data.startswith(b"\x1f\x8b") else "a.tar")
+
+
+def test_what_fills_the_last_blocks_of_an_archive_may_be_anything() -> None:
+    whole = read_file(archive(FILES))
+    assert read_file(archive(FILES) + b"left from before" * 64) == whole
+    least = archive(FILES).rstrip(b"\0")
+    assert read_file(least + bytes(-len(least) % 512 + 1024)) == whole
 
 
 @pytest.mark.parametrize("chosen", [None, ["json"]])
