@@ -47,7 +47,7 @@ class RejectedRow:
     """Where it was, in words, if `line` alone does not say that."""
 
 
-NO_COLUMNS = "no column is known: no row at the beginning of the files; declare schema="
+NO_COLUMNS = "no column is known: no row at the beginning of the files has one; declare schema="
 """The reason for each row where nothing told which columns there are: without it, all would be lost without a word."""
 
 
