@@ -1,4 +1,5 @@
-"""Text that is not UTF-8 but UTF-16 or UTF-32, as Windows and some databases export it: told by its first bytes."""
+"""What is no text in UTF-8, told by its first bytes: text in UTF-16 or UTF-32, as Windows and some databases export it,
+and what is compressed under a name that does not say so."""
 
 from __future__ import annotations
 
@@ -13,6 +14,11 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16LE"),
     (codecs.BOM_UTF16_BE, "UTF-16BE"),
 )
+_PACKED = (
+    (b"\x1f\x8b\x08", "gzip", ".gz"),
+    (b"\x28\xb5\x2f\xfd", "zstd", ".zst"),
+)
+"""None of them begins text in UTF-8."""
 _LEAST_BYTES = 4
 HEAD_BYTES = 4096
 """Bytes at the beginning of a text that say its encoding. A reader of one part of the text reads as many, too."""
@@ -51,7 +57,10 @@ def wide_encoding(head: bytes) -> str:
     return ""
 
 
-def refuse_wide(uri: str, head: bytes) -> None:
-    """Raises CorruptInput for a text whose first bytes are of UTF-16 or UTF-32."""
+def refuse_no_text(uri: str, head: bytes) -> None:
+    """Raises CorruptInput for what begins as text in UTF-16 or UTF-32 does, or as something compressed."""
     if name := wide_encoding(head):
         raise CorruptInput(f"{uri}: is text in {name}, expected UTF-8; convert it: iconv -f {name} -t UTF-8 OLD > NEW")
+    for mark, packer, suffix in _PACKED:
+        if head.startswith(mark):
+            raise CorruptInput(f"{uri}: begins as {packer} does, expected text; unpack it, or name it NAME{suffix}")

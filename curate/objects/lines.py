@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from curate.errors import CorruptInput
-from curate.objects.charset import HEAD_BYTES, refuse_wide
+from curate.objects.charset import HEAD_BYTES, refuse_no_text
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
@@ -55,7 +55,7 @@ def lines_of(source: DecompressedStream, start: int = 0, stop: int | None = None
         block = source.read(size)
         block_at, at = at, at + len(block)
         if at == len(block):
-            refuse_wide(source.uri, block)
+            refuse_no_text(source.uri, block)
             if block.startswith(_BOM):
                 block, block_at = block[len(_BOM) :], len(_BOM)
         if not block and at == block_at:

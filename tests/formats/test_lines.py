@@ -115,6 +115,16 @@ def test_text_in_another_encoding_is_refused_however_it_is_cut() -> None:
             list(line_blocks(store, object, None, 0, stop))
 
 
+@pytest.mark.parametrize(("codec", "says"), [("gzip", r"gzip does, .* NAME\.gz"), ("zstd", r"zstd does, .* NAME\.zst")])
+def test_what_is_compressed_under_another_name_is_refused_however_it_is_cut(codec: str, says: str) -> None:
+    """Each line would be a bad row of bytes that are no text."""
+    store = FakeStore()
+    object = store.put("a.txt", pa.compress(b"one line\n" * 100, codec, asbytes=True))
+    for stop in (1, 2, 3, object.size):
+        with pytest.raises(CorruptInput, match=f"^a.txt: begins as {says}"):
+            list(line_blocks(store, object, None, 0, stop))
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
     assert lines_of(b"\xef\xbb\xbfa\nb") == [b"a", b"b"]
 

@@ -40,7 +40,7 @@ from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow, RowNumbers
-from curate.objects.charset import refuse_wide
+from curate.objects.charset import refuse_no_text
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
@@ -291,7 +291,7 @@ class _Decoded:
         while data.endswith(b"\r") and (more := self._source.read(1)):
             data += more
         if self._at_start:
-            refuse_wide(self._source.uri, data)
+            refuse_no_text(self._source.uri, data)
         if not self._latin1:
             self._check(data)
         elif self._at_start:
