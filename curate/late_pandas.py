@@ -42,19 +42,6 @@ def _look_again() -> None:
         return
 
 
-def numpy_type(type: pa.DataType) -> np.dtype[Any]:
-    """Returns NumPy's type of numbers or booleans. Arrow's `to_pandas_dtype` needs pandas for that before version 26.
-
-    >>> numpy_type(pa.float16()), numpy_type(pa.bool_()), numpy_type(pa.uint16())
-    (dtype('float16'), dtype('bool'), dtype('uint16'))
-    """
-    return np.dtype(_NUMPY_NAMES.get(str(type), str(type)))
-
-
-_NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
-"""Of types that Arrow calls otherwise than NumPy does."""
-
-
 def text(value: str) -> pa.StringScalar:
     """Returns text for a function of Arrow, whose type then need not be inferred."""
     return pa.scalar(value, pa.string())
@@ -68,7 +55,7 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
     """
     if column.null_count:
         raise ValueError(f"{column.null_count:,} of {len(column):,} values are null")
-    type = numpy_type(column.type)
+    type = np.dtype(column.type.to_pandas_dtype())
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     found = [_viewed(chunk, type) for chunk in chunks if len(chunk)]
     if len(found) == 1:

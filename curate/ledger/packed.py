@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.late_pandas import numbers, numpy_type, text
+from curate.late_pandas import numbers, text
 
 BLOCK_ROWS = 4096
 """Rows of a block: twice as many take 2 % less, and twice the time for a row in the middle."""
@@ -87,7 +87,7 @@ class PackedTable:
 
     def numbers(self, name: str) -> Any:
         """Returns a column of numbers as an array of NumPy."""
-        found = np.empty(len(self), numpy_type(self.schema.field(name).type))
+        found = np.empty(len(self), self.schema.field(name).type.to_pandas_dtype())
         for start, block in self.located(name):
             found[start : start + len(block)] = numbers(block[name])
         return found

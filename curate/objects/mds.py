@@ -24,7 +24,6 @@ import pyarrow.types as pt
 from curate.arrow.types import is_list
 from curate.errors import ConfigError, CorruptInput
 from curate.keywords import option
-from curate.late_pandas import numpy_type
 
 VERSION = 2
 MOST_BYTES = (1 << 32) - 1
@@ -45,10 +44,10 @@ def encoding_of(field: pa.Field) -> tuple[str, int | None]:
     if pt.is_binary(type) or pt.is_large_binary(type):
         return "bytes", None
     if pt.is_integer(type) or pt.is_floating(type):
-        dtype = numpy_type(type)
+        dtype = np.dtype(type.to_pandas_dtype())
         return dtype.name, dtype.itemsize
     if is_list(type) and (pt.is_integer(type.value_type) or pt.is_floating(type.value_type)):
-        return f"ndarray:{numpy_type(type.value_type).name}", None
+        return f"ndarray:{np.dtype(type.value_type.to_pandas_dtype()).name}", None
     raise ConfigError(
         f"column {field.name!r} is {type}, which MDS has no place for; expected numbers, lists of numbers, text or "
         "bytes: convert it, leave it out, or write parquet"

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.late_pandas import numpy_type
-
 Array = npt.NDArray[Any]
 
 TOKENS = "tokens"
@@ -50,7 +48,7 @@ class Documents:
         >>> Documents(np.array([5, 6, 7]), np.array([2, 0, 1])).lists(pa.uint16()).to_pylist()
         [[5, 6], [], [7]]
         """
-        ids = pa.array(self.ids.astype(numpy_type(type), copy=False), type)
+        ids = pa.array(self.ids.astype(type.to_pandas_dtype(), copy=False), type)
         return pa.ListArray.from_arrays(pa.array(offsets(self.lengths), pa.int32()), ids)
 
 
@@ -66,7 +64,7 @@ def offsets(lengths: Array) -> Array:
 def documents_of(lists: pa.ChunkedArray | pa.ListArray) -> Documents:
     """Returns the documents of a column of lists of integers, which are not null."""
     chunks = lists.chunks if isinstance(lists, pa.ChunkedArray) else [lists]
-    dtype = numpy_type(lists.type.value_type)
+    dtype = lists.type.value_type.to_pandas_dtype()
     ids = [np.zeros(0, dtype), *(chunk.flatten().to_numpy() for chunk in chunks)]
     lengths = [np.zeros(0, np.int64), *(np.diff(chunk.offsets.to_numpy()).astype(np.int64) for chunk in chunks)]
     return Documents(np.concatenate(ids), np.concatenate(lengths))

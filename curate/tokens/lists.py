@@ -12,7 +12,6 @@ import pyarrow.types as pt
 
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
-from curate.late_pandas import numpy_type
 from curate.tokens.documents import TOKENS
 
 
@@ -24,7 +23,8 @@ def token_type(schema: pa.Schema, format: str) -> np.dtype[Any]:
             f"{format} has one column {TOKENS!r} of lists of integers, found {', '.join(map(str, schema)) or 'none'}; "
             "make them with jobs/tokens.py, or write parquet"
         )
-    return numpy_type(found.value_type)
+    dtype: np.dtype[Any] = np.dtype(found.value_type.to_pandas_dtype())
+    return dtype
 
 
 def token_lists(table: pa.Table) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:

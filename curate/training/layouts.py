@@ -23,7 +23,6 @@ from curate.arrow.types import is_list
 from curate.errors import ConfigError, CorruptInput, MissingColumn
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet_file import broken, open_parquet, reopened
-from curate.late_pandas import numpy_type
 from curate.objects import datatrove, megatron
 from curate.objects.stream import StoredStream, naming
 from curate.storage.open import open_store
@@ -146,7 +145,7 @@ def look_at_parquet(object: Object, column: str) -> TokenFile:
         )
         packed = _packed(object.uri, names, [group.num_rows for group in groups], units)
         said = [(group.num_rows, group.column(place).total_compressed_size) for group in groups]
-        dtype = _checked(object.uri, numpy_type(type.value_type))
+        dtype = _checked(object.uri, np.dtype(type.value_type.to_pandas_dtype()))
     return TokenFile(object, dtype, units, 0, _digest(repr(said).encode()), packed)
 
 

@@ -20,7 +20,6 @@ from curate.arrow.order import Order, SortKey, take_rows
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
 from curate.exchange.protocol import ReducePart
-from curate.late_pandas import numpy_type
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -72,7 +71,7 @@ class Bucketed(OperatorDefaults):
         keys = random_keys(self.seed, shard, place.row, batch.num_rows)
         # The upper bits of a product: as even as the keys, for any number of buckets.
         buckets = ((keys >> np.uint64(32)) * np.uint64(self.buckets)) >> np.uint64(32)
-        yield batch.append_column(BUCKET, pa.array(buckets.astype(numpy_type(bucket_type(self.buckets)))))
+        yield batch.append_column(BUCKET, pa.array(buckets.astype(bucket_type(self.buckets).to_pandas_dtype())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class Shuffled(Limitable):
     def given_cuts(self, outputs: int) -> pa.Table | None:
         outputs = min(outputs, self.buckets)
         starts = np.arange(1, outputs) * self.buckets // outputs
-        return pa.table({BUCKET: pa.array(starts.astype(numpy_type(bucket_type(self.buckets))))})
+        return pa.table({BUCKET: pa.array(starts.astype(bucket_type(self.buckets).to_pandas_dtype()))})
 
     def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
         [found] = prepared

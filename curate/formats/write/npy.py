@@ -19,7 +19,6 @@ from curate.arrow.recast import tensor_shape
 from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
-from curate.late_pandas import numpy_type
 from curate.objects.compress import Sink
 from curate.objects.envelope import Envelope, Waiting
 
@@ -58,7 +57,8 @@ class NumpyOutput:
                 f"column {self._schema.names[0]!r} has {error}, which an array of numpy cannot store; drop such rows, "
                 "or write parquet"
             ) from None
-        self._shape = values.shape[1:] if self._shape is None else self._shape
+        if self._shape is None:
+            self._shape = values.shape[1:]
         if values.shape[1:] != self._shape:
             raise ConfigError(
                 f"column {self._schema.names[0]!r} has entries of the shapes {self._shape} and {values.shape[1:]}, but "
@@ -97,7 +97,7 @@ def _known(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
             f"column {field.name!r} is {field.type}, which an array of numpy cannot store; expected numbers, or lists "
             "or tensors of numbers of one shape: convert it, or write parquet"
         )
-    return numpy_type(type), None if varies else tuple(shape)
+    return np.dtype(type.to_pandas_dtype()), None if varies else tuple(shape)
 
 
 def ndarray(array: pa.Array) -> np.ndarray[Any, Any]:
