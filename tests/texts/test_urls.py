@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +13,7 @@ from hypothesis import strategies as st
 from curate.errors import ConfigError
 from curate.texts import urls
 from curate.texts.words import different
+from tests.support.lines import lines_run
 
 PIECES = ["http:", "https:", "//", "/", "?", "#", "@", ":", ":80", "www.", "A.de", "example.co.uk", ".", "me", "[::1]"]
 PIECES += [" ", "\\", "\n", "ü.de", "sex", "Sex", "-", "%41", "127.0.0.1"]
@@ -151,24 +149,15 @@ def test_no_url_takes_more_than_linear_time(piece: str) -> None:
     whose regular expressions do not go back, are linear."""
     parts = urls.Parts.of(pa.array(["sexxx", "aab"]))
 
-    def lines_run(size: int) -> int:
-        run = 0
-
-        def trace(_: FrameType, event: str, __: Any) -> Any:
-            nonlocal run
-            run += event == "line"
-            return trace
-
+    def lines(size: int) -> int:
         address = pa.array(["http://" + piece * (size // len(piece))])
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+
+        def read() -> None:
             urls.registered(urls.hosts(address))
             urls.words(address)
             parts.within(urls.letters(address))
-        finally:
-            sys.settrace(before)
-        return run
 
-    lines_run(10)
-    assert lines_run(1_000_000) <= lines_run(1_000)
+        return lines_run(read)
+
+    lines(10)
+    assert lines(1_000_000) <= lines(1_000)
