@@ -421,7 +421,11 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
 def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:
     if series.dtype == object:
         return column_of(where, name, [None if _is_missing(value) else value for value in series], type)
-    return _kept(one_chunk(pa.array(series, from_pandas=True)), type)
+    made = one_chunk(pa.array(series, from_pandas=True))
+    if pt.is_dictionary(made.type):
+        # pandas numbers categories in as few bytes as those of this frame need: the next one's would be another type.
+        made = made.cast(pa.dictionary(pa.int32(), made.type.value_type, made.type.ordered))
+    return _kept(made, type)
 
 
 def _is_missing(value: Any) -> bool:

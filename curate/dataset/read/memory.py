@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from curate.dataset.batches import check_rows
 from curate.dataset.dataset import Dataset
@@ -19,6 +20,9 @@ from curate.sources.memory import Range, Tables
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_WIDE = pa.int32()
+"""What numbers the values of dictionaries that are too many for their own type."""
 
 
 @answers
@@ -115,8 +119,21 @@ def of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
         if not table.schema.equals(given[0].schema):
             raise ConfigError(f"{method}: tables of two schemas: {given[0].schema}; and: {table.schema}")
         refuse_twice(method, table.column_names)
-    plain = tuple(table.replace_schema_metadata(None) for table in given)
+    plain = _with_room(tuple(table.replace_schema_metadata(None) for table in given))
     return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
+
+
+def _with_room(tables: tuple[pa.Table, ...]) -> tuple[pa.Table, ...]:
+    """Returns tables whose dictionaries have wider indexes where theirs cannot number the values of all chunks: rows of
+    several chunks become one."""
+    for at, field in enumerate(tables[0].schema if tables else ()):
+        if pt.is_dictionary(field.type) and field.type.index_type.bit_width < _WIDE.bit_width:
+            values = [chunk.dictionary for table in tables for chunk in table.column(at).chunks]
+            new = [one for one in values if one is values[0] or not one.equals(values[0])]
+            if sum(map(len, new)) >= 1 << (field.type.index_type.bit_width - 1):
+                wide = field.with_type(pa.dictionary(_WIDE, field.type.value_type, field.type.ordered))
+                tables = tuple(table.set_column(at, wide, table.column(at).cast(wide.type)) for table in tables)
+    return tables
 
 
 def refuse_twice(method: str, names: Sequence[str]) -> None:
