@@ -118,6 +118,11 @@ class bound:  # noqa: N801 - used like a function
 _bound: ContextVar[Mapping[str, Any]] = ContextVar("bound", default=MappingProxyType({}))
 
 
+def bound_now() -> Mapping[str, Any]:
+    """Returns what `bound` adds to the events of this thread."""
+    return _bound.get()
+
+
 def _with_bound(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     del logger, method
     return {**_bound.get(), **event}

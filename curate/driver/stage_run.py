@@ -280,6 +280,8 @@ class _Run:
             budget_bytes,
             clock,
             samples=not self.options.no_samples,
+            # In this process threads would meet whatever else it does.
+            beside=not inline,
         )
 
         def stopped() -> bool:

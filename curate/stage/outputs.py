@@ -18,9 +18,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import xxhash
 
@@ -116,13 +114,21 @@ class _OpenOutput:
     writer: OutputWriter
     beside: Sequence[_Companion] = ()
 
-    def publish(self, record: Mapping[str, Any], over: str) -> Published:
+    @property
+    def parts(self) -> tuple[_Companion | _OpenOutput, ...]:
+        """Its other files, and itself."""
+        return *self.beside, self
+
+    def finish(self, record: Mapping[str, Any]) -> None:
+        """Writes what is left of it, and of its other files."""
+        for one in self.beside:
+            assert isinstance(self.writer, SeveralFiles)
+            self.writer.close_other(one.suffix, {**record, RECORD_SIDE: one.suffix[1:]})
         self.writer.close(record)
-        return self.sink.publish(over)
 
 
 class Outputs:
-    """What a shard becomes, on its way; leaving the block discards what was not published."""
+    """What a shard becomes, on its way, until it is published or closed."""
 
     def __init__(
         self,
@@ -151,13 +157,10 @@ class Outputs:
             writer = make_writer(summed, schemas[name], *(one.sink for one in beside))
             self._all[name] = _OpenOutput(uri, schemas[name], sink, summed, writer, beside)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+    @property
+    def size(self) -> int:
+        """Bytes of all of it so far."""
+        return sum(part.sink.tell() for one in self._all.values() for part in one.parts)
 
     @property
     def checksum(self) -> str:
@@ -202,38 +205,36 @@ class Outputs:
                     )
                 books.counters[counter(name)] = one.writer.rows
 
-    def publish(
-        self, record: Mapping[str, Any], replaced: Mapping[str, str], over: Mapping[str, str]
-    ) -> Published | NameConflict:
-        """Publishes all of it, each with the record of the shard, and returns what became of the main output.
+    def finish(self, record: Mapping[str, Any]) -> None:
+        """Writes what is left of all of it, each with the record of the shard: nothing more is written."""
+        for name, one in self._all.items():
+            one.finish(record if name == MAIN else {**record, RECORD_SIDE: name})
+
+    def publish(self, replaced: Mapping[str, str], over: Mapping[str, str]) -> Published | NameConflict:
+        """Publishes all of it, and returns what became of the main output.
 
         `replaced` are generations of extra outputs to remove first, by URI; `over` are those of outputs, extra ones and
         the main one, whose places the new ones take. If others are in the way, those are returned, and the main output
         is not published.
         """
         taken = []
-
-        def before(uri: str, publish: Callable[[str], Published]) -> None:
-            if uri in replaced:
-                # If it is another one by now, publishing finds that out.
-                with contextlib.suppress(GenerationMismatch):
-                    self._store.delete(uri, replaced[uri])
-            published = publish(over.get(uri, ""))
-            self.bytes_out += published.object.size
-            if published.outcome is Outcome.DIFFERENT:
-                taken.append(published.object)
-
-        for name, one in self._all.items():
-            own = record if name == MAIN else {**record, RECORD_SIDE: name}
-            for beside in one.beside:
-                assert isinstance(one.writer, SeveralFiles)
-                one.writer.close_other(beside.suffix, {**own, RECORD_SIDE: beside.suffix[1:]})
-                before(beside.uri, beside.sink.publish)
-            if name != MAIN:
-                before(one.uri, partial(one.publish, own))
-        if taken:
-            return NameConflict(tuple(taken))
         main = self._all[MAIN]
-        published = main.publish(record, over.get(main.uri, ""))
+        for one in self._all.values():
+            for extra in one.beside if one is main else one.parts:
+                if extra.uri in replaced:
+                    # If it is another one by now, publishing finds that out.
+                    with contextlib.suppress(GenerationMismatch):
+                        self._store.delete(extra.uri, replaced[extra.uri])
+                published = self._publish(extra, over)
+                if published.outcome is Outcome.DIFFERENT:
+                    taken.append(published.object)
+        return NameConflict(tuple(taken)) if taken else self._publish(main, over)
+
+    def _publish(self, one: _OpenOutput | _Companion, over: Mapping[str, str]) -> Published:
+        published = one.sink.publish(over.get(one.uri, ""))
         self.bytes_out += published.object.size
         return published
+
+    def close(self) -> None:
+        """Discards what was not published."""
+        self._open.close()

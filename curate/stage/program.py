@@ -7,7 +7,7 @@ through Ray's object store.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,10 +42,11 @@ from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import meters_of, stage_tables
 from curate.stage.outputs import NameConflict, Outputs
 from curate.stage.probe import answer_to
+from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard
 from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
-from curate.storage.protocol import Calls, Outcome, Store
+from curate.storage.protocol import Calls, Outcome, Published, Store
 from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard
@@ -74,6 +75,8 @@ class StageProgram:
     """Whether some of the rows that a shard drops are published, to be looked at."""
     reached: ReachedPlaces = REACHED
     """Stores that the driver has reached: workers wait out their outages."""
+    beside: bool = False
+    """Whether short shards may be published while the next ones are computed."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None
@@ -90,9 +93,11 @@ class StageProgram:
         """What is around the shard at hand."""
         self._held: HeldMemory | None = None
         """What this process holds, once that was asked for."""
+        self._told = Calls()
+        """Calls up to the last record."""
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard", "_held"}
+        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard", "_held", "_told"}
         shipped = {name: value for name, value in self.__dict__.items() if name not in own}
         return {**shipped, "stage": self.stage.in_worker()}
 
@@ -125,10 +130,7 @@ class StageProgram:
                     answer = answer_to(payload, partial(self._probed_tables, payload))
                 yield answer
                 return
-            for number, ((index, shard), given) in enumerate(zip_longest(payload.shards, payload.given)):
-                if number and (why := spoilt()):
-                    raise ProcessSpoiltError(why)
-                yield (yield from self._attempt(index, shard, given, payload))
+            yield from self._run_shards(payload)
         finally:
             self._log().flush()
 
@@ -144,83 +146,136 @@ class StageProgram:
             self._unsaid = error
         return SetUp()
 
-    # One shard
+    # Shards
 
-    def _attempt(
-        self, index: int, shard: Shard, given: Any, piece: TaskInput
-    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord]:
-        if piece.weighs and self._held is None:
+    def _run_shards(self, task: TaskInput) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
+        self._told = self._calls()
+        # A time limit counts from the record of the shard before, which is not to wait for anything.
+        allowed = self.beside and task.attempt == 1 and self.stage.tasks.task_timeout_s is None
+        with Beside(self.key, allowed=allowed) as beside:
+            for number, ((index, shard), given) in enumerate(zip_longest(task.shards, task.given)):
+                if number and (why := spoilt()):
+                    yield from self._records(beside.done(0))
+                    raise ProcessSpoiltError(why)
+                attempt = ShardAttempt(index, shard, given, task)
+                running = self._accounted(attempt, self._run_shard(attempt, beside=beside.may))
+                while True:
+                    try:
+                        said = next(running)
+                    except StopIteration as ended:
+                        beside.add(ended.value)
+                        break
+                    yield from self._records(beside.done())
+                    yield said
+                if self._guard.changed:
+                    # What a thread makes would get the umask that user code sets meanwhile.
+                    beside.forbid()
+                yield from self._records(beside.done())
+            yield from self._records(beside.done(0))
+
+    def _records(self, made: Iterable[ShardRecord | WholeShard]) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
+        """Yields the records of shards that were added; waits for those that are being published."""
+        for one in made:
+            if isinstance(one, WholeShard):
+                started = time.perf_counter()
+                if (published := one.published()) is None:
+                    ended = yield from self._accounted(one.attempt, self._run_shard(one.attempt, one), one.seconds)
+                    assert isinstance(ended, ShardRecord)
+                    yield replace(ended, calls=self._calls_untold())
+                    continue
+                with one:
+                    seconds = one.seconds + time.perf_counter() - started
+                    yield one.record(published, seconds, self._calls_untold())
+            else:
+                yield replace(one, calls=self._calls_untold())
+
+    def _accounted(
+        self,
+        attempt: ShardAttempt,
+        running: Generator[ShardWaits | ShardProgress, None, ShardRecord | WholeShard],
+        before_s: float = 0.0,
+    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord | WholeShard]:
+        """Runs a shard, which took `before_s` before, with the process guarded; what it raises becomes its record."""
+        task, name = attempt.task, attempt.shard.id
+        if task.weighs and self._held is None:
             # What the process held for the stage before says nothing of this one.
             self._held = HeldMemory()
             self._held.begin()
         started, setup_s = time.perf_counter(), self._setup_s
-        before = self._calls()
+        made: ShardRecord | WholeShard
         try:
             with (
-                self._guarded(shard.id),
-                log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
-                self._log().shard(shard.id, piece.attempt, self.stage.tasks.task_timeout_s),
+                self._guarded(name),
+                log.bound(run=self.key, shard=name, attempt=task.attempt),
+                self._log().shard(name, task.attempt, self.stage.tasks.task_timeout_s),
             ):
-                record = yield from self._run_shard(index, shard, given, piece)
+                made = yield from running
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
-            record = ShardRecord(index, 0.0, CapturedError.of(error).failure)
-        return replace(
-            record,
-            # Without what is loaded once: bundles are sized from how long shards take.
-            seconds=time.perf_counter() - started - (self._setup_s - setup_s),
-            calls=self._calls().since(before),
-            held_bytes=self._held.look() if self._held is not None else 0,
-        )
+            made = ShardRecord(attempt.index, 0.0, CapturedError.of(error).failure)
+        # Without what is loaded once: bundles are sized from how long shards take.
+        seconds = before_s + time.perf_counter() - started - (self._setup_s - setup_s)
+        held_bytes = self._held.look() if self._held is not None else 0
+        if isinstance(made, ShardRecord):
+            return replace(made, seconds=seconds, held_bytes=held_bytes)
+        made.seconds, made.held_bytes = seconds, held_bytes
+        return made
 
     def _run_shard(
-        self, index: int, shard: Shard, given: Any, piece: TaskInput
-    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord]:
-        uri = f"{self.output}/{shard.id}{self.stage.record.suffix}"
-        out = self._store(self.output)
-        there = ExistingOutputs(out, self.output, self.stage.record, piece.over)
-        if (piece.shared or piece.attempt > 1) and (done := there.record(index, uri)) is not None:
-            return done
-        self._setup()
-        replaced: dict[str, str] = {}
-        for _ in range(MOST_RUNS):
-            done = yield from self._write(index, shard, given, piece, there, uri, replaced)
-            if done is not None:
+        self, attempt: ShardAttempt, whole: WholeShard | None = None, *, beside: bool = False
+    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord | WholeShard]:
+        """Runs a shard and publishes it, that is `whole` if it was computed before. Returns the whole shard if it may
+        be published `beside` others, and is short."""
+        index, task = attempt.index, attempt.task
+        uri = f"{self.output}/{attempt.shard.id}{self.stage.record.suffix}"
+        there = ExistingOutputs(self._store(self.output), self.output, self.stage.record, task.over)
+        if whole is None:
+            if (task.shared or task.attempt > 1) and (done := there.record(index, uri)) is not None:
                 return done
+            self._setup()
+        replaced: dict[str, str] = {}
+        started = time.perf_counter()
+        for _ in range(MOST_RUNS):
+            if whole is None:
+                whole = yield from self._write(attempt, there, uri, replaced)
+                if beside and whole.may_wait(time.perf_counter() - started):
+                    return whole
+            with whole:
+                published = whole.publish()
+            if isinstance(published, Published):
+                different = published.outcome is Outcome.DIFFERENT
+                return there.winner(index, uri) if different else whole.record(published)
+            if (done := there.in_the_way(index, uri, published, replaced)) is not None:
+                return done
+            whole = None
         raise ForeignOutputError(
-            f"extra outputs of {shard.id!r} were replaced by others {MOST_RUNS} times in a row; the shard runs again"
+            f"extra outputs of {attempt.shard.id!r} were replaced by others {MOST_RUNS} times in a row; the shard runs "
+            "again"
         )
 
     def _write(
-        self,
-        index: int,
-        shard: Shard,
-        given: Any,
-        piece: TaskInput,
-        there: ExistingOutputs,
-        uri: str,
-        replaced: dict[str, str],
-    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord | None]:
-        """Runs a shard and publishes its outputs, in place of the extra ones in `replaced`: generations by URI.
-
-        Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
-        """
+        self, attempt: ShardAttempt, there: ExistingOutputs, uri: str, replaced: Mapping[str, str]
+    ) -> Generator[ShardWaits | ShardProgress, None, WholeShard]:
+        """Returns the shard when all its outputs are written. Publishing them puts them in place of the extra ones in
+        `replaced`: generations by URI."""
+        index, shard, task = attempt.index, attempt.shard, attempt.task
         tally = ShardBooks(BadRowBudget(self.stage.tasks.max_bad_rows), sampled=self.samples)
         meters = meters_of(self.stage.operator)
-        isolate = piece.last and self.stage.tasks.quarantine_errors
+        isolate = task.last and self.stage.tasks.quarantine_errors
         how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes, sampled=self.samples)
-        tables = self._tables(shard, given, tally, how, meters, asks=piece.asks)
-        if piece.schema is None:
+        tables = self._tables(shard, attempt.given, tally, how, meters, asks=task.asks)
+        if task.schema is None:
             yield from (one for one in tables if isinstance(one, ShardWaits))
             raise SchemaMismatch(
                 "no output schema could be derived: the first shards of the plan have no rows or failed; fix them, or "
                 "declare output_schema in the job"
             )
         name = uri[len(self.output) + 1 :]
-        uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
-        schemas = {MAIN: piece.schema, **piece.sides}
+        uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in task.sides}
+        schemas = {MAIN: task.schema, **task.sides}
         # What an exchange reads is checked then, and made again where it is not what it was.
         suffix, durable = self.stage.record.suffix, self.stage.runs is None
-        with Outputs(there.store, uris, schemas, self._writer, suffix=suffix, durable=durable) as outputs:
+        outputs = Outputs(there.store, uris, schemas, self._writer, suffix=suffix, durable=durable)
+        try:
             said_s = self.clock.monotonic()
             for table in tables:
                 if isinstance(table, ShardWaits):
@@ -243,22 +298,17 @@ class StageProgram:
             outputs.count(tally.books)
             self._guard.check()
             with Timed(meters.write):
-                self._publish_samples(shard, tally, there.store, redone=uri in piece.over)
-                published = outputs.publish(self._record(shard, tally, there.store), replaced, piece.over)
-            meters.write.bytes_out = outputs.bytes_out
-        if isinstance(published, NameConflict):
-            return there.in_the_way(index, uri, published, replaced)
-        if published.outcome is Outcome.DIFFERENT:
-            return there.winner(index, uri)
-        return ShardRecord(
-            index,
-            0.0,
-            books=tally.books,
-            generation=published.object.generation,
-            bytes_out=published.object.size,
-            meters=meters.packed(write=True),
-            checksum=outputs.checksum,
-        )
+                aside = self._aside(shard, tally, redone=uri in task.over)
+                outputs.finish(self._record(shard, tally, aside))
+        except BaseException:
+            outputs.close()
+            raise
+
+        def publish() -> Published | NameConflict:
+            aside.publish(there.store)
+            return outputs.publish(replaced, task.over)
+
+        return WholeShard(attempt, outputs, tally.books, meters, publish)
 
     def _writer(self, sink: Any, schema: Any, *beside: Any) -> OutputWriter:
         if self.stage.runs is not None:
@@ -304,33 +354,28 @@ class StageProgram:
         how = ShardContext("", errors=self.stage.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
         return self._tables(probe.shard, probe.given, tally, how, meters_of(self.stage.operator), numbers, stays=False)
 
-    def _publish_samples(self, shard: Shard, tally: ShardBooks, out: Store, *, redone: bool) -> None:
-        """Publishes some of the rows that a shard dropped, in place of those of another input or another version: they
-        are no part of what makes an output the same. `redone`: the output replaces another one."""
-        uri = f"{self.output}/{layout.samples(shard_samples(shard.id))}"
+    def _aside(self, shard: Shard, tally: ShardBooks, *, redone: bool) -> Aside:
+        """Returns what is published beside the outputs of a shard. `redone`: these replace others."""
+        aside = Aside(f"{self.output}/{layout.samples(shard_samples(shard.id))}", redone=redone)
         if tally.samples:
             hide = self.stage.operator.hide
-            rows = [replace(one, shard=shard.id, row=hide(one.row)) for one in tally.samples.rows()]
-            data = encode_samples(rows)
-            if out.publish(uri, data).outcome is Outcome.DIFFERENT:
-                out.replace(uri, data)
-        elif redone:
-            out.delete(uri)
-
-    def _record(self, shard: Shard, tally: ShardBooks, out: Store) -> dict[str, Any]:
-        """Publishes the quarantine, which the record names, and returns the record: deterministic fields only."""
-        quarantine = None
+            aside.samples = encode_samples(
+                [replace(one, shard=shard.id, row=hide(one.row)) for one in tally.samples.rows()]
+            )
         if tally.quarantine is not None:
             digest, data = tally.quarantine.finish()
-            quarantine = f"{layout.QUARANTINE}{digest}.jsonl.zst"
-            out.publish(f"{self.output}/{quarantine}", data.read())
+            aside.quarantine, aside.bad_rows = f"{self.output}/{layout.QUARANTINE}{digest}.jsonl.zst", data.read()
+        return aside
+
+    def _record(self, shard: Shard, tally: ShardBooks, aside: Aside) -> dict[str, Any]:
+        """Returns the record of a shard: deterministic fields only."""
         return {
             "job": self.stage.record.name,
             "shard": shard.id,
             "fingerprint": self.stage.record.fingerprint,
             "rows": tally.books.rows(),
             "counters": tally.books.sorted_counters(),
-            "quarantine": quarantine,
+            "quarantine": aside.quarantine and aside.quarantine[len(self.output) + 1 :],
         }
 
     # What a worker process keeps
@@ -388,6 +433,11 @@ class StageProgram:
         if store is None:
             store = self._stores[scheme] = open_store(uri, scratch=self.scratch)
         return store
+
+    def _calls_untold(self) -> Calls:
+        """Returns the calls that are in no record yet: those of shards that are published meanwhile, too."""
+        before, self._told = self._told, self._calls()
+        return self._told.since(before)
 
     def _calls(self) -> Calls:
         total = Calls()

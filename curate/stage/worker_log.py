@@ -152,10 +152,20 @@ class WorkerLog:
             self._stderr.end()
             self._active = False
 
-    def say(self, level: str, event: str, stream: str, fields: Mapping[str, Any], *, limited: bool = True) -> None:
+    def say(
+        self,
+        level: str,
+        event: str,
+        stream: str,
+        fields: Mapping[str, Any],
+        *,
+        limited: bool = True,
+        shard: str | None = None,
+    ) -> None:
         """Adds a line; one that is over the budget is counted instead. Never waits for the store, never raises.
 
-        `stream` is stdout, stderr, log (an event), or curate (what the log itself has to say).
+        `stream` is stdout, stderr, log (an event), or curate (what the log itself has to say); `shard` is that at hand,
+        unless given.
         """
         if os.getpid() != self._pid:
             return  # a child that user code forked: the thread that publishes is not there
@@ -166,7 +176,7 @@ class WorkerLog:
                 return
             if not self._lines:
                 self._first_s = now_s
-            self._lines += self._encoded(level, event, stream, fields)
+            self._lines += self._encoded(level, event, stream, fields, self._shard if shard is None else shard)
             if self._background:
                 self._wake()
 
@@ -191,7 +201,9 @@ class WorkerLog:
 
     def _event(self, event: Mapping[str, Any]) -> None:
         fields = {_RENAMED.get(name, name): value for name, value in event.items() if name not in _KNOWN}
-        self.say(str(event.get("level", "info")), str(event.get("event", "")), "log", fields)
+        # A shard that a thread publishes is not the one at hand.
+        shard = log.bound_now().get("shard")
+        self.say(str(event.get("level", "info")), str(event.get("event", "")), "log", fields, shard=shard)
 
     def _printed(self, stream: str, line: str) -> None:
         if self._active:
@@ -216,13 +228,13 @@ class WorkerLog:
             self._flushing = True
             self._changed.notify_all()
 
-    def _encoded(self, level: str, event: str, stream: str, fields: Mapping[str, Any]) -> bytes:
+    def _encoded(self, level: str, event: str, stream: str, fields: Mapping[str, Any], shard: str) -> bytes:
         said = printable(self._hide(event))
         own = {
             "time": round(self._clock.now(), 3),
             "level": level,
             "event": said,
-            "shard": self._shard,
+            "shard": shard,
             "attempt": self._attempt,
             "stream": stream,
         }
@@ -326,7 +338,7 @@ class WorkerLog:
                     f"{self._left_out:,} lines are left out here: a worker may log {BURST_LINES:,} at once, and "
                     f"{LINES_PER_S:.0f} per second"
                 )
-                self._lines += self._encoded("warning", said, "curate", {"left_out": self._left_out})
+                self._lines += self._encoded("warning", said, "curate", {"left_out": self._left_out}, self._shard)
                 self._left_out = 0
             if not self._lines:
                 return None

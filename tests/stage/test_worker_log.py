@@ -131,6 +131,25 @@ class TestWhatIsHeard:
         ]
 
     @pytest.mark.usefixtures("_configured")
+    def test_an_event_of_a_shard_that_a_thread_publishes_is_that_ones(self) -> None:
+        worker = Worker()
+
+        def publish() -> None:
+            with log.bound(shard="a"):
+                log.get_logger().warning("the store is slow")
+
+        with worker.log.shard("b", 1), log.bound(shard="b"):
+            thread = threading.Thread(target=publish)
+            thread.start()
+            thread.join()
+            log.get_logger().info("at work", shard="whatever user code says")
+        worker.log.flush()
+        assert [(line["event"], line["shard"]) for line in worker.lines()] == [
+            ("the store is slow", "a"),
+            ("at work", "b"),
+        ]
+
+    @pytest.mark.usefixtures("_configured")
     def test_a_traceback_is_text(self) -> None:
         worker = Worker()
         with worker.log.shard("a", 1):

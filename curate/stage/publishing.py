@@ -1,0 +1,208 @@
+"""Publishing beside computing: what short shards become is made visible by threads while the next ones are computed.
+
+    compute 1 ─▶ compute 2 ─▶ compute 3 ─▶ ...          this thread
+            └▶ publish 1     └▶ publish 3               threads
+                     └▶ publish 2
+
+To publish is to wait: an fsync of a small file takes a third of the time that making it takes, on a busy disk ten times
+as long, and so does an upload. Records come in the order of the shards, each when its output is there. What a kill
+costs is what was in flight: a few short shards more.
+
+Only where it pays, and nothing is lost by it: see `Beside.may`. A worker that dies is thought to have died of the first
+shard without an output, which may be one whose publishing it took along; so a task begins with some that are published
+before the next one is computed, which finds what dies early, and a shard that is tried again is published so too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from curate import log
+from curate.pipeline.meters import Meters, Timed
+from curate.stage.messages import TaskInput
+from curate.stage.outputs import NameConflict, Outputs
+from curate.storage.protocol import Calls, Outcome, Published, Store
+from curate.tasks.books import Books
+from curate.tasks.failure import ShardRecord
+from curate.tasks.shard import Shard
+
+SHORT_S = 0.25
+"""Seconds of computing above which a shard is published before the next one: there is nothing to gain, and a kill would
+cost more."""
+SMALL_BYTES = 1 << 20
+"""Bytes of outputs above which it is, too: what waits is held, in memory where a store is no disk."""
+FIRST_ALONE = 8
+"""Short shards in a row after which those that follow in a task are published beside others."""
+MOST_OPEN = 8
+"""Shards that are published at a time: an upload takes about as long as computing so many small shards, and system
+calls of one disk share their waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAttempt:
+    """One attempt at one shard."""
+
+    index: int
+    """Rank of the shard in the plan."""
+    shard: Shard
+    given: Any
+    """What the source of the rows gives for it."""
+    task: TaskInput
+    """What it is a part of."""
+
+
+@dataclass(slots=True)
+class Aside:
+    """What is published beside the outputs of a shard: no part of what makes these the same."""
+
+    samples_uri: str
+    samples: bytes | None = None
+    """Some of the rows that were dropped."""
+    quarantine: str | None = None
+    """URI of what holds the rows that were set aside, which the record names."""
+    bad_rows: bytes = b""
+    redone: bool = False
+    """Whether the outputs replace others."""
+
+    def publish(self, store: Store) -> None:
+        """Publishes the quarantine, and the samples in place of those of another input or another version."""
+        if self.quarantine is not None:
+            store.publish(self.quarantine, self.bad_rows)
+        if self.samples is not None:
+            if store.publish(self.samples_uri, self.samples).outcome is Outcome.DIFFERENT:
+                store.replace(self.samples_uri, self.samples)
+        elif self.redone:
+            store.delete(self.samples_uri)
+
+
+@dataclass(slots=True)
+class WholeShard:
+    """A shard that is computed: all bytes of its outputs are written, and none is visible."""
+
+    attempt: ShardAttempt
+    outputs: Outputs
+    books: Books
+    meters: Meters
+    publish_all: Callable[[], Published | NameConflict]
+    """Publishes its outputs, and what lies beside them."""
+    seconds: float = 0.0
+    """What it took so far."""
+    held_bytes: int = 0
+    """Most memory that its process held for itself; 0 where that is not known."""
+    _begun: Future[Published | NameConflict] | None = None
+
+    def publish(self) -> Published | NameConflict:
+        """Publishes all of it; waits for that, if it has begun."""
+        return self._publish() if self._begun is None else self._begun.result()
+
+    def _publish(self) -> Published | NameConflict:
+        with Timed(self.meters.write):
+            published = self.publish_all()
+        self.meters.write.bytes_out = self.outputs.bytes_out
+        return published
+
+    def begin(self, pool: ThreadPoolExecutor, run: str) -> None:
+        """Begins to publish it, in a thread; `run` is the key of the run, for events."""
+        self._begun = pool.submit(self._publish_there, run)
+
+    def _publish_there(self, run: str) -> Published | NameConflict:
+        with log.bound(run=run, shard=self.attempt.shard.id, attempt=self.attempt.task.attempt):
+            return self._publish()
+
+    def may_wait(self, seconds: float) -> bool:
+        """Returns whether it may be published beside others, having taken so long."""
+        return seconds < SHORT_S and self.outputs.size <= SMALL_BYTES
+
+    @property
+    def waits(self) -> bool:
+        """Whether `publish` would wait for a thread."""
+        return self._begun is not None and not self._begun.done()
+
+    def published(self) -> Published | None:
+        """Returns what became of it, once that is known; None unless it is there as it was written: `publish` says."""
+        assert self._begun is not None
+        if self._begun.exception() is not None:
+            return None
+        found = self._begun.result()
+        return found if isinstance(found, Published) and found.outcome is not Outcome.DIFFERENT else None
+
+    def record(self, published: Published, seconds: float = 0.0, calls: Calls | None = None) -> ShardRecord:
+        """Returns what is told of it, once the output is there as it was written."""
+        return ShardRecord(
+            self.attempt.index,
+            seconds,
+            books=self.books,
+            generation=published.object.generation,
+            bytes_out=published.object.size,
+            calls=calls,
+            meters=self.meters.packed(write=True),
+            checksum=self.outputs.checksum,
+            held_bytes=self.held_bytes,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._begun is not None:
+            # Its files are closed by whoever publishes them.
+            self._begun.exception()
+        self.outputs.close()
+
+
+class Beside:
+    """The shards of one task, in order, some of which are being published. Leaving the block waits for these."""
+
+    def __init__(self, run: str, *, allowed: bool) -> None:
+        """`run`: its key; `allowed`: whether any may be published beside others."""
+        self._run = run
+        self._allowed = allowed
+        self._short = 0
+        """Short shards in a row."""
+        self._open: deque[ShardRecord | WholeShard] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def may(self) -> bool:
+        """Whether the next shard may be published beside others, if it turns out short."""
+        return self._allowed and self._short >= FIRST_ALONE
+
+    def add(self, made: ShardRecord | WholeShard) -> None:
+        """Takes the next shard, and begins to publish it if it is not done."""
+        self._open.append(made)
+        self._short = self._short + 1 if made.seconds < SHORT_S else 0
+        if isinstance(made, WholeShard):
+            self._pool = self._pool or ThreadPoolExecutor(MOST_OPEN, "publish")
+            made.begin(self._pool, self._run)
+
+    def forbid(self) -> None:
+        """From now on, each shard is published before the next one."""
+        self._allowed = False
+
+    def done(self, most_open: int = MOST_OPEN - 1) -> Iterator[ShardRecord | WholeShard]:
+        """Yields those of the first shards that need no waiting for, and of the others until `most_open` are left."""
+        while (first := next(iter(self._open), None)) is not None:
+            if isinstance(first, WholeShard) and first.waits and len(self._open) <= most_open:
+                return
+            # Taken out when it is dealt with: what is left is closed.
+            yield first
+            self._open.popleft()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._open:
+            if isinstance(one, WholeShard):
+                one.__exit__(None, None, None)
+        if self._pool is not None:
+            self._pool.shutdown()
