@@ -158,7 +158,7 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     prepared.scope = _scope(prepared.plan, options, _failed(prepared) if options.retry_failed else None)
     if options.redo_stale or options.retry_failed:
         # What failed and has an output was to take its place.
-        _redo_stale(prepared)
+        _redo_stale(prepared, options)
 
 
 def _check(prepared: Prepared, options: RunOptions) -> None:
@@ -226,9 +226,10 @@ def _renewed(prepared: Prepared) -> PackedTable | None:
     return None if others.all() else replan_changed(prepared.plan, prepared.inputs, prepared.growth, others)
 
 
-def _redo_stale(prepared: Prepared) -> None:
+def _redo_stale(prepared: Prepared, options: RunOptions) -> None:
     """Has the shards of stale outputs within the scope done again, with their inputs as they are now. What is there
-    stays until what is new takes its place.
+    stays until what is new takes its place. Raises ConfigError for one of several parts: drivers take an output that is
+    there for one that another driver has made.
 
     Not those of shards that are parts of an input: how that is split was decided from the old one.
     """
@@ -239,6 +240,12 @@ def _redo_stale(prepared: Prepared) -> None:
     ranks = np.flatnonzero(chosen & whole & prepared.growth.changed & done)
     if not len(ranks):
         return
+    if options.part is not None:
+        raise ConfigError(
+            f"{option('part', str(options.part))} makes outputs beside other drivers, and {len(ranks):,} of the shards "
+            f"that failed would replace an output that is out of date, such as {plan.shard_id(int(ranks[0]))!r}: run "
+            f"once without {option('part', ...)}, then start the parts"
+        )
     todo.stale = stale_outputs(prepared.there, prepared.matched, ranks)
     sides = sides_of_shards(listing, plan, prepared.record.suffix, ranks)
     todo.stale_sides = [listing.object(prepared.ledger.root, row) for row in sides.tolist()]

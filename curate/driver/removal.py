@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
@@ -25,7 +26,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal, with_suffix
 from curate.ledger.packed import PackedTable, positions
-from curate.ledger.side_outputs import SIDES, bare, sides_of_ids
+from curate.ledger.side_outputs import RECORD_SIDE, SIDES, bare, companion, side_name, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
 from curate.stage.job_record import JobRecord
@@ -129,9 +130,10 @@ def refuse_taken(there: JobOutputs, part: PackedTable) -> None:
 def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
-    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs
-    come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on. Raises
-    ConfigError if they may not be deleted.
+    The outputs are what the plan names and curate wrote; and what says by its record that it is this job's, for the
+    plan may not name it any more: a run was killed that took its shard out, or a part of the plan is gone. Whatever
+    else is there is foreign and stays. Extra outputs come last: a shard that is done has all of its outputs, also if
+    this is cut off and the old job goes on. Raises ConfigError if they may not be deleted.
     """
     before = ledger.read_job() if listing.has_job else {}
     if before.keys() >= {"format", "codec", "suffix"}:
@@ -143,6 +145,7 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     matched = there.matched()
     mine = ours(there, matched)
     rows = [*matched.position[mine].tolist(), *our_sides(there, mine)]
+    rows += _unplanned(there, before.get("fingerprint", job.fingerprint), rows)
     if own_index(ledger, listing, job.suffix) is not None:
         # First: it names what goes.
         rows.insert(0, listing.row(layout.INDEX))
@@ -151,6 +154,30 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
     refuse_undeletable(ledger.store, [*about, *outputs], option("overwrite"))
     return left, outputs
+
+
+def _unplanned(there: JobOutputs, fingerprint: str, known: Sequence[int]) -> list[int]:
+    """Returns the rows of the listing, beside those that are `known`, that are outputs of the job of this fingerprint:
+    their records say so, and that they are called as they are. With the other files of these; the main ones first."""
+    suffix, objects = there.job.suffix, there.listing.objects
+    left = np.ones(len(objects), dtype=bool)
+    left[list(known)] = False
+    named = np.flatnonzero(left & objects.where("name", lambda names: pc.ends_with(names, suffix))).tolist()
+    records = _each(lambda row: there.record(there.at(row)) or {}, named)
+    shards: list[str] = []
+    mains: list[int] = []
+    sides: list[int] = []
+    for row, record in zip(named, records, strict=True):
+        if record.get("fingerprint") != fingerprint:
+            continue
+        shard, side = str(record.get("shard")), record.get(RECORD_SIDE)
+        name = shard + suffix
+        if objects.row(row, "name") == [name if side is None else side_name(str(side), name)]:
+            (mains if side is None else sides).append(row)
+            shards.append(shard)
+    ids = pa.array(shards, pa.string())
+    beside = [there.listing.rows_named(pc.binary_join_element_wise(ids, other, "")) for other in companion(suffix)]
+    return [*mains, *sides, *(row for rows in beside for row in rows.tolist() if left[row])]
 
 
 Record = dict[str, Any]
