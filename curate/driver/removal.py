@@ -199,7 +199,7 @@ class Dropped:
 
 def left_behind(there: JobOutputs, options: RunOptions) -> Dropped:
     """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
-    return _without(there, options, *_outputs(there, there.plan.removed))
+    return _without(there, options, there.plan.removed, *_outputs(there, there.plan.removed))
 
 
 def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
@@ -224,7 +224,7 @@ def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
                 f"{option('drop_removed')}: {there.at(row).uri} was not written by curate, but it has the name of an "
                 "output; move it"
             )
-    found = _without(replace(there, plan=plan.plus(part)), options, rows, records)
+    found = _without(replace(there, plan=plan.plus(part)), options, part["id"], rows, records)
     about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
     refuse_undeletable(ledger.store, [*about, *found.objects], option("drop_removed"))
     return replace(found, part=part)
@@ -246,7 +246,7 @@ def _rows_named(there: JobOutputs, ids: Any) -> list[int]:
     return found
 
 
-def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: list[Record]) -> Dropped:
+def _without(there: JobOutputs, options: RunOptions, ids: Any, rows: list[int], records: list[Record]) -> Dropped:
     listing, ledger = there.listing, there.ledger
     left = listing.without(rows)
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
@@ -255,8 +255,9 @@ def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: l
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:
         quarantine = []
-    own = {layout.samples(shard_samples(record["shard"])) for record in records if isinstance(record.get("shard"), str)}
-    samples = [ledger.store.stat(ledger.uri(name)) for name in listing.samples_named(sorted(own))]
+    # They are published before the output, which may never have been.
+    own = [layout.samples(shard_samples(name)) for name in ids.to_pylist()] if len(listing.samples) else []
+    samples = [ledger.store.stat(ledger.uri(name)) for name in listing.samples_named(own)]
     return Dropped(there.plan, left, [*quarantine, *samples, *map(there.at, rows)])
 
 

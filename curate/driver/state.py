@@ -8,13 +8,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.driver.history import History, JobOutputs
+from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
+from curate.objects.samples import shard_samples
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.job_record import JobRecord
@@ -165,6 +168,19 @@ class Prepared:
     def over(self) -> dict[str, str]:
         """Generations of the outputs that new ones take the places of, by URI."""
         return {one.uri: one.generation for one in (*self.uncommitted.stale, *self.uncommitted.stale_sides)}
+
+    @cached_property
+    def sampled(self) -> frozenset[int]:
+        """Ranks of shards to run of which an earlier run has left samples of dropped rows."""
+        if not len(self.listing.samples):
+            return frozenset()
+        found: set[int] = set()
+        for block in self.plan.blocks(self.todo, "id"):
+            names = [layout.samples(shard_samples(name)) for name in block[0].to_pylist()]
+            there = set(self.listing.samples_named(names))
+            left = [id for id, name in zip(block[0].to_pylist(), names, strict=True) if name in there]
+            found.update(self.plan.ranks(pa.array(left, pa.string())).tolist())
+        return frozenset(found)
 
     @property
     def incomplete_input(self) -> tuple[Mapping[str, Any], ...]:

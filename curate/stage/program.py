@@ -243,7 +243,7 @@ class StageProgram:
             outputs.count(tally.books)
             self._guard.check()
             with Timed(meters.write):
-                self._publish_samples(shard, tally, there.store, redone=uri in piece.over)
+                self._publish_samples(shard, tally, there.store, replaces=shard.id in piece.sampled)
                 published = outputs.publish(self._record(shard, tally, there.store), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
         if isinstance(published, NameConflict):
@@ -304,9 +304,9 @@ class StageProgram:
         how = ShardContext("", errors=self.stage.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
         return self._tables(probe.shard, probe.given, tally, how, meters_of(self.stage.operator), numbers, stays=False)
 
-    def _publish_samples(self, shard: Shard, tally: ShardBooks, out: Store, *, redone: bool) -> None:
+    def _publish_samples(self, shard: Shard, tally: ShardBooks, out: Store, *, replaces: bool) -> None:
         """Publishes some of the rows that a shard dropped, in place of those of another input or another version: they
-        are no part of what makes an output the same. `redone`: the output replaces another one."""
+        are no part of what makes an output the same. `replaces`: there are some of an earlier run."""
         uri = f"{self.output}/{layout.samples(shard_samples(shard.id))}"
         if tally.samples:
             hide = self.stage.operator.hide
@@ -314,7 +314,7 @@ class StageProgram:
             data = encode_samples(rows)
             if out.publish(uri, data).outcome is Outcome.DIFFERENT:
                 out.replace(uri, data)
-        elif redone:
+        elif replaces:
             out.delete(uri)
 
     def _record(self, shard: Shard, tally: ShardBooks, out: Store) -> dict[str, Any]:
