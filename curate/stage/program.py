@@ -244,7 +244,8 @@ class StageProgram:
             self._guard.check()
             with Timed(meters.write):
                 self._publish_samples(shard, tally, there.store, replaces=shard.id in piece.sampled)
-                published = outputs.publish(self._record(shard, tally, there.store), replaced, piece.over)
+                told = self._record(shard, tally, there.store)
+                published = outputs.publish(told, replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
         if isinstance(published, NameConflict):
             return there.in_the_way(index, uri, published, replaced)
@@ -258,6 +259,7 @@ class StageProgram:
             bytes_out=published.object.size,
             meters=meters.packed(write=True),
             checksum=outputs.checksum,
+            quarantine=told["quarantine"] or "",
         )
 
     def _writer(self, sink: Any, schema: Any, *beside: Any) -> OutputWriter:

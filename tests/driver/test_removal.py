@@ -185,6 +185,17 @@ def test_rows_set_aside_that_others_name_too_stay(tmp_path: Path) -> None:
     check_same_as_fresh(Parted(), source, tmp_path / "out", tmp_path / "fresh")
 
 
+def test_rows_set_aside_of_an_earlier_input_do_not_stay(tmp_path: Path) -> None:
+    """As many files as outputs that name one, and yet one too many: two of these name the same."""
+    source = tmp_path / "in"
+    for name in "abc":
+        write_jsonl(source / f"{name}.jsonl", rows(name, "same" if name < "c" else "other"))
+    run_job(Parted(), source, tmp_path / "out")
+    write_jsonl(source / "c.jsonl", rows("c", "another"))
+    run_job(Parted(), source, tmp_path / "out", redo_stale=True)
+    check_same_as_fresh(Parted(), source, tmp_path / "out", tmp_path / "fresh")
+
+
 @pytest.mark.parametrize("rerun", [False, True])
 def test_one_that_comes_back_is_a_new_shard(source: Path, out: Path, tmp_path: Path, rerun: bool) -> None:
     """It is done as what it is now, with and without a run in between; and can be taken out again."""

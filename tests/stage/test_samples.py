@@ -146,7 +146,6 @@ class TestChangedInputs:
         run_job(Odd(), source, done, drop_removed=True)
         assert kept(done).keys() == {f"{shard_samples(name)}.jsonl.zst" for name in ("s0", "s2")}
 
-
     @pytest.mark.parametrize("lost", ["the run was killed", "the output was removed"])
     def test_they_go_where_the_output_was_not_there(self, source: Path, tmp_path: Path, lost: str) -> None:
         """They are published before it: of a shard that is to be done there may be some of an earlier input."""
