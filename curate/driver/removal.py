@@ -202,31 +202,33 @@ def left_behind(there: JobOutputs, options: RunOptions) -> Dropped:
     return _without(there, options, there.plan.removed, *_outputs(there, there.plan.removed))
 
 
-def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
-    """Returns the job without the shards whose inputs are missing.
-
-    Raises ConfigError where that cannot be done, or is not what was meant; where an output of such a shard was not
-    written by curate; and where one may not be deleted.
-    """
-    gone, ledger, listing, plan = growth.missing, there.ledger, there.listing, there.plan
-    if gone.all():
+def refuse_other_inputs(there: JobOutputs, growth: InputDiff) -> None:
+    """Raises ConfigError if no input of the job is there any more: to take all out is not what was meant."""
+    if growth.missing.all():
         raise ConfigError(
-            f"{option('drop_removed')} would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of "
-            "earlier runs is among the inputs of this run, which look like those of another job; check them, or remove "
-            "the whole output"
+            f"{option('drop_removed')} would take all {len(there.plan):,} shards out of {there.ledger.root}: none of "
+            "the inputs of earlier runs is among the inputs of this run, which look like those of another job; check "
+            "them, or remove the whole output"
         )
+
+
+def drop(there: JobOutputs, options: RunOptions, gone: Any, why: str) -> Dropped:
+    """Returns the job without shards: one boolean each says whether it is `gone`, `why` is the option that says so.
+
+    Raises ConfigError where an output of such a shard was not written by curate, and where one may not be deleted.
+    """
+    ledger, listing, plan = there.ledger, there.listing, there.plan
     part = removal(plan.table.filter(gone))
     rows, records = _outputs(there, part["id"])
     mine = set(rows)
     for row in _rows_named(there, part["id"]):
         if row not in mine:
             raise ConfigError(
-                f"{option('drop_removed')}: {there.at(row).uri} was not written by curate, but it has the name of an "
-                "output; move it"
+                f"{why}: {there.at(row).uri} was not written by curate, but it has the name of an output; move it"
             )
     found = _without(replace(there, plan=plan.plus(part)), options, part["id"], rows, records)
     about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
-    refuse_undeletable(ledger.store, [*about, *found.objects], option("drop_removed"))
+    refuse_undeletable(ledger.store, [*about, *found.objects], why)
     return replace(found, part=part)
 
 

@@ -437,7 +437,7 @@ class RunRecorder:
             self.missing,
             max(0, len(self.prepared.plan) - totals.job_done - (len(self.prepared.scope) - totals.done)),
             self.options.restricted_by,
-            0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
+            self.prepared.uncommitted.removed_inputs,
             "" if self.options.part is None else str(self.options.part),
             totals.by_others + totals.elsewhere,
         )

@@ -43,6 +43,10 @@ class PendingWrites:
     """Rows to append to the plan, before all others, that take shards out of the job."""
     dropped_outputs: list[Object] = field(default_factory=list)
     """What was made of those."""
+    split_anew: int = 0
+    """How many of those shards are parts of inputs that changed: others take their places."""
+    not_split: Any = field(default_factory=lambda: pa.chunked_array([], pa.string()))
+    """The inputs that changed and would be split anew, but this run was not asked for that."""
     foreign: list[Object] = field(default_factory=list)
     """Outputs of another identity under this job's names, to be done again."""
     stale: list[Object] = field(default_factory=list)
@@ -51,6 +55,11 @@ class PendingWrites:
     """The extra outputs of those."""
     renewed: Any = None
     """Rows of the plan with the new inputs of those shards, to be appended once they are done."""
+
+    @property
+    def removed_inputs(self) -> int:
+        """Shards that are taken out because their input is no longer given."""
+        return 0 if self.dropped is None else len(self.dropped) - self.split_anew
 
     def __bool__(self) -> bool:
         return bool(

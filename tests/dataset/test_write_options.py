@@ -173,7 +173,7 @@ def test_a_checkpoint_before_an_exchange_whose_input_changed(source: Path, tmp_p
 
 
 def test_a_checkpoint_that_an_exchange_had_read_before_it_was_made_again(source: Path, tmp_path: Path) -> None:
-    """A job that was begun with old rows, as an earlier version did, is not gone on with: its outputs would be of both."""
+    """A job that an earlier version began with old rows is not gone on with: its outputs would be of both."""
 
     def sorted_rows(**options: Any) -> Any:
         ds = doubled(source).checkpoint(tmp_path / "kept").sort("n")
