@@ -12,8 +12,8 @@ from curate.driver.removal import refuse_links
 from curate.driver.rivals import describe_rivals, running_drivers
 from curate.driver.state import Prepared
 from curate.errors import ConfigError, DamagedRun
-from curate.graph.inputs import refuse_outdated
 from curate.graph.keys import planned
+from curate.graph.outdated import refuse_outdated
 from curate.graph.start import PlannedShards, look_at, refuse_mixed_keys, with_seed
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.keywords import of_checkpoint, option

@@ -28,8 +28,8 @@ from curate.driver.stage_progress import JobProgress
 from curate.driver.stage_run import run_stage
 from curate.driver.state import WorkLeftError
 from curate.errors import CannotBeMet, ConfigError, CurateError, DamagedRun, DiskFull, StorageError
-from curate.graph.inputs import refuse_outdated
 from curate.graph.keys import checkpoints_of, key_of, planned, reports_of, stages_of
+from curate.graph.outdated import refuse_outdated
 from curate.graph.start import (
     StagedJob,
     as_planned,

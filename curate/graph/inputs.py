@@ -23,25 +23,18 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.arrow.schema import format_schema
-from curate.driver.options import RunOptions, resolve_output
 from curate.driver.state import EXAMPLES, Stores
 from curate.errors import ConfigError, ObjectNotFound
-from curate.graph.keys import checkpoints_of
 from curate.keywords import option, start_over
 from curate.ledger import layout
-from curate.ledger.ledger import Ledger, open_ledger
+from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, match_outputs
-from curate.ledger.manifest import ShardPlan, diff_inputs
-from curate.ledger.packed import PackedTable
-from curate.sources.listing import list_inputs
-from curate.sources.patterns import parse_input
-from curate.sources.protocol import LISTED
-from curate.sources.same_bytes import Change, same_bytes, unchanged
+from curate.ledger.manifest import ShardPlan
+from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.stage import Stage
 from curate.units import format_bytes, format_count
 
@@ -97,38 +90,6 @@ def behind(before: Inputs, now: Inputs) -> list[str]:
     """
     first = len(before)
     return list(now)[first:] if list(before.items()) == list(now.items())[:first] else []
-
-
-def refuse_outdated(last: Stage, options: RunOptions, *, begun: bool) -> None:
-    """Raises ConfigError if a checkpoint that a job with an exchange is made of has outputs of inputs that changed or
-    were removed since, and these are not to be made again, or taken out, before it is read; `begun`: nor after outputs
-    of the job were planned. These would be said to be of the inputs as they are now, and nobody would ever make them
-    again."""
-    for before in checkpoints_of(last):
-        if before.path is None or before.stage.needs_all_inputs:
-            continue  # one with an exchange says so itself
-        ledger, store_of = open_ledger(resolve_output(before.path)), Stores("").of
-        listing = ledger.list()
-        if not listing.has_job:
-            continue
-        inner = [parse_input(one.path) for one in before.stage.before if one.path is not None]
-        files = list_inputs(inner, store_of).table if inner else PackedTable.of(before.listing or LISTED.empty_table())
-        plan = ledger.read_plan(listing)
-        growth, done = diff_inputs(plan, files), match_outputs(plan, listing, before.stage.record.suffix).done
-        unchanged(plan, files, growth, store_of)
-        for found, what, name, asked in (
-            (growth.changed & done, "changed", "redo_stale", options.redo_stale),
-            (growth.missing & done, "are gone", "drop_removed", options.drop_removed),
-        ):
-            if not found.any() or (asked and not begun):
-                continue
-            again = [f"run again with {option(name)}"] * (not asked) + [start_over()] * begun
-            shards, first = int(np.count_nonzero(found)), plan.shard_id(int(np.flatnonzero(found)[0]))
-            raise ConfigError(
-                f"the checkpoint {before.path} is out of date: the inputs of {format_count(shards, 'shard')} of it, "
-                f"such as {first!r}, {what} since, and an exchange needs the rows of all inputs as they are now; "
-                f"{', and '.join(again)}"
-            )
 
 
 def reaches(plan: ShardPlan, uri: str) -> bool:
