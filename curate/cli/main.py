@@ -129,6 +129,8 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
     from curate import log
     from curate.cli.failures import show_failures, show_shard
 
+    if shard is not None and everything:
+        raise click.UsageError("--shard shows every try of that shard, also after it was done; leave out --all")
     log.configure()
     if shard is not None:
         sys.exit(show_shard(output, shard, as_json=as_json))

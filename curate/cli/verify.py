@@ -71,8 +71,8 @@ def _render(console: Console, report: VerifyReport, *, at_work: bool) -> None:
             line(console, Text.assemble((f"{kind:<10}", "red"), f"{text}: {report.counts[kind]:,}"))
             for found in _findings(report, kind):
                 fact(console, "", Text(found))
-    if hint := _next(report, at_work=at_work):
-        fact(console, "next", Text(hint))
+    for number, hint in enumerate(_next(report, at_work=at_work)):
+        fact(console, "" if number else "next", Text(hint))
 
 
 def _findings(report: VerifyReport, kind: str) -> Iterator[str]:
@@ -83,18 +83,31 @@ def _findings(report: VerifyReport, kind: str) -> Iterator[str]:
         yield f"... and {more:,} more"
 
 
-def _next(report: VerifyReport, *, at_work: bool) -> str:
-    """Returns what to do now, if anything."""
-    if report.counts.keys() & {"damaged", "record", "schema", "rows", "books"}:
-        return "remove the outputs that are named and run the job again; it makes only those again"
-    if at_work:
-        return "a run is going on and its outputs so far are fine; verify again when it has ended"
-    if report.absent:
+def _next(report: VerifyReport, *, at_work: bool) -> Iterator[str]:
+    """Yields what to do now, if anything."""
+    remove = list(dict.fromkeys(name for one in report.findings for name in one.remove))
+    if remove:
+        names = ", ".join(map(plain_line, remove[:SHOWN_FINDINGS]))
+        more = len(remove) - SHOWN_FINDINGS
+        whole = f", and {more:,} more, which --json names" if more > 0 else ""
+        others = report.counts.total() > len(report.findings)
+        again = "; then verify again, for not all that is off is named" if others else ""
+        yield f"remove {names}{whole}; then run the job again: it makes only that again{again}"
+    if any(one.kind == "summary" and not one.remove for one in report.findings) and not remove:
+        yield "start over (--overwrite, overwrite=True): the totals are also of stages that were removed since"
+    if any(one.kind == "foreign" and not one.left_behind for one in report.findings):
+        yield "move the objects that are not of this job elsewhere, because readers of the output read them too"
+    if remove:
+        return
+    if any(one.left_behind for one in report.findings):
+        yield "run the job again, which removes what is left of shards that were taken out of it"
+    elif at_work:
+        yield "a run is going on and its outputs so far are fine; verify again when it has ended"
+    elif report.absent:
         missing, them = ("1 output is", "it") if report.absent == 1 else (f"{report.absent:,} outputs are", "them")
-        return f"{missing} missing; run the job again to produce {them}"
-    if report.state == INCOMPLETE and not report.shards:
+        yield f"{missing} missing; run the job again to produce {them}"
+    elif report.state == INCOMPLETE and not report.shards:
         what = "the last stage has not begun" if report.stages else "no shard is planned yet"
-        return f"{what}; run the job again, it resumes"
-    if report.state == INCOMPLETE:
-        return "all outputs are there, but no run has finished the job; run it again, which takes a moment"
-    return ""
+        yield f"{what}; run the job again, it resumes"
+    elif report.state == INCOMPLETE:
+        yield "all outputs are there, but no run has finished the job; run it again, which takes a moment"

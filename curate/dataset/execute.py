@@ -245,8 +245,6 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
         if ready.checkpoint is not None:
             stage, path = ready.checkpoint.stage, ready.checkpoint.path
             own = checkpoint_options(own, ready.checkpoint)
-            # Also where the rows go through an exchange then: its stages are made anew, of whatever there is.
-            own = replace(own, redo_stale=how.redo_stale, drop_removed=how.drop_removed)
         elif own.output == root:
             break
         with by_using(), of_checkpoint():

@@ -109,11 +109,12 @@ def _drop(prepared: Prepared) -> None:
         _take_away(ledger, object)
     if todo.dropped is None:
         return
-    log.info(
-        "taking out shards whose input is no longer given",
-        shards=len(todo.dropped),
-        objects=len(todo.dropped_outputs),
-    )
+    for shards, what in (
+        (todo.removed_inputs, "taking out shards whose input is no longer given"),
+        (todo.split_anew, "taking out parts of inputs that changed, which are split anew"),
+    ):
+        if shards:
+            log.info(what, shards=shards, objects=len(todo.dropped_outputs))
     if not ledger.append_plan(todo.dropped, prepared.listing):
         raise LostRaceError
     _retract(ledger, prepared.record.fingerprint, None)

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from curate.driver.history import RECORD_READERS
+from curate.driver.history import RECORD_READERS, UNKNOWN
 from curate.driver.state import Prepared
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
 from curate.ledger import layout
@@ -93,19 +93,21 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     They are published before the output that names them, and an attempt that was killed in between, an input that was
     mended or a stale output that was replaced leaves one behind. For a job of which every output is there: nobody is
     about to publish an output that names one. A driver that was paused since then removes none: a name is a hash of
-    the rows, and an output that another one has made again may name what nobody named. Free unless there are more files
-    than outputs that name one; then the records of those are read.
+    the rows, and an output that another one has made again may name what nobody named. Free where events say what
+    outputs name, and else unless there are more files than outputs that name one; then the records of those are read.
     """
     started = prepared.owned.moment()
     if prepared.history.summarised:
         return 0  # the job was complete before, and swept; nothing is known of its single shards
-    naming = np.flatnonzero(prepared.history.quarantining)
+    job, store, told = prepared.record, prepared.ledger.store, prepared.history.quarantine
     earlier = prepared.stage.earlier
-    known = set() if earlier is None else {name for _, name in earlier.quarantine}
+    named = {layout.quarantine_hash(name) for _, name in (earlier.quarantine if earlier is not None else ())}
+    named.update(told[told > UNKNOWN].tolist())
+    unnamed = [name for name in listing.quarantine if layout.quarantine_hash(name) not in named]
+    unknown = np.flatnonzero(told == UNKNOWN)
     exact = len(prepared.plan.removed) > 0  # what was set aside of a removed input must not stay by mere counting
-    if not listing.quarantine or (len(listing.quarantine) <= len(naming) + len(known) and not exact):
+    if not unnamed or (len(unnamed) <= len(unknown) and not exact):
         return 0
-    job, store = prepared.record, prepared.ledger.store
 
     def read(rank: int) -> str | None:
         record = read_record(
@@ -114,8 +116,8 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
         return None if record is None else record["quarantine"]
 
     with ThreadPoolExecutor(RECORD_READERS) as pool:
-        named = known.union(filter(None, pool.map(read, naming.tolist())))
-    unnamed = [name for name in listing.quarantine if name not in named]
+        also = set(filter(None, pool.map(read, unknown.tolist())))
+    unnamed = [name for name in unnamed if name not in also]
     swept = 0
     for name in unnamed:
         if prepared.owned.was_paused_since(started):

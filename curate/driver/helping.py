@@ -133,11 +133,13 @@ class Helping:
         listing, matched = self._seen
         prepared = self._prepared
         there = JobOutputs(prepared.record, prepared.ledger, listing, prepared.plan)
-        for rank, books in recovered(there, matched, self._unread):
+        for rank, books, quarantine in recovered(there, matched, self._unread):
             # One of another identity is found by the last look, and done again.
             found = there.at(matched.position[rank])
             generation = found.generation if books is not None else ""
-            self._account.gathered(ShardRecord(rank, 0.0, None, books, generation, found.size, existed=True))
+            self._account.gathered(
+                ShardRecord(rank, 0.0, None, books, generation, found.size, existed=True, quarantine=quarantine)
+            )
         self._unread[:] = False
 
 

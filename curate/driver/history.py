@@ -28,6 +28,8 @@ from curate.tasks.books import Books, UpstreamBooks
 
 RECORD_READERS = 16
 """Records that are read from outputs at once: each is a request or two that waits for the store."""
+UNKNOWN = 1
+"""Stands for a file of rows that were set aside of which only the output says what it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,9 @@ class History:
     books: Books = field(default_factory=Books)
     foreign: dict[int, Object] = field(default_factory=dict)
     """Outputs of another identity, by rank: to be removed and done again."""
-    quarantining: Any = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    """One boolean a shard: its output names a file of rows that were set aside."""
+    quarantine: Any = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
+    """The file of rows that were set aside, of each shard: the hash that it is called by, `UNKNOWN` where only its
+    output tells, 0 if there is none."""
     summarised: bool = False
     """Whether it is what `summary.json` says; then it knows of no single shard."""
     earlier: UpstreamBooks | None = None
@@ -79,10 +82,10 @@ class History:
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
     """What was missing of the inputs, if the summary says so."""
 
-    def add(self, rank: int, books: Books) -> None:
-        """Adds what is known of a shard."""
+    def add(self, rank: int, books: Books, quarantine: str = "") -> None:
+        """Adds what is known of a shard; `quarantine` is the name of its file of rows that were set aside."""
         self.books.add(books)
-        self.quarantining[rank] = books.quarantined > 0
+        self.quarantine[rank] = (layout.quarantine_hash(quarantine) or UNKNOWN) if books.quarantined else 0
 
 
 def look_back(there: JobOutputs, matched: OutputMatch) -> History:
@@ -117,29 +120,31 @@ def _summarised(there: JobOutputs, matched: OutputMatch) -> History | None:
 
 
 def _recovered(there: JobOutputs, matched: OutputMatch) -> History:
-    history = History(quarantining=np.zeros(len(there.plan), dtype=bool))
-    for rank, books in recovered(there, matched, matched.done):
+    history = History(quarantine=np.zeros(len(there.plan), dtype=np.uint64))
+    for rank, books, quarantine in recovered(there, matched, matched.done):
         if books is None:
             history.foreign[rank] = there.at(matched.position[rank])
         else:
-            history.add(rank, books)
+            history.add(rank, books, quarantine)
     return history
 
 
-def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[tuple[int, Books | None]]:
-    """Yields the shards that are done and `asked` for, one boolean a shard, with their books: from events, else from
-    outputs; None for an output of another identity. Raises ConfigError for one that was not written by curate."""
+def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[tuple[int, Books | None, str]]:
+    """Yields the shards that are done and `asked` for, one boolean a shard, with their books and the name of their file
+    of rows that were set aside, if that is known: from events, else from outputs; None for an output of another
+    identity. Raises ConfigError for one that was not written by curate."""
     left = matched.done & asked
     for rank, event in there.done(matched) if left.any() else ():
         if left[rank]:
             left[rank] = False
-            yield rank, Books.parse(event["rows"], event["counters"], event.get("metrics"))
+            books = Books.parse(event["rows"], event["counters"], event.get("metrics"))
+            yield rank, books, str(event.get("quarantine", ""))
 
-    def read(rank: int) -> tuple[int, Books | None]:
+    def read(rank: int) -> tuple[int, Books | None, str]:
         try:
-            return rank, _books(there, there.at(matched.position[rank]))
+            return rank, _books(there, there.at(matched.position[rank])), ""
         except ForeignOutputError:
-            return rank, None
+            return rank, None, ""
 
     yield from _each(read, np.flatnonzero(left))
 

@@ -19,7 +19,15 @@ from curate.clock import Clock, SystemClock
 from curate.driver.history import JobOutputs, look_back, stale_outputs
 from curate.driver.identity import accepted_code, job_of
 from curate.driver.options import RunOptions, no_input, resolve_output
-from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_taken, refuse_undeletable
+from curate.driver.removal import (
+    drop,
+    left_behind,
+    overwritten,
+    refuse_links,
+    refuse_other_inputs,
+    refuse_taken,
+    refuse_undeletable,
+)
 from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
@@ -35,7 +43,7 @@ from curate.log import get_logger
 from curate.observe.failures import failed_now, read_outcomes
 from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap
-from curate.sources.planning import Sharding, plan_new, replan_changed
+from curate.sources.planning import Sharding, plan_new, replan_changed, split_otherwise
 from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.stage.shard_index import own_index
@@ -140,14 +148,20 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
                 f"{option('drop_removed')}: what {prepared.output} is made of was decided from all of its inputs, the "
                 f"removed ones among them; {start_over()}"
             )
-        found = drop(prepared.there, options, prepared.growth)
-        prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
-        prepared.planned(found.plan)
+        refuse_other_inputs(prepared.there, prepared.growth)
     first = not len(prepared.plan)
     if stage.rows.grows:
         same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)
     else:
         same = _renewed(prepared) if stage.extended is not None else None
+    anew = _split_anew(prepared, options)
+    gone = anew | prepared.growth.missing if dropping else anew
+    if gone.any():
+        todo.split_anew = int(np.count_nonzero(anew))
+        split = prepared.plan.table.take(np.flatnonzero(anew), "uri")["uri"]
+        found = drop(prepared.there, options, gone, option("drop_removed" if dropping else "redo_stale"))
+        prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
+        prepared.planned(found.plan)
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = parts[0].plus(*parts[1:])
@@ -155,10 +169,14 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
             limit = prepared.job["limit"]
             todo.part = _up_to(todo.part, stage.rows.holder(limit["shard"], limit["rank"]))
         prepared.planned(prepared.plan.plus(todo.part))
-    prepared.scope = _scope(prepared.plan, options, _failed(prepared) if options.retry_failed else None)
+    among = _failed(prepared) if options.retry_failed else None
+    if among is not None and todo.split_anew:
+        # What takes the places of shards of which none was done.
+        among |= prepared.plan.table.where("uri", lambda uris: pc.is_in(uris, value_set=split))
+    prepared.scope = _scope(prepared.plan, options, among)
     if options.redo_stale or options.retry_failed:
         # What failed and has an output was to take its place.
-        _redo_stale(prepared)
+        _redo_stale(prepared, options)
 
 
 def _check(prepared: Prepared, options: RunOptions) -> None:
@@ -203,17 +221,35 @@ def _up_to(part: PackedTable, shard: str) -> PackedTable:
     return part.filter(np.arange(len(part)) <= max(0, part.find("id", shard)))
 
 
+def _split_anew(prepared: Prepared, options: RunOptions) -> Any:
+    """Returns one boolean a shard: it is, or is to be, a part of an input that changed, which is split anew: because
+    nothing was made of it yet, or because that is asked for. Else outputs of two versions of it would be there."""
+    plan, done = prepared.plan, prepared.matched.done
+    if prepared.stage.limit is not None or not prepared.stage.rows.grows or not prepared.growth.changed.any():
+        return np.zeros(len(plan), dtype=bool)
+    found = split_otherwise(_rule(prepared), plan, prepared.inputs, prepared.growth, prepared.stores.of)
+    if not options.redo_stale or options.restricted_by:
+        kept = plan.table.take(np.flatnonzero(found & done), "uri")["uri"]
+        prepared.uncommitted.not_split = kept
+        found &= ~plan.table.where("uri", lambda uris: pc.is_in(uris, value_set=kept))
+    return found
+
+
+def _rule(prepared: Prepared) -> Sharding:
+    job, stage = prepared.record, prepared.stage
+    return Sharding(job=job.name, suffix=job.suffix, shard_bytes=stage.tasks.shard_bytes, encoding=stage.rows.encoding)
+
+
 def _grow(prepared: Prepared) -> PackedTable | None:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
     job, plan, inputs, growth = prepared.record, prepared.plan, prepared.inputs, prepared.growth
-    shard_bytes, encoding = prepared.stage.tasks.shard_bytes, prepared.stage.rows.encoding
-    rule = Sharding(job=job.name, suffix=job.suffix, shard_bytes=shard_bytes, encoding=encoding)
-    rows = [plan_new(rule, plan, inputs, growth, prepared.stores.of)] if growth.new.any() else []
+    rows = [plan_new(_rule(prepared), plan, inputs, growth, prepared.stores.of)] if growth.new.any() else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, prepared.matched.done)
         rows += [changed] if changed is not None else []
         if growth.new.any():
-            get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
+            what = "parts of changed inputs planned anew" if prepared.uncommitted.split_anew else "new inputs found"
+            get_logger(job=job.name).info(what, shards_added=len(rows[0]), shards_before=len(plan))
     if growth.new.any():
         refuse_taken(prepared.there, rows[0])
     return rows[0].plus(*rows[1:]) if rows else None
@@ -226,19 +262,27 @@ def _renewed(prepared: Prepared) -> PackedTable | None:
     return None if others.all() else replan_changed(prepared.plan, prepared.inputs, prepared.growth, others)
 
 
-def _redo_stale(prepared: Prepared) -> None:
+def _redo_stale(prepared: Prepared, options: RunOptions) -> None:
     """Has the shards of stale outputs within the scope done again, with their inputs as they are now. What is there
-    stays until what is new takes its place.
+    stays until what is new takes its place. Raises ConfigError for one of several parts: drivers take an output that is
+    there for one that another driver has made.
 
-    Not those of shards that are parts of an input: how that is split was decided from the old one.
+    Not those of shards that are parts of an input, which is split anew: see `_split_anew`.
     """
     plan, listing, todo, done = prepared.plan, prepared.listing, prepared.uncommitted, prepared.matched.done
     chosen = np.zeros(len(plan), dtype=bool)
     chosen[prepared.scope] = True
     whole = plan.table.where("kind", lambda kinds: pc.equal(kinds, SliceKind.WHOLE.value))
+    whole &= ~plan.table.where("uri", lambda uris: pc.is_in(uris, value_set=todo.not_split))
     ranks = np.flatnonzero(chosen & whole & prepared.growth.changed & done)
     if not len(ranks):
         return
+    if options.part is not None:
+        raise ConfigError(
+            f"{option('part', str(options.part))} makes outputs beside other drivers, and {len(ranks):,} of the shards "
+            f"that failed would replace an output that is out of date, such as {plan.shard_id(int(ranks[0]))!r}: run "
+            f"once without {option('part', ...)}, then start the parts"
+        )
     todo.stale = stale_outputs(prepared.there, prepared.matched, ranks)
     sides = sides_of_shards(listing, plan, prepared.record.suffix, ranks)
     todo.stale_sides = [listing.object(prepared.ledger.root, row) for row in sides.tolist()]
@@ -318,13 +362,12 @@ def _crossings(prepared: Prepared) -> list[str]:
 def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
     if options.redo_stale:
         kinds = prepared.plan.table.take(prepared.stale, "kind")["kind"]
-        if pc.any(pc.equal(kinds, SliceKind.WHOLE.value)).as_py():
+        if prepared.stage.limit is None or pc.any(pc.equal(kinds, SliceKind.WHOLE.value)).as_py():
             return (
                 f"this run was not asked for them: run again with {option('redo_stale')}, without "
                 f"{option('limit', ...)}, {option('sample', ...)} or {option('retry_failed')}"
             )
-        parts = "these are parts of large inputs, which are split as the old ones were"
-        return f"{parts}: {start_over()}"
+        return f"these are parts of large inputs, and how far a limit reaches was decided from these: {start_over()}"
     return f"run again with {option('redo_stale')} to replace them"
 
 
@@ -349,11 +392,16 @@ def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
-    if prepared.uncommitted.dropped is not None:
-        shards, objects = len(prepared.uncommitted.dropped), len(prepared.uncommitted.dropped_outputs)
+    todo = prepared.uncommitted
+    if todo.removed_inputs:
         lines.append(
-            f"drop     {shards:,}: their input is no longer given; {objects:,} objects made of them go "
-            f"({option('drop_removed')})"
+            f"drop     {todo.removed_inputs:,}: their input is no longer given; {len(todo.dropped_outputs):,} objects "
+            f"made of them go ({option('drop_removed')})"
+        )
+    if todo.split_anew:
+        lines.append(
+            f"split    {todo.split_anew:,} parts of inputs that changed are planned anew; "
+            f"{len(todo.dropped_outputs):,} objects go"
         )
     if any(prepared.missing_inputs):
         lines.append(f"missing  {missing_text(*prepared.missing_inputs)}")

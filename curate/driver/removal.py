@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
@@ -25,7 +26,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal, with_suffix
 from curate.ledger.packed import PackedTable, positions
-from curate.ledger.side_outputs import SIDES, bare, sides_of_ids
+from curate.ledger.side_outputs import RECORD_SIDE, SIDES, bare, companion, side_name, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
 from curate.stage.job_record import JobRecord
@@ -129,9 +130,10 @@ def refuse_taken(there: JobOutputs, part: PackedTable) -> None:
 def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
-    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs
-    come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on. Raises
-    ConfigError if they may not be deleted.
+    The outputs are what the plan names and curate wrote; and what says by its record that it is this job's, for the
+    plan may not name it any more: a run was killed that took its shard out, or a part of the plan is gone. Whatever
+    else is there is foreign and stays. Extra outputs come last: a shard that is done has all of its outputs, also if
+    this is cut off and the old job goes on. Raises ConfigError if they may not be deleted.
     """
     before = ledger.read_job() if listing.has_job else {}
     if before.keys() >= {"format", "codec", "suffix"}:
@@ -143,6 +145,7 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     matched = there.matched()
     mine = ours(there, matched)
     rows = [*matched.position[mine].tolist(), *our_sides(there, mine)]
+    rows += _unplanned(there, before.get("fingerprint", job.fingerprint), rows)
     if own_index(ledger, listing, job.suffix) is not None:
         # First: it names what goes.
         rows.insert(0, listing.row(layout.INDEX))
@@ -151,6 +154,30 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
     refuse_undeletable(ledger.store, [*about, *outputs], option("overwrite"))
     return left, outputs
+
+
+def _unplanned(there: JobOutputs, fingerprint: str, known: Sequence[int]) -> list[int]:
+    """Returns the rows of the listing, beside those that are `known`, that are outputs of the job of this fingerprint:
+    their records say so, and that they are called as they are. With the other files of these; the main ones first."""
+    suffix, objects = there.job.suffix, there.listing.objects
+    left = np.ones(len(objects), dtype=bool)
+    left[list(known)] = False
+    named = np.flatnonzero(left & objects.where("name", lambda names: pc.ends_with(names, suffix))).tolist()
+    records = _each(lambda row: there.record(there.at(row)) or {}, named)
+    shards: list[str] = []
+    mains: list[int] = []
+    sides: list[int] = []
+    for row, record in zip(named, records, strict=True):
+        if record.get("fingerprint") != fingerprint:
+            continue
+        shard, side = str(record.get("shard")), record.get(RECORD_SIDE)
+        name = shard + suffix
+        if objects.row(row, "name") == [name if side is None else side_name(str(side), name)]:
+            (mains if side is None else sides).append(row)
+            shards.append(shard)
+    ids = pa.array(shards, pa.string())
+    beside = [there.listing.rows_named(pc.binary_join_element_wise(ids, other, "")) for other in companion(suffix)]
+    return [*mains, *sides, *(row for rows in beside for row in rows.tolist() if left[row])]
 
 
 Record = dict[str, Any]
@@ -172,34 +199,36 @@ class Dropped:
 
 def left_behind(there: JobOutputs, options: RunOptions) -> Dropped:
     """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
-    return _without(there, options, *_outputs(there, there.plan.removed))
+    return _without(there, options, there.plan.removed, *_outputs(there, there.plan.removed))
 
 
-def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
-    """Returns the job without the shards whose inputs are missing.
-
-    Raises ConfigError where that cannot be done, or is not what was meant; where an output of such a shard was not
-    written by curate; and where one may not be deleted.
-    """
-    gone, ledger, listing, plan = growth.missing, there.ledger, there.listing, there.plan
-    if gone.all():
+def refuse_other_inputs(there: JobOutputs, growth: InputDiff) -> None:
+    """Raises ConfigError if no input of the job is there any more: to take all out is not what was meant."""
+    if growth.missing.all():
         raise ConfigError(
-            f"{option('drop_removed')} would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of "
-            "earlier runs is among the inputs of this run, which look like those of another job; check them, or remove "
-            "the whole output"
+            f"{option('drop_removed')} would take all {len(there.plan):,} shards out of {there.ledger.root}: none of "
+            "the inputs of earlier runs is among the inputs of this run, which look like those of another job; check "
+            "them, or remove the whole output"
         )
+
+
+def drop(there: JobOutputs, options: RunOptions, gone: Any, why: str) -> Dropped:
+    """Returns the job without shards: one boolean each says whether it is `gone`, `why` is the option that says so.
+
+    Raises ConfigError where an output of such a shard was not written by curate, and where one may not be deleted.
+    """
+    ledger, listing, plan = there.ledger, there.listing, there.plan
     part = removal(plan.table.filter(gone))
     rows, records = _outputs(there, part["id"])
     mine = set(rows)
     for row in _rows_named(there, part["id"]):
         if row not in mine:
             raise ConfigError(
-                f"{option('drop_removed')}: {there.at(row).uri} was not written by curate, but it has the name of an "
-                "output; move it"
+                f"{why}: {there.at(row).uri} was not written by curate, but it has the name of an output; move it"
             )
-    found = _without(replace(there, plan=plan.plus(part)), options, rows, records)
+    found = _without(replace(there, plan=plan.plus(part)), options, part["id"], rows, records)
     about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
-    refuse_undeletable(ledger.store, [*about, *found.objects], option("drop_removed"))
+    refuse_undeletable(ledger.store, [*about, *found.objects], why)
     return replace(found, part=part)
 
 
@@ -219,7 +248,7 @@ def _rows_named(there: JobOutputs, ids: Any) -> list[int]:
     return found
 
 
-def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: list[Record]) -> Dropped:
+def _without(there: JobOutputs, options: RunOptions, ids: Any, rows: list[int], records: list[Record]) -> Dropped:
     listing, ledger = there.listing, there.ledger
     left = listing.without(rows)
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
@@ -228,8 +257,9 @@ def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: l
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:
         quarantine = []
-    own = {layout.samples(shard_samples(record["shard"])) for record in records if isinstance(record.get("shard"), str)}
-    samples = [ledger.store.stat(ledger.uri(name)) for name in listing.samples_named(sorted(own))]
+    # They are published before the output, which may never have been.
+    own = [layout.samples(shard_samples(name)) for name in ids.to_pylist()] if len(listing.samples) else []
+    samples = [ledger.store.stat(ledger.uri(name)) for name in listing.samples_named(own)]
     return Dropped(there.plan, left, [*quarantine, *samples, *map(there.at, rows)])
 
 

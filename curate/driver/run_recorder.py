@@ -164,7 +164,7 @@ class RunRecorder:
         with self._lock:
             self._still.shard_ended()
             self._retrying.over(record.index)
-            self.prepared.history.add(record.index, books)
+            self.prepared.history.add(record.index, books, record.quarantine)
             self.totals.shard_done(record)
             self._times.done(self.clock.now(), task, record, int(self.prepared.plan.sizes[record.index]))
             if record.meters:
@@ -184,6 +184,7 @@ class RunRecorder:
                 "bytes_out": record.bytes_out,
                 "generation": record.generation,
                 **({"checksum": record.checksum} if record.checksum else {}),
+                **({"quarantine": record.quarantine} if record.quarantine else {}),
                 "existed": record.existed,
                 "different": record.different,
             }
@@ -255,7 +256,7 @@ class RunRecorder:
         self.generations[record.index] = generation_hash(record.generation)
         with self._lock:
             if record.books is not None:
-                self.prepared.history.add(record.index, record.books)
+                self.prepared.history.add(record.index, record.books, record.quarantine)
             self.totals.gathered(record)
 
     def disturbed(self, ranks: Any) -> None:
@@ -436,7 +437,7 @@ class RunRecorder:
             self.missing,
             max(0, len(self.prepared.plan) - totals.job_done - (len(self.prepared.scope) - totals.done)),
             self.options.restricted_by,
-            0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
+            self.prepared.uncommitted.removed_inputs,
             "" if self.options.part is None else str(self.options.part),
             totals.by_others + totals.elsewhere,
         )

@@ -316,6 +316,7 @@ class _Run:
             tuple(prepared.stage.rows.given(shard.uri) for _, shard in shards),
             asks=launch.asks,
             over=self._replaced_by(shards, schemas.sides) if prepared.over else {},
+            sampled=frozenset(shard.id for rank, shard in shards if rank in prepared.sampled),
             says_ready=says_ready,
             shared=self.options.part is not None,
             weighs=backend.slot_memory() is not None,

@@ -8,13 +8,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.driver.history import History, JobOutputs
+from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
+from curate.objects.samples import shard_samples
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.job_record import JobRecord
@@ -40,6 +43,10 @@ class PendingWrites:
     """Rows to append to the plan, before all others, that take shards out of the job."""
     dropped_outputs: list[Object] = field(default_factory=list)
     """What was made of those."""
+    split_anew: int = 0
+    """How many of those shards are parts of inputs that changed: others take their places."""
+    not_split: Any = field(default_factory=lambda: pa.chunked_array([], pa.string()))
+    """The inputs that changed and would be split anew, but this run was not asked for that."""
     foreign: list[Object] = field(default_factory=list)
     """Outputs of another identity under this job's names, to be done again."""
     stale: list[Object] = field(default_factory=list)
@@ -48,6 +55,11 @@ class PendingWrites:
     """The extra outputs of those."""
     renewed: Any = None
     """Rows of the plan with the new inputs of those shards, to be appended once they are done."""
+
+    @property
+    def removed_inputs(self) -> int:
+        """Shards that are taken out because their input is no longer given."""
+        return 0 if self.dropped is None else len(self.dropped) - self.split_anew
 
     def __bool__(self) -> bool:
         return bool(
@@ -165,6 +177,19 @@ class Prepared:
     def over(self) -> dict[str, str]:
         """Generations of the outputs that new ones take the places of, by URI."""
         return {one.uri: one.generation for one in (*self.uncommitted.stale, *self.uncommitted.stale_sides)}
+
+    @cached_property
+    def sampled(self) -> frozenset[int]:
+        """Ranks of shards to run of which an earlier run has left samples of dropped rows."""
+        if not len(self.listing.samples):
+            return frozenset()
+        found: set[int] = set()
+        for block in self.plan.blocks(self.todo, "id"):
+            names = [layout.samples(shard_samples(name)) for name in block[0].to_pylist()]
+            there = set(self.listing.samples_named(names))
+            left = [id for id, name in zip(block[0].to_pylist(), names, strict=True) if name in there]
+            found.update(self.plan.ranks(pa.array(left, pa.string())).tolist())
+        return frozenset(found)
 
     @property
     def incomplete_input(self) -> tuple[Mapping[str, Any], ...]:

@@ -13,6 +13,7 @@ from curate.driver.rivals import describe_rivals, running_drivers
 from curate.driver.state import Prepared
 from curate.errors import ConfigError, DamagedRun
 from curate.graph.keys import planned
+from curate.graph.outdated import refuse_outdated
 from curate.graph.start import PlannedShards, look_at, refuse_mixed_keys, with_seed
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.keywords import of_checkpoint, option
@@ -35,6 +36,7 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
     if job.done:
         return _dry_stage(replace(last, rows=PlannedShards(job.plan)), options)
     refuse_mixed_keys(job)
+    refuse_outdated(job.last, options, begun=job.begun)
     if is_local(output):
         refuse_links(output)
     # Where a run would have them it knows once it is connected; here, where they are.

@@ -29,6 +29,7 @@ from curate.driver.stage_run import run_stage
 from curate.driver.state import WorkLeftError
 from curate.errors import CannotBeMet, ConfigError, CurateError, DamagedRun, DiskFull, StorageError
 from curate.graph.keys import checkpoints_of, key_of, planned, reports_of, stages_of
+from curate.graph.outdated import refuse_outdated
 from curate.graph.start import (
     StagedJob,
     as_planned,
@@ -115,6 +116,8 @@ class JobRun:
         output = resolve_output(options.output)
         job = look_at(last, options, output, self._clock)
         if job.done:
+            if options.redo_stale or options.drop_removed:
+                refuse_outdated(job.last, options, begun=job.begun)
             try:
                 # It was not asked for what is there; and there is nothing else.
                 ended = self._conclude(job, options)
@@ -125,6 +128,7 @@ class JobRun:
                     sweep(job.stores.of(output), output, known=job.listing.stages)
                 return ended
         refuse_mixed_keys(job)
+        refuse_outdated(job.last, options, begun=job.begun)
         if is_local(output):
             refuse_links(output)
         try:

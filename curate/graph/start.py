@@ -90,6 +90,11 @@ class StagedJob:
     """The inputs of which run files are made apart, if there are several: where each begins, and where it ends."""
 
     @property
+    def begun(self) -> bool:
+        """Whether outputs are planned, and not to be overwritten."""
+        return self.job is not None and bool(len(self.plan))
+
+    @property
     def listing(self) -> OutputListing:
         return self.seen.listing
 

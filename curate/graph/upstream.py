@@ -62,18 +62,9 @@ def ready_stages(stage: Stage, root: str, options: RunOptions) -> Generator[Read
 
 
 def _stage_options(options: RunOptions, output: str) -> RunOptions:
-    """Returns how to run one of the stages before the last: whole, whatever part of that was asked for."""
-    return replace(
-        options,
-        inputs=(),
-        output=output,
-        overwrite=False,
-        retry_failed=False,
-        redo_stale=False,
-        drop_removed=False,
-        limit=None,
-        sample=None,
-    )
+    """Returns how to run one of the stages before the last: whole, whatever part of that was asked for. What is made
+    again, or taken out, of a checkpoint that it reads, is of the stage too."""
+    return replace(options, inputs=(), output=output, overwrite=False, retry_failed=False, limit=None, sample=None)
 
 
 def checkpoint_options(options: RunOptions, before: Upstream) -> RunOptions:

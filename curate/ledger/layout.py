@@ -228,6 +228,15 @@ def is_quarantined(name: str) -> bool:
     return _QUARANTINED.fullmatch(name) is not None
 
 
+def quarantine_hash(name: str) -> int:
+    """Returns the hash that a file of rows that were set aside is called by, as a number; 0 if it is none.
+
+    >>> quarantine_hash("_curate/quarantine/00000000000000ff.jsonl.zst"), quarantine_hash("")
+    (255, 0)
+    """
+    return int(name[len(QUARANTINE) :].partition(".")[0], 16) if is_quarantined(name) else 0
+
+
 def samples(called: str) -> str:
     """Returns the name of a file of rows that were dropped.
 

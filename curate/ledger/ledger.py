@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -208,7 +209,7 @@ class Ledger:
             self._unreadable(name, ValueError(f"{strange:,} lines make no sense"))
 
     def _unreadable(self, name: str, error: Exception) -> None:
-        get_logger().warning("cannot read a segment of events", segment=self.uri(name), error=str(error))
+        _warn_of_unreadable(self.uri(name), str(error))
 
     def _part(self, name: str, data: bytes) -> PackedTable:
         """Returns a part of the plan from its bytes."""
@@ -224,6 +225,12 @@ class Ledger:
 def open_ledger(root: str) -> Ledger:
     """Returns the ledger below an output prefix, an absolute URI, to be read; makes no request."""
     return Ledger(open_store(root), root)
+
+
+@lru_cache(maxsize=1024)
+def _warn_of_unreadable(uri: str, error: str) -> None:
+    """Says once in a process that a segment cannot be read: it is read for each question that is asked of events."""
+    get_logger().warning("cannot read a segment of events", segment=uri, error=error)
 
 
 def _part_number(name: str) -> int:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
 from curate.exchange.run_file import RunFile
 from curate.ledger import layout
-from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name
+from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name, sides_of_ids
 from curate.ledger.stages import exchanges, parse_stages
 from curate.objects.datatrove import read_metadata
 from curate.objects.record import OF_TOKENS, Carried, OutputFormat, read_carried
@@ -70,6 +70,11 @@ class Finding:
     object: str
     """Name under the output prefix."""
     reason: str
+    remove: tuple[str, ...] = ()
+    """What is to be removed, by name, so that the next run of the job makes it as it should be; empty if that does not
+    help."""
+    left_behind: bool = False
+    """Whether the next run of the job removes it: its shard was taken out."""
 
 
 @dataclass
@@ -121,7 +126,11 @@ class VerifyReport:
             "rows": self.books.rows(),
             "counters": self.books.sorted_counters(),
             "problems": {kind: self.counts[kind] for kind in KINDS if self.counts[kind]},
-            "findings": [{"kind": one.kind, "object": one.object, "reason": one.reason} for one in self.findings],
+            "findings": [
+                {"kind": one.kind, "object": one.object, "reason": one.reason}
+                | ({"remove": list(one.remove)} if one.remove else {})
+                for one in self.findings
+            ],
             **({"stages": [one._as_stage() for one in self.stages]} if self.stages else {}),
         }
 
@@ -166,8 +175,10 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
         name = next(one.name for one in stages.planned if one.key == key)
         part = _verified(stage, tick, name=name)
         for one in part.findings:
-            object = stage.ledger.uri(one.object).removeprefix(f"{found.ledger.root}/")
-            report.findings.append(replace(one, object=object))
+            object, *remove = (
+                stage.ledger.uri(name).removeprefix(f"{found.ledger.root}/") for name in (one.object, *one.remove)
+            )
+            report.findings.append(replace(one, object=object, remove=tuple(remove)))
         report.counts += part.counts
         report.stages.append(part)
     return report
@@ -185,10 +196,11 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         summary is not None,
         absent=len(found.plan) - len(ranks),
     )
+    left = _left_behind(found)
     for foreign in found.matched.foreign:
-        report.add(Finding("foreign", foreign, "no shard of the plan is called like it"))
+        report.add(_foreign(foreign, "no shard of the plan is called like it", left))
     for foreign in found.foreign_sides():
-        report.add(Finding("foreign", foreign, "it is not an extra output of a shard of the plan"))
+        report.add(_foreign(foreign, "it is not an extra output of a shard of the plan", left))
     if report.closed and not name:
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
@@ -210,10 +222,27 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         # As long as outputs are to come, or not all of them say what they name, a file may be theirs.
         for file in found.listing.quarantine:
             if file not in named:
-                report.add(Finding("unnamed", file, "no output names it; the next run of the job removes it"))
+                report.add(
+                    Finding("unnamed", file, "no output names it: a run that was killed may have left it", (file,))
+                )
+        # An output that is made again has it made anew. What it says of stages that were removed is nowhere else.
+        remove = () if parse_stages(found.job) or any(one.remove for one in report.findings) else (layout.SUMMARY,)
         for reason in _differences(report, found, summary):
-            report.add(Finding("summary", layout.SUMMARY, reason))
+            report.add(Finding("summary", layout.SUMMARY, reason, remove))
     return report
+
+
+def _left_behind(found: FoundJob) -> set[str]:
+    """Returns the names of objects that are there of shards that were taken out of the job."""
+    rows = sides_of_ids(found.listing, found.plan.removed, found.job["suffix"])
+    mains = (f"{shard}{found.job['suffix']}" for shard in found.plan.removed.to_pylist())
+    return {*mains, *found.listing.objects.take(rows, "name")["name"].to_pylist()}
+
+
+def _foreign(name: str, reason: str, left_behind: set[str]) -> Finding:
+    if name not in left_behind:
+        return Finding("foreign", name, reason)
+    return Finding("foreign", name, "its shard was taken out of the job", left_behind=True)
 
 
 class _Checker:
@@ -230,7 +259,7 @@ class _Checker:
     def check(self, rank: int) -> _OutputFindings:
         """Returns what the output of a shard turned out to be. Raises StorageError if the store does not answer."""
         name, object = _name(self._found, rank), self._found.output(rank)
-        off = partial(_finding, object=name, uri=object.uri)
+        off = partial(_finding, object=name, uri=object.uri, remove=(name,))
         try:
             carried = read_carried(self._store, object, self._format, self._codec)
         except WrongRecord as error:
@@ -249,14 +278,14 @@ class _Checker:
         if not books.balanced():
             findings.append(off("books", f"in + created is not out + dropped + quarantined: {_rows_text(books)}"))
         if reason := self._quarantine(file, books.quarantined):
-            findings.append(off("quarantine", reason))
+            findings.append(off("quarantine", reason, remove=(name, file) if file in self._files else (name,)))
         for side in self._sides:
             beside = self._found.side_name(side, rank), self._found.side(side, rank)
             findings += self._side(side, beside, name, carried.record)
         checksums = read_metadata(self._store, object) if self._format is OutputFormat.DATATROVE else {}
         for side, called, other in self._found.companions(rank):
             if (checksum := checksums.get(f".{side}")) is not None and other is not None:
-                findings += self._bytes(called, other, checksum)
+                findings += self._bytes(called, other, checksum, name)
             else:
                 findings += self._side(side, (called, other), name, carried.record)
         return _OutputFindings(findings, books, file)
@@ -288,9 +317,9 @@ class _Checker:
         file."""
         name, object = beside
         if object is None:
-            reason = f"{main} is there, which is published after it; remove that, and run the job again"
-            return [Finding("missing", name, reason)]
-        off = partial(_finding, object=name, uri=object.uri)
+            return [Finding("missing", name, f"{main} is there, which is published after it", (main,))]
+        # One that is there is not replaced if it cannot be read; and none is made as long as the main one is there.
+        off = partial(_finding, object=name, uri=object.uri, remove=(main, name))
         try:
             carried = read_carried(self._store, object, self._format, self._codec)
         except CorruptInput as error:
@@ -303,12 +332,12 @@ class _Checker:
             return [off("record", f"its record is not that of {main}: they differ in {', '.join(differing)}")]
         return self._rows(off, object, carried, self._sides.get(side), record["counters"].get(counter(side)))
 
-    def _bytes(self, name: str, object: Object, checksum: int) -> list[Finding]:
+    def _bytes(self, name: str, object: Object, checksum: int, main: str) -> list[Finding]:
         """Returns what is off with a file that carries no record, but whose checksum is known."""
         try:
             check_bytes(self._store, object, Carried({}, object.size, checksum))
         except CorruptInput as error:
-            return [_finding("damaged", error, object=name, uri=object.uri)]
+            return [_finding("damaged", error, object=name, uri=object.uri, remove=(main, name))]
         return []
 
     def _quarantine(self, name: str | None, rows: int) -> str:
@@ -349,8 +378,8 @@ class _Checker:
         return votes.most_common(1)[0][0] if votes else None
 
 
-def _finding(kind: str, reason: object, *, object: str, uri: str) -> Finding:
-    return Finding(kind, object, str(reason).removeprefix(f"{uri}: "))
+def _finding(kind: str, reason: object, *, object: str, uri: str, remove: tuple[str, ...]) -> Finding:
+    return Finding(kind, object, str(reason).removeprefix(f"{uri}: "), remove)
 
 
 def _run_rows(store: Store, object: Object) -> int:

@@ -75,6 +75,21 @@ def plan_new(
     return part
 
 
+def split_otherwise(
+    rule: Sharding, plan: ShardPlan, inputs: Inputs, growth: InputDiff, store_of: Callable[[str], Store]
+) -> Any:
+    """Returns one boolean a shard of the plan: its input is another object now, and is split, or was."""
+    found = np.zeros(len(plan), dtype=bool)
+    for rank in np.flatnonzero(growth.changed).tolist():
+        uri, kind = plan.table.row(rank, "uri", "kind")
+        found[rank] = kind != SliceKind.WHOLE.value
+        if not found[rank]:
+            name, size, generation = inputs.table.row(int(growth.position[rank]), "name", "size", "generation")
+            if size > rule.shard_bytes:
+                found[rank] = len(list(_split(rule, Object(uri, size, generation), name, store_of))) > 1
+    return found
+
+
 def _split(rule: Sharding, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
     try:
         encoding = rule.encoding(item.uri)
@@ -178,7 +193,8 @@ def _warn_of_hidden(rule: Sharding, part: PackedTable) -> None:
 def replan_changed(plan: ShardPlan, inputs: Inputs, growth: InputDiff, done: Any) -> PackedTable | None:
     """Returns rows that replace those of undone, unsplit shards whose input is another object now; None if none are.
 
-    A repaired input is simply read as it is; a split one keeps its plan, and its shards fail saying so.
+    A repaired input is simply read as it is. A split one of which outputs are there keeps its plan, and its shards fail
+    saying so: see `split_otherwise`.
     """
     ranks = np.flatnonzero(growth.changed & ~done)
     shards = []

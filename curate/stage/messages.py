@@ -32,6 +32,8 @@ class TaskInput:
     """Whether word is wanted of the first batch that is done: a service that the job needs was busy."""
     over: Mapping[str, str] = field(default_factory=dict)
     """Generations of outputs that are out of date, by URI: new ones take their places."""
+    sampled: frozenset[str] = frozenset()
+    """Those of the shards of which an earlier run has left samples of dropped rows: they may be of another input."""
     says_ready: bool = False
     """Whether to say first that the operator is set up."""
     shared: bool = False

@@ -298,8 +298,9 @@ class StageProgram:
             outputs.count(tally.books)
             self._guard.check()
             with Timed(meters.write):
-                aside = self._aside(shard, tally, redone=uri in task.over)
-                outputs.finish(self._record(shard, tally, aside))
+                aside = self._aside(shard, tally, replaces=shard.id in task.sampled)
+                record = self._record(shard, tally, aside)
+                outputs.finish(record)
         except BaseException:
             outputs.close()
             raise
@@ -308,7 +309,7 @@ class StageProgram:
             aside.publish(there.store)
             return outputs.publish(replaced, task.over)
 
-        return WholeShard(attempt, outputs, tally.books, meters, publish)
+        return WholeShard(attempt, outputs, tally.books, meters, publish, record["quarantine"] or "")
 
     def _writer(self, sink: Any, schema: Any, *beside: Any) -> OutputWriter:
         if self.stage.runs is not None:
@@ -354,9 +355,9 @@ class StageProgram:
         how = ShardContext("", errors=self.stage.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
         return self._tables(probe.shard, probe.given, tally, how, meters_of(self.stage.operator), numbers, stays=False)
 
-    def _aside(self, shard: Shard, tally: ShardBooks, *, redone: bool) -> Aside:
-        """Returns what is published beside the outputs of a shard. `redone`: these replace others."""
-        aside = Aside(f"{self.output}/{layout.samples(shard_samples(shard.id))}", redone=redone)
+    def _aside(self, shard: Shard, tally: ShardBooks, *, replaces: bool) -> Aside:
+        """Returns what is published beside the outputs of a shard. `replaces`: there are samples of an earlier run."""
+        aside = Aside(f"{self.output}/{layout.samples(shard_samples(shard.id))}", replaces=replaces)
         if tally.samples:
             hide = self.stage.operator.hide
             aside.samples = encode_samples(

@@ -66,8 +66,8 @@ class Aside:
     quarantine: str | None = None
     """URI of what holds the rows that were set aside, which the record names."""
     bad_rows: bytes = b""
-    redone: bool = False
-    """Whether the outputs replace others."""
+    replaces: bool = False
+    """Whether there are samples of an earlier run, which may be of another input."""
 
     def publish(self, store: Store) -> None:
         """Publishes the quarantine, and the samples in place of those of another input or another version."""
@@ -76,7 +76,7 @@ class Aside:
         if self.samples is not None:
             if store.publish(self.samples_uri, self.samples).outcome is Outcome.DIFFERENT:
                 store.replace(self.samples_uri, self.samples)
-        elif self.redone:
+        elif self.replaces:
             store.delete(self.samples_uri)
 
 
@@ -90,6 +90,8 @@ class WholeShard:
     meters: Meters
     publish_all: Callable[[], Published | NameConflict]
     """Publishes its outputs, and what lies beside them."""
+    quarantine: str
+    """Where its bad rows are, below the output; empty where there are none."""
     seconds: float = 0.0
     """What it took so far."""
     held_bytes: int = 0
@@ -143,6 +145,7 @@ class WholeShard:
             meters=self.meters.packed(write=True),
             checksum=self.outputs.checksum,
             held_bytes=self.held_bytes,
+            quarantine=self.quarantine,
         )
 
     def __enter__(self) -> Self:

@@ -98,6 +98,8 @@ class ShardRecord:
     """That of the output's bytes; empty where nothing was computed."""
     held_bytes: int = 0
     """Most memory that its process held for itself since it last said so; 0 where that is not known."""
+    quarantine: str = ""
+    """Name of the file of its rows that were set aside; empty if there is none, or it is not known."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A frozen dataclass with slots is pickled by Python code, which looks at its fields each time.

@@ -75,6 +75,21 @@ def test_json(places: tuple[Path, Path], curate: Curate) -> None:
     assert example["slice"] == {"kind": "whole", "start": 0, "stop": 0}
 
 
+def test_all_tries_of_one_shard_need_no_option(places: tuple[Path, Path], curate: Curate) -> None:
+    shown = curate("failures", str(places[1]), "--shard", "one", "--all")
+    assert shown.code == 2
+    assert "--shard shows every try of that shard, also after it was done; leave out --all" in shown.err
+
+
+@pytest.mark.parametrize("command", ["failures", "retry"])
+def test_a_segment_that_cannot_be_read_is_told_once(places: tuple[Path, Path], curate: Curate, command: str) -> None:
+    """However often it is looked into."""
+    (segment,) = places[1].glob(f"{layout.RUNS}*/events-*")
+    segment.write_bytes(b"broken")
+    shown = curate(command, str(places[1]))
+    assert shown.err.count("cannot read a segment of events") == 1
+
+
 def test_what_was_done_since_is_shown_with_all(places: tuple[Path, Path], curate: Curate) -> None:
     """Failed tries of shards that are done now are no failures of the job; they are there to be looked at."""
     for name in ("one.jsonl", "two.jsonl"):

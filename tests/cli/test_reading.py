@@ -135,7 +135,10 @@ def test_what_is_off_is_told_with_object_and_reason(out: str, run: Run, monkeypa
     assert "foreign   objects that are not of this job: 15\n          00 \\x1b]0;owned" in text
     assert "          ... and 5 more\n" in text
     assert f"          {damaged.name}: " in text
-    assert text.splitlines()[-1].startswith("next      remove the outputs that are named and run the job again")
+    assert text.splitlines()[-2:] == [
+        f"next      remove {damaged.name}; then run the job again: it makes only that again",
+        "          move the objects that are not of this job elsewhere, because readers of the output read them too",
+    ]
     code, text, _ = run("verify", out, "--json")
     assert (code, orjson.loads(text)["problems"]["foreign"]) == (1, 15)
     terminal = Terminal(monkeypatch)

@@ -141,6 +141,57 @@ def test_a_checkpoint_whose_input_changed(source: Path, tmp_path: Path, exchange
     assert fewer.take_all() == [{"n": 10}]
 
 
+def test_a_checkpoint_before_an_exchange_whose_input_changed(source: Path, tmp_path: Path) -> None:
+    """It is made again if that is asked for, with the output; else the write is refused: what was made of old rows
+    would be said to be of the new ones, by every run after that."""
+    write_jsonl(source / "b.jsonl", [{"n": 3}])
+
+    def write(**options: Any) -> Any:
+        ds = doubled(source).checkpoint(tmp_path / "kept").sort("n")
+        return ds.write_json(tmp_path / "out", backend="inline", **options)
+
+    again = {"overwrite": True, "yes": True}
+    assert write().state == "complete"
+    write_jsonl(source / "a.jsonl", [{"n": 5}])
+    with refusing("changed after the job began"):
+        write(redo_stale=True)
+    for output in ("out", "other"):
+        with refusing("kept is out of date: the inputs of 1 shard of it, such as 'a', changed since") as caught:
+            doubled(source).checkpoint(tmp_path / "kept").sort("n").write_json(
+                tmp_path / output, backend="inline", **(again if output == "out" else {})
+            )
+        assert str(caught.value).endswith("as they are now; run again with redo_stale=True")
+    assert curate.read_json(tmp_path / "out").take_all() == [{"n": 2}, {"n": 4}, {"n": 6}]
+    assert not (tmp_path / "other").exists()
+    assert write(redo_stale=True, **again).state == "complete"
+    assert curate.read_json(tmp_path / "out").take_all() == [{"n": 6}, {"n": 10}]
+    (source / "b.jsonl").unlink()
+    with refusing("'b', are gone since, and an exchange needs the rows of all inputs as they are now"):
+        write(**again)
+    assert write(drop_removed=True, **again).state == "complete"
+    assert curate.read_json(tmp_path / "out").take_all() == [{"n": 10}]
+
+
+def test_a_checkpoint_that_an_exchange_had_read_before_it_was_made_again(source: Path, tmp_path: Path) -> None:
+    """A job that an earlier version began with old rows is not gone on with: its outputs would be of both."""
+
+    def sorted_rows(**options: Any) -> Any:
+        ds = doubled(source).checkpoint(tmp_path / "kept").sort("n")
+        return ds.write_json(tmp_path / "out", backend="inline", **options)
+
+    doubled(source).checkpoint(tmp_path / "kept").take_all()
+    write_jsonl(source / "a.jsonl", [{"n": 5}])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curate.graph.graph.refuse_outdated", lambda *_, **__: None)
+        assert sorted_rows().state == "complete"
+    assert sorted_rows().attempts == 0
+    with refusing("is out of date") as caught:
+        sorted_rows(redo_stale=True)
+    assert str(caught.value).endswith("as they are now; start over with overwrite=True")
+    sorted_rows(redo_stale=True, overwrite=True, yes=True)
+    assert curate.read_json(tmp_path / "out").take_all() == [{"n": 10}]
+
+
 def test_options_that_only_a_write_has(source: Path) -> None:
     ds = doubled(source)
     for name, answer in USING.items():

@@ -14,7 +14,7 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState, Summary
 from curate.observe.failures import read_failures
 from curate.storage.open import open_store
-from tests.job.inline import write_jsonl
+from tests.job.inline import refusing, write_jsonl
 from tests.support.fakes import FakeClock
 
 POISON = 13
@@ -72,6 +72,18 @@ def test_a_retry_makes_it_again_and_nothing_else(folder: Path) -> None:
     mended = run(folder, retry_failed=True)
     assert (mended.total, mended.done, mended.failed) == (1, 1, 0)
     assert failed(folder) == []
+    assert rows(folder) == [1, 3]
+
+
+def test_a_part_does_not_make_it_again(folder: Path) -> None:
+    """Drivers of other parts would take the old output for a new one, and the plan would say that it is up to date."""
+    write_jsonl(folder / "in" / "b.jsonl", [{"n": 3}])
+    for part in ("0/2", "1/2"):
+        with refusing("1 of the shards that failed would replace an output that is out of date, such as 'b'"):
+            run(folder, retry_failed=True, part=part)
+    assert rows(folder) == [1, 2]
+    assert (run(folder).stale, failed(folder)) == (1, ["b"])
+    run(folder, retry_failed=True)
     assert rows(folder) == [1, 3]
 
 

@@ -13,7 +13,7 @@ import structlog
 
 import curate
 from curate.clock import SystemClock
-from curate.errors import ConfigError, CorruptInput
+from curate.errors import ConfigError, CorruptInput, StorageError
 from curate.graph.entry import dry_run
 from curate.job.job import Job
 from curate.ledger import layout
@@ -22,6 +22,8 @@ from curate.observe.failures import read_failures
 from curate.observe.job import read_status
 from curate.observe.summary_text import render
 from curate.observe.verify import verify
+from curate.storage.faults import Fault
+from curate.testing.stores import faulty_stores
 from tests.job import inline
 from tests.job.inline import everything, output_rows, quarantined, write_jsonl
 from tests.support.fakes import FakeClock
@@ -90,6 +92,11 @@ def data(root: Path) -> dict[str, bytes]:
         for name, value in everything(root).items()
         if not name.startswith("_curate/") or name.startswith("_curate/quarantine/")
     }
+
+
+def write_bytes(path: Path, value: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(value)
 
 
 def totals(root: Path) -> dict[str, Any]:
@@ -175,6 +182,17 @@ def test_rows_set_aside_that_others_name_too_stay(tmp_path: Path) -> None:
     (source / "a.jsonl").unlink()
     run_job(Parted(), source, tmp_path / "out", drop_removed=True)
     assert [row["row"] for row in quarantined(tmp_path / "out")]
+    check_same_as_fresh(Parted(), source, tmp_path / "out", tmp_path / "fresh")
+
+
+def test_rows_set_aside_of_an_earlier_input_do_not_stay(tmp_path: Path) -> None:
+    """As many files as outputs that name one, and yet one too many: two of these name the same."""
+    source = tmp_path / "in"
+    for name in "abc":
+        write_jsonl(source / f"{name}.jsonl", rows(name, "same" if name < "c" else "other"))
+    run_job(Parted(), source, tmp_path / "out")
+    write_jsonl(source / "c.jsonl", rows("c", "another"))
+    run_job(Parted(), source, tmp_path / "out", redo_stale=True)
     check_same_as_fresh(Parted(), source, tmp_path / "out", tmp_path / "fresh")
 
 
@@ -304,9 +322,33 @@ def test_what_a_zombie_writes_of_it_is_removed(source: Path, out: Path, tmp_path
     (source / "b.jsonl").unlink()
     run_job(Parted(), source, out, drop_removed=True)
     for name, value in late.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(value)
+        write_bytes(out / name, value)
     run_job(Parted(), source, out)
+    check_same_as_fresh(Parted(), source, out, tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("lost", ["the removal", "the plan"])
+def test_overwriting_removes_what_the_plan_does_not_name_any_more(
+    source: Path, out: Path, tmp_path: Path, lost: str
+) -> None:
+    """A run was killed between taking a shard out and removing its output; or the plan was deleted. Copies that
+    somebody made of outputs stay."""
+    mine = {name: (out / "b.parquet").read_bytes() for name in ("copy of b.parquet", "old/b.parquet")}
+    for name, value in mine.items():
+        write_bytes(out / name, value)
+    (source / "b.jsonl").unlink()
+    if lost == "the plan":
+        (out / layout.plan_part(0)).unlink()
+    else:
+        fault = Fault("delete", name="b.parquet", times=100, error=StorageError("as scripted"))
+        with faulty_stores(fault), pytest.raises(StorageError):
+            run_job(Parted(), source, out, drop_removed=True)
+    assert (out / "b.parquet").exists()
+    write_jsonl(source / "c.jsonl", rows("c", bad="another"))
+    assert run_job(Parted(), source, out, overwrite=True, confirm=lambda _: True).attempts == 3
+    for name in mine:
+        assert (out / name).read_bytes() == mine[name]
+        (out / name).unlink()
     check_same_as_fresh(Parted(), source, out, tmp_path / "fresh")
 
 

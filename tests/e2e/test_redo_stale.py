@@ -174,20 +174,24 @@ def test_the_same_bytes_stay_the_same_object(bench: Bench) -> None:
     check_same_as_fresh(bench)
 
 
-def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
-    """How a large input is split was decided from the old one: its outputs stay, and the warning says what helps."""
+def test_parts_of_an_input_are_kept_unless_that_is_asked_for(local: Place, tmp_path: Path) -> None:
+    """How a large input is split was decided from the old one: it is split anew, and the warning says what helps."""
     name = "big.jsonl"
     parameters = {"shard_bytes": 100_000, "max_bad_rows": "5%"}
     bench = Bench(local, tmp_path / "trace", local.write("in", newer(name, 4000)), parameters)
     complete(bench.run())
     before = bench.objects()
     local.write("in", newer(name, 5000))
-    with structlog.testing.capture_logs() as logs:
-        ended = complete(bench.run(redo_stale=True, backend=NoBackend()))
-    assert ended.stale == ended.total > 1
-    assert outputs(bench.objects()) == outputs(before)
-    (warning,) = [log for log in logs if "out of date" in log["event"]]
-    assert "overwrite=True" in warning["next"]
+    for options in ({}, {"redo_stale": True, "limit": 1}):
+        with structlog.testing.capture_logs() as logs:
+            ended = complete(bench.run(**options, backend=NoBackend()))
+        assert ended.stale > 1
+        assert outputs(bench.objects()) == outputs(before)
+        (warning,) = [log for log in logs if "out of date" in log["event"]]
+        assert "redo_stale=True" in warning["next"]
+    ended = complete(bench.run(redo_stale=True))
+    assert (ended.stale, ended.dropped, ended.attempts) == (0, 0, ended.total)
+    check_same_as_fresh(bench)
 
 
 @pytest.mark.slow

@@ -183,7 +183,9 @@ class TestOrder:
         shards = [ShardAttempt(k, whole(f"{k}", f"/in/{k}", 1, "1"), None, task) for k in range(MOST_OPEN)]
         with Beside("run-1", allowed=True) as beside:
             made = [
-                WholeShard(one, Outputs(open_store("memory://none"), {}, {}, _no_writer), Books(), Meters(()), publish)
+                WholeShard(
+                    one, Outputs(open_store("memory://none"), {}, {}, _no_writer), Books(), Meters(()), publish, ""
+                )
                 for one in shards
             ]
             for one in made[:-1]:

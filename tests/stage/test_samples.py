@@ -146,6 +146,28 @@ class TestChangedInputs:
         run_job(Odd(), source, done, drop_removed=True)
         assert kept(done).keys() == {f"{shard_samples(name)}.jsonl.zst" for name in ("s0", "s2")}
 
+    @pytest.mark.parametrize("lost", ["the run was killed", "the output was removed"])
+    def test_they_go_where_the_output_was_not_there(self, source: Path, tmp_path: Path, lost: str) -> None:
+        """They are published before it: of a shard that is to be done there may be some of an earlier input."""
+        out = tmp_path / "out"
+        with faulty_stores(Fault("publish", name="s1.parquet", times=100, error=StorageError("as scripted"))):
+            run_job(Odd(), source, out)
+        if lost == "the output was removed":
+            run_job(Odd(), source, out)
+            (out / "s1.parquet").unlink()
+        assert f"{shard_samples('s1')}.jsonl.zst" in kept(out)
+        write_jsonl(source / "s1.jsonl", [{"n": 6}])
+        assert run_job(Odd(), source, out).state == "complete"
+        assert kept(out).keys() == {f"{shard_samples(name)}.jsonl.zst" for name in ("s0", "s2")}
+
+    def test_they_go_with_a_shard_that_was_never_done(self, source: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        with faulty_stores(Fault("publish", name="s1.parquet", times=100, error=StorageError("as scripted"))):
+            run_job(Odd(), source, out)
+        (source / "s1.jsonl").unlink()
+        assert run_job(Odd(), source, out, drop_removed=True).state == "complete"
+        assert kept(out).keys() == {f"{shard_samples(name)}.jsonl.zst" for name in ("s0", "s2")}
+
 
 class TestOperators:
     """What drops rows says which."""

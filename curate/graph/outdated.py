@@ -1,0 +1,53 @@
+"""Refuses a job with an exchange whose checkpoint has rows of inputs that are others now, or are gone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from curate.driver.options import RunOptions, resolve_output
+from curate.driver.state import Stores
+from curate.errors import ConfigError
+from curate.graph.keys import checkpoints_of
+from curate.keywords import option, start_over
+from curate.ledger.ledger import open_ledger
+from curate.ledger.listing import match_outputs
+from curate.ledger.manifest import diff_inputs
+from curate.ledger.packed import PackedTable
+from curate.sources.listing import list_inputs
+from curate.sources.patterns import parse_input
+from curate.sources.protocol import LISTED
+from curate.sources.same_bytes import unchanged
+from curate.stage.stage import Stage
+from curate.units import format_count
+
+
+def refuse_outdated(last: Stage, options: RunOptions, *, begun: bool) -> None:
+    """Raises ConfigError if a checkpoint that a job with an exchange is made of has outputs of inputs that changed or
+    were removed since, and these are not to be made again, or taken out, before it is read; `begun`: nor after outputs
+    of the job were planned. These would be said to be of the inputs as they are now, and nobody would ever make them
+    again."""
+    for before in checkpoints_of(last):
+        if before.path is None or before.stage.needs_all_inputs:
+            continue  # one with an exchange says so itself
+        ledger, store_of = open_ledger(resolve_output(before.path)), Stores("").of
+        listing = ledger.list()
+        if not listing.has_job:
+            continue
+        inner = [parse_input(one.path) for one in before.stage.before if one.path is not None]
+        files = list_inputs(inner, store_of).table if inner else PackedTable.of(before.listing or LISTED.empty_table())
+        plan = ledger.read_plan(listing)
+        growth, done = diff_inputs(plan, files), match_outputs(plan, listing, before.stage.record.suffix).done
+        unchanged(plan, files, growth, store_of)
+        for found, what, name, asked in (
+            (growth.changed & done, "changed", "redo_stale", options.redo_stale),
+            (growth.missing & done, "are gone", "drop_removed", options.drop_removed),
+        ):
+            if not found.any() or (asked and not begun):
+                continue
+            again = [f"run again with {option(name)}"] * (not asked) + [start_over()] * begun
+            shards, first = int(np.count_nonzero(found)), plan.shard_id(int(np.flatnonzero(found)[0]))
+            raise ConfigError(
+                f"the checkpoint {before.path} is out of date: the inputs of {format_count(shards, 'shard')} of it, "
+                f"such as {first!r}, {what} since, and an exchange needs the rows of all inputs as they are now; "
+                f"{', and '.join(again)}"
+            )

@@ -1,0 +1,113 @@
+"""What verifying tells to remove is what the next run makes again: after both, nothing is off any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+import curate
+from curate.cli.verify import show_verified
+from curate.clock import SystemClock
+from curate.ledger import layout
+from curate.ledger.compression import compress
+from curate.observe.verify import DAMAGED, OK, verify
+from tests.driver.test_removal import Parted, rows, run_job, write_bytes
+from tests.job.inline import everything, write_jsonl
+
+QUARANTINE = f"{layout.QUARANTINE}*.zst"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A job of three shards, each with an extra output and rows set aside."""
+    for name in "abc":
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", rows(name))
+    run_job(Parted(), tmp_path / "in", tmp_path / "out")
+    return tmp_path
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def copied(path: Path) -> None:
+    """Makes an output a copy of another one."""
+    path.write_bytes((path.parent / "c.parquet").read_bytes())
+
+
+def other_rows(path: Path) -> None:
+    path.write_bytes(compress(b"{}"))
+
+
+def other_totals(path: Path) -> None:
+    summary = orjson.loads(path.read_bytes())
+    path.write_bytes(orjson.dumps(summary | {"counters": {}}))
+
+
+def another(path: Path) -> None:
+    write_bytes(path.parent / "0123456789abcdef.jsonl.zst", b"x")
+
+
+def follow(out: Path, source: Path) -> None:
+    """Does what verifying tells to do."""
+    report = verify(str(out))
+    assert report.state == DAMAGED
+    for name in dict.fromkeys(name for one in report.findings for name in one.remove):
+        (out / name).unlink()
+    run_job(Parted(), source, out)
+
+
+@pytest.mark.parametrize("change", [cut, Path.unlink, copied])
+@pytest.mark.parametrize("name", ["a.parquet", "_side/copy/a.parquet"])
+def test_an_output(folder: Path, name: str, change: Callable[[Path], None]) -> None:
+    """Also an extra one: nothing is made as long as the main one is there, nor in the place of a broken one."""
+    out, before = folder / "out", (folder / "out" / "_side/copy/a.parquet").read_bytes()
+    change(out / name)
+    follow(out, folder / "in")
+    assert verify(str(out)).state == OK
+    assert (out / "_side/copy/a.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [cut, Path.unlink, other_rows, another])
+def test_rows_that_were_set_aside(folder: Path, change: Callable[[Path], None]) -> None:
+    out = folder / "out"
+    files = sorted(one.name for one in out.glob(QUARANTINE))
+    change(next(iter(sorted(out.glob(QUARANTINE)))))
+    follow(out, folder / "in")
+    assert verify(str(out)).state == OK
+    assert sorted(one.name for one in out.glob(QUARANTINE)) == files
+
+
+def test_totals(folder: Path) -> None:
+    """Those of a job of one stage are counted anew."""
+    other_totals(folder / "out" / layout.SUMMARY)
+    follow(folder / "out", folder / "in")
+    assert verify(str(folder / "out")).state == OK
+
+
+def test_totals_of_stages_that_are_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can count them anew."""
+    out = tmp_path / "out"
+    curate.range(10).sort("id").write_parquet(out, backend="inline")
+    summary = orjson.loads((out / layout.SUMMARY).read_bytes())
+    (out / layout.SUMMARY).write_bytes(orjson.dumps(summary | {"counters": {"a": 1}}))
+    show_verified(str(out), SystemClock(), as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("next      start over (--overwrite, overwrite=True)")
+    curate.range(10).sort("id").write_parquet(out, backend="inline", overwrite=True, yes=True)
+    assert verify(str(out)).state == OK
+
+
+def test_what_is_left_of_a_shard_that_was_taken_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, source = folder / "out", folder / "in"
+    left = {name: data for name, data in everything(out).items() if name.endswith("a.parquet")}
+    (source / "a.jsonl").unlink()
+    run_job(Parted(), source, out, drop_removed=True)
+    for name, data in left.items():
+        write_bytes(out / name, data)
+    show_verified(str(out), SystemClock(), as_json=False)
+    assert "next      run the job again, which removes what is left of shards" in capsys.readouterr().out
+    follow(out, source)
+    assert verify(str(out)).state == OK
