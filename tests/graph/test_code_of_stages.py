@@ -61,7 +61,7 @@ def test_stages_that_went_on_with_other_code(source: Path, tmp_path: Path) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("curate.plan.rewrites.LEAST_MAP_BYTES", 10)
         assert run_job(Sorted(max_bad_rows="1"), source, out).failed
-        with pytest.raises(ConfigError, match="the code of 'sorted: sort.n.: map' changed"):
+        with pytest.raises(ConfigError, match=r"the code of 'sorted: sort.n.: map' changed"):
             run_job(Negated(max_bad_rows="1"), source, out)
         run_job(Negated(max_bad_rows="100%"), source, out, accept_code_change=True, keep_stages=True)
         assert output_rows(out) == [{"n": 1}, {"n": 2}]

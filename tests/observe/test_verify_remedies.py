@@ -108,6 +108,6 @@ def test_what_is_left_of_a_shard_that_was_taken_out(folder: Path, capsys: pytest
     for name, data in left.items():
         write_bytes(out / name, data)
     show_verified(str(out), SystemClock(), as_json=False)
-    assert "next      run the job again, which removes what is left of shards" in capsys.readouterr().out
+    assert "next      run the job again, which removes the rest of shards" in capsys.readouterr().out
     follow(out, source)
     assert verify(str(out)).state == OK
