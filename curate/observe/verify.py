@@ -220,12 +220,12 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         report.size_bytes += size
         tick(size)
     if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
-        # As long as outputs are to come, or not all of them say what they name, a file may be theirs.
-        for file in found.listing.quarantine:
+        # As long as outputs are to come, or not all of them say what they name, a file may be theirs; or of a stage
+        # before the last one, which only the summary names.
+        for file in found.listing.quarantine if report.closed or not parse_stages(found.job) else ():
             if file not in named:
-                report.add(
-                    Finding("unnamed", file, "no output names it: a run that was killed may have left it", (file,))
-                )
+                reason = "no output names it: a run that was killed may have left it"
+                report.add(Finding("unnamed", file, reason, (file,)))
         # An output that is made again has it made anew. What it says of stages that were removed is nowhere else.
         remove = () if parse_stages(found.job) or any(one.remove for one in report.findings) else (layout.SUMMARY,)
         for reason in _differences(report, found, summary):
