@@ -100,7 +100,7 @@ def _next(report: VerifyReport, *, at_work: bool) -> Iterator[str]:
     if remove:
         return
     if any(one.left_behind for one in report.findings):
-        yield "run the job again, which removes what is left of shards that were taken out of it"
+        yield "run the job again, which removes the rest of shards that were taken out of it"
     elif at_work:
         yield "a run is going on and its outputs so far are fine; verify again when it has ended"
     elif report.absent:

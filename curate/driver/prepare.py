@@ -154,6 +154,8 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
         same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)
     else:
         same = _renewed(prepared) if stage.extended is not None else None
+    if stage.limit is not None and stage.rows.grows and not first:
+        _refuse_changed(prepared, options)
     anew = _split_anew(prepared, options)
     gone = anew | prepared.growth.missing if dropping else anew
     if gone.any():
@@ -219,6 +221,20 @@ def _within(plan: ShardPlan, inputs: Inputs) -> Inputs:
 def _up_to(part: PackedTable, shard: str) -> PackedTable:
     """Returns the rows of a new plan up to a shard; the first one, if that is no shard: there are no rows."""
     return part.filter(np.arange(len(part)) <= max(0, part.find("id", shard)))
+
+
+def _refuse_changed(prepared: Prepared, options: RunOptions) -> None:
+    """Raises ConfigError if inputs of a job with a limit changed that are to be read, or read again: with other rows
+    of these, the limit would reach less far, or further, than the plan."""
+    changed = prepared.growth.changed
+    if not options.redo_stale:
+        changed = changed & ~prepared.matched.done
+    if changed.any():
+        first = prepared.plan.shard(int(np.flatnonzero(changed)[0]))
+        raise ConfigError(
+            f"how far the limit of {prepared.output} reaches was decided from its inputs as they were, and {first.uri} "
+            f"changed since; {start_over()}"
+        )
 
 
 def _split_anew(prepared: Prepared, options: RunOptions) -> Any:
@@ -360,14 +376,13 @@ def _crossings(prepared: Prepared) -> list[str]:
 
 
 def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
+    if prepared.stage.limit is not None:
+        return f"how far the limit reaches was decided from the inputs as they were; {start_over()}"
     if options.redo_stale:
-        kinds = prepared.plan.table.take(prepared.stale, "kind")["kind"]
-        if prepared.stage.limit is None or pc.any(pc.equal(kinds, SliceKind.WHOLE.value)).as_py():
-            return (
-                f"this run was not asked for them: run again with {option('redo_stale')}, without "
-                f"{option('limit', ...)}, {option('sample', ...)} or {option('retry_failed')}"
-            )
-        return f"these are parts of large inputs, and how far a limit reaches was decided from these: {start_over()}"
+        return (
+            f"this run was not asked for them: run again with {option('redo_stale')}, without "
+            f"{option('limit', ...)}, {option('sample', ...)} or {option('retry_failed')}"
+        )
     return f"run again with {option('redo_stale')} to replace them"
 
 
@@ -408,7 +423,7 @@ def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
     if len(prepared.stale):
         lines.append(
             f"stale    {len(prepared.stale):,}: out of date, their input changed; kept "
-            f"({option('redo_stale')} replaces them)"
+            f"({option('redo_stale' if prepared.stage.limit is None else 'overwrite')} replaces them)"
         )
     if prepared.uncommitted.stale:
         lines.append(f"redo     {len(prepared.uncommitted.stale):,}: stale, replaced by what their input is now")

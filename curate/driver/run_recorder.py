@@ -183,8 +183,7 @@ class RunRecorder:
                 **books.sorted_metrics(),
                 "bytes_out": record.bytes_out,
                 "generation": record.generation,
-                **({"checksum": record.checksum} if record.checksum else {}),
-                **({"quarantine": record.quarantine} if record.quarantine else {}),
+                **{name: text for name in ("checksum", "quarantine") if (text := getattr(record, name))},
                 "existed": record.existed,
                 "different": record.different,
             }

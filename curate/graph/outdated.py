@@ -12,10 +12,7 @@ from curate.keywords import option, start_over
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.manifest import diff_inputs
-from curate.ledger.packed import PackedTable
-from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
-from curate.sources.protocol import LISTED
 from curate.sources.same_bytes import unchanged
 from curate.stage.stage import Stage
 from curate.units import format_count
@@ -33,9 +30,9 @@ def refuse_outdated(last: Stage, options: RunOptions, *, begun: bool) -> None:
         listing = ledger.list()
         if not listing.has_job:
             continue
-        inner = [parse_input(one.path) for one in before.stage.before if one.path is not None]
-        files = list_inputs(inner, store_of).table if inner else PackedTable.of(before.listing or LISTED.empty_table())
-        plan = ledger.read_plan(listing)
+        inner = [one.path for one in before.stage.before if one.path is not None]
+        patterns = [parse_input(one) for one in inner or before.stage.inputs or options.inputs]
+        files, plan = before.stage.rows.inputs(patterns, store_of).table, ledger.read_plan(listing)
         growth, done = diff_inputs(plan, files), match_outputs(plan, listing, before.stage.record.suffix).done
         unchanged(plan, files, growth, store_of)
         for found, what, name, asked in (

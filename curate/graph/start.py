@@ -294,8 +294,8 @@ def _refuse_own_output(manifest: Any, output: str) -> None:
 
 
 def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
-    """Removes the job that is there; not the stages that the new one has too. Raises ConfigError if another driver is
-    at work on it, or on one of its stages."""
+    """Removes the job that is there; not the stages that the new one has too, by the same code. Raises ConfigError if
+    another driver is at work on it, or on one of its stages."""
     last, ledger, listing = job.last, job.ledger, job.listing
     refuse_rivals(ledger, listing.run_ids, clock, allow_concurrent=False, overwrite=True)
     running = set(listing.run_ids)
@@ -305,12 +305,25 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
                 Ledger(job.stores.of(root), f"{root}/{key}"), run_ids, clock, allow_concurrent=False, overwrite=True
             )
             running |= run_ids
-    kept = {key_of(one) for one in stages_of(last)} if last.seeded is None else set()
+    kept = {key_of(one) for one in stages_of(last) if _is_of_its_code(job, one)} if last.seeded is None else set()
     outputs = overwritten(last.record, ledger, listing)[1]
     remove_job(ledger, last.record.name, running, outputs, options, kept)
     job.owned.claim(None, job.owned.moment())
     if may_be_scratch(ledger.root):
         remove_stages(scratch_of(ledger.root), kept)
+
+
+def _is_of_its_code(job: StagedJob, stage: Stage) -> bool:
+    """Returns whether what is there of a stage was made by the code that it has now: under a version that stayed as it
+    is, that may be another one, and whoever overwrites the job wants none of the old."""
+    for root in stages_roots(job.ledger.root, job.listing.stages):
+        ledger = Ledger(job.stores.of(root), f"{root}/{key_of(stage)}")
+        with suppress(ObjectNotFound):
+            if ledger.read_job()["code_digest"] != stage.record.code_digest:
+                return False
+        if stage.record.code_digest and any(ledger.store.list(ledger.uri(layout.ACCEPTED))):
+            return False
+    return True
 
 
 def take_back(job: StagedJob, options: RunOptions, clock: Clock, run_id: str, refused: str) -> None:

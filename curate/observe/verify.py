@@ -170,14 +170,12 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
         read, size_bytes = read + 1, size_bytes + size
         progress(read, total, size_bytes)
 
-    report = _verified(found, tick)
+    report, own = _verified(found, tick), f"{found.ledger.root}/"
     for key, stage in stages.there.items():
         name = next(one.name for one in stages.planned if one.key == key)
         part = _verified(stage, tick, name=name)
         for one in part.findings:
-            object, *remove = (
-                stage.ledger.uri(name).removeprefix(f"{found.ledger.root}/") for name in (one.object, *one.remove)
-            )
+            object, *remove = (stage.ledger.uri(name).removeprefix(own) for name in (one.object, *one.remove))
             report.findings.append(replace(one, object=object, remove=tuple(remove)))
         report.counts += part.counts
         report.stages.append(part)
@@ -197,10 +195,13 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         absent=len(found.plan) - len(ranks),
     )
     left = _left_behind(found)
-    for foreign in found.matched.foreign:
-        report.add(_foreign(foreign, "no shard of the plan is called like it", left))
-    for foreign in found.foreign_sides():
-        report.add(_foreign(foreign, "it is not an extra output of a shard of the plan", left))
+    strangers = dict.fromkeys(found.matched.foreign, "no shard of the plan is called like it")
+    strangers |= dict.fromkeys(found.foreign_sides(), "it is not an extra output of a shard of the plan")
+    for foreign, reason in strangers.items():
+        off = foreign in left
+        report.add(
+            Finding("foreign", foreign, "its shard was taken out of the job" if off else reason, left_behind=off)
+        )
     if report.closed and not name:
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
@@ -219,12 +220,12 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         report.size_bytes += size
         tick(size)
     if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
-        # As long as outputs are to come, or not all of them say what they name, a file may be theirs.
-        for file in found.listing.quarantine:
+        # As long as outputs are to come, or not all of them say what they name, a file may be theirs; or of a stage
+        # before the last one, which only the summary names.
+        for file in found.listing.quarantine if report.closed or not parse_stages(found.job) else ():
             if file not in named:
-                report.add(
-                    Finding("unnamed", file, "no output names it: a run that was killed may have left it", (file,))
-                )
+                reason = "no output names it: a run that was killed may have left it"
+                report.add(Finding("unnamed", file, reason, (file,)))
         # An output that is made again has it made anew. What it says of stages that were removed is nowhere else.
         remove = () if parse_stages(found.job) or any(one.remove for one in report.findings) else (layout.SUMMARY,)
         for reason in _differences(report, found, summary):
@@ -237,12 +238,6 @@ def _left_behind(found: FoundJob) -> set[str]:
     rows = sides_of_ids(found.listing, found.plan.removed, found.job["suffix"])
     mains = (f"{shard}{found.job['suffix']}" for shard in found.plan.removed.to_pylist())
     return {*mains, *found.listing.objects.take(rows, "name")["name"].to_pylist()}
-
-
-def _foreign(name: str, reason: str, left_behind: set[str]) -> Finding:
-    if name not in left_behind:
-        return Finding("foreign", name, reason)
-    return Finding("foreign", name, "its shard was taken out of the job", left_behind=True)
 
 
 class _Checker:

@@ -146,7 +146,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
-    if extensible(plan):
+    if spec.needs_all_inputs and extensible(plan):
         spec = replace(spec, extended=partial(_extended, plan, owner, spec.record))
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))

@@ -367,6 +367,29 @@ def test_through_a_checkpoint(source: Path, tmp_path: Path) -> None:
     assert verify(str(tmp_path / "kept")).state == verify(str(tmp_path / "out")).state == "ok"
 
 
+def test_a_limit_was_decided_from_inputs_as_they_were(source: Path, tmp_path: Path) -> None:
+    """With others it would reach less far, or further: they are not read; what is there is said to be out of date."""
+    out = tmp_path / "out"
+
+    def write(**options: Any) -> Summary:
+        return curate.read_json(source).limit(6).write_parquet(out, backend="inline", **options)
+
+    assert write(limit=1).state is RunState.COMPLETE
+    write_jsonl(source / "b.jsonl", rows("b")[:1])
+    with pytest.raises(ConfigError, match=r"was decided from its inputs as they were, and .*b.jsonl changed since"):
+        write()
+    assert write(overwrite=True, yes=True).books.rows_out == len(output_rows(out)) == 6
+    write_jsonl(source / "a.jsonl", rows("a")[:1])
+    with structlog.testing.capture_logs() as logs:
+        assert (write().stale, len(output_rows(out))) == (1, 6)
+    assert [one["next"] for one in logs if "out of date" in one["event"]] == [
+        "how far the limit reaches was decided from the inputs as they were; start over with overwrite=True"
+    ]
+    with pytest.raises(ConfigError, match=r"a.jsonl changed since; start over with overwrite=True"):
+        write(redo_stale=True)
+    assert write(overwrite=True, yes=True, redo_stale=True).books.rows_out == len(output_rows(out)) == 6
+
+
 def test_a_dataset_says_so_too(source: Path, tmp_path: Path) -> None:
     """A write is a job: its inputs may be removed as well."""
     out = tmp_path / "out"

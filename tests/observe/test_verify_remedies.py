@@ -11,9 +11,12 @@ import pytest
 import curate
 from curate.cli.verify import show_verified
 from curate.clock import SystemClock
+from curate.errors import StorageError
 from curate.ledger import layout
 from curate.ledger.compression import compress
-from curate.observe.verify import DAMAGED, OK, verify
+from curate.observe.verify import DAMAGED, INCOMPLETE, OK, verify
+from curate.storage.faults import Fault
+from curate.testing.stores import faulty_stores
 from tests.driver.test_removal import Parted, rows, run_job, write_bytes
 from tests.job.inline import everything, write_jsonl
 
@@ -100,6 +103,25 @@ def test_totals_of_stages_that_are_gone(tmp_path: Path, capsys: pytest.CaptureFi
     assert verify(str(out)).state == OK
 
 
+def test_rows_that_a_stage_set_aside_before_the_job_was_complete(tmp_path: Path) -> None:
+    """They are copied beside the output before there is one, and before a summary names them."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", b'{"n": 1}\nno JSON\n')
+    out = tmp_path / "out"
+
+    def write() -> None:
+        curate.read_json(tmp_path / "in").using(max_bad_rows=1).sort("n").write_parquet(out, backend="inline")
+
+    for name in (layout.plan_part(0), layout.SUMMARY):
+        fault = Fault("publish", name=f"out/{name}", times=100, error=StorageError("as scripted"))
+        with faulty_stores(fault), pytest.raises(StorageError):
+            write()
+        assert list(out.glob(QUARANTINE))
+        assert (verify(str(out)).state, verify(str(out)).findings) == (INCOMPLETE, [])
+    write()
+    assert verify(str(out)).state == OK
+    assert list(out.glob(QUARANTINE))
+
+
 def test_what_is_left_of_a_shard_that_was_taken_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, source = folder / "out", folder / "in"
     left = {name: data for name, data in everything(out).items() if name.endswith("a.parquet")}
@@ -108,6 +130,6 @@ def test_what_is_left_of_a_shard_that_was_taken_out(folder: Path, capsys: pytest
     for name, data in left.items():
         write_bytes(out / name, data)
     show_verified(str(out), SystemClock(), as_json=False)
-    assert "next      run the job again, which removes what is left of shards" in capsys.readouterr().out
+    assert "next      run the job again, which removes the rest of shards" in capsys.readouterr().out
     follow(out, source)
     assert verify(str(out)).state == OK
