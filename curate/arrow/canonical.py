@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.recast import Misfit, decoded, recast
+from curate.arrow.recast import Misfit, decoded, recast, sized_lists
 from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import contains, is_list_view, plain_type
@@ -139,7 +139,7 @@ def _emptied(array: pa.Array) -> pa.Array:
         keys, items = _emptied(array.keys), _emptied(array.items)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=type, mask=mask)
     if pt.is_fixed_size_list(type):
-        return pa.FixedSizeListArray.from_arrays(_emptied(array.values), type=type, mask=mask)
+        return sized_lists(_emptied(array.values), type, len(array), mask)
     if pt.is_list(type) or pt.is_large_list(type):
         return array.__class__.from_arrays(array.offsets, _emptied(array.values), type=type, mask=mask)
     return array
