@@ -109,8 +109,8 @@ def combined(table: pa.Table) -> pa.Table:
             except pa.ArrowException as error:
                 raise SchemaMismatch(
                     f"column {name!r} is {column.type}, and rows of several batches do not become one array of it "
-                    f"({error}): cast it first to wider indexes, for example pyarrow.dictionary(pyarrow.int32(), "
-                    "pyarrow.string()), or to plain values"
+                    f"({error}): cast it first to plain values, such as pyarrow.string(), or to wider indexes, such as "
+                    "pyarrow.dictionary(pyarrow.int32(), pyarrow.string())"
                 ) from error
         raise
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.recast import Misfit, decoded, recast, sized_lists
@@ -45,14 +44,14 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     Raises ConfigError for unions, views of lists, and what else Arrow cannot put in another order.
     """
     stored = pa.schema([_plain_field(field) for field in schema])
-    for field in stored:
+    for field, given in zip(stored, schema, strict=True):
         try:
             if contains(field.type, _is_unmovable):
                 raise pa.ArrowNotImplementedError("its rows have no size of their own")
-            pc.take(pa.nulls(0, field.type), pa.array([], pa.uint64()))
+            plain_column(pa.chunked_array([pa.nulls(1, given.type)])).take(pa.array([0], pa.uint64()))
         except pa.ArrowNotImplementedError as error:
             raise ConfigError(
-                f"column {field.name!r} is {field.type}, which an exchange cannot move; cast or drop it before the "
+                f"column {field.name!r} is {given.type}, which an exchange cannot move; cast or drop it before the "
                 f"exchange: {error}"
             ) from error
     return stored

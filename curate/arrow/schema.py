@@ -182,6 +182,8 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
     if not readable(column.type, field.type):
         raise SchemaMismatch(f"{what}: column {field.name!r} is {column.type}, expected {field.type}")
     try:
+        if pt.is_null(column.type):  # which Arrow does not cast to views of lists, runs and unions
+            return pa.chunked_array([pa.nulls(len(column), field.type)])
         # Arrow casts a dictionary to its values, and to nothing else.
         column = column.cast(plain_within(column.type))
         if pt.is_dictionary(field.type):

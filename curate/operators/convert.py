@@ -27,7 +27,7 @@ import pyarrow.types as pt
 from curate.arrow.batches import with_room
 from curate.arrow.groups import one_chunk
 from curate.arrow.recast import Misfit, decoded, recast, tensor_shape
-from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary
+from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary, value_type
 from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
@@ -191,7 +191,7 @@ def _is_plain(array: pa.Array) -> bool:
         array = array.flatten()
     type = array.type
     if is_text_or_binary(type):
-        return True
+        return value_type(type).equals(type) and not pt.is_fixed_size_binary(type)  # of these Arrow makes no arrays
     return not array.null_count and (
         pt.is_integer(type)
         or pt.is_floating(type)

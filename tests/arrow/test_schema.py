@@ -17,6 +17,24 @@ def test_columns_are_reordered_and_widened() -> None:
     assert held.to_pylist() == [{"id": "a", "n": 1, "x": None}]
 
 
+@pytest.mark.parametrize(
+    "type",
+    [
+        pa.string_view(),
+        pa.list_view(pa.int8()),
+        pa.run_end_encoded(pa.int16(), pa.string()),
+        pa.dense_union([pa.field("a", pa.int8())]),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.uuid(),
+    ],
+)
+def test_nulls_are_held_as_any_type(type: pa.DataType) -> None:
+    held = conform(pa.table({"a": pa.nulls(2)}), pa.schema([("a", type)]))["a"]
+    held.validate(full=True)
+    assert held.type == type
+    assert held.to_pylist() == [None, None]
+
+
 def test_a_table_that_has_the_schema_is_returned_itself() -> None:
     table = pa.table({"id": ["a"], "n": [1], "x": [1.0]}, schema=SCHEMA)
     assert conform(table, SCHEMA) is table

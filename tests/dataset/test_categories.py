@@ -151,7 +151,7 @@ def test_dictionaries_within_others_have_room_too(
 
 def test_what_has_no_room_is_refused_with_its_column(tmp_path: Path) -> None:
     """Consumed as written: of list views, which Arrow does not cast."""
-    refused = "column 'c' is list_view.*: cast it first to wider indexes"
+    refused = "column 'c' is list_view.*: cast it first to plain values.* or to wider indexes"
     with pytest.raises(curate.CurateError, match=refused):
         TABLES["a buffer"](shaped(in_list_views), tmp_path)
     summary = shaped(in_list_views).write_parquet(tmp_path / "out", backend="inline")
