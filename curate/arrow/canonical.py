@@ -15,22 +15,27 @@ import pyarrow.types as pt
 from curate.arrow.recast import Misfit, decoded, recast, sized_lists
 from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema
-from curate.arrow.types import contains, is_list_view, plain_type
+from curate.arrow.types import contains, is_list_view, plain_type, with_children
 from curate.errors import ConfigError
 
 
 @per_schema
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema as it is written: no metadata, plain instead of dictionary and view types."""
+    """Returns the schema as it is written: no metadata, and plain instead of dictionaries, and of views at any depth:
+    of a struct of views Arrow writes no slice."""
     return pa.schema([pa.field(field.name, _stored_type(field.type), field.nullable) for field in schema])
 
 
 def _stored_type(type: pa.DataType) -> pa.DataType:
-    if pt.is_dictionary(type):
-        return _stored_type(type.value_type)
+    return _stored_type(type.value_type) if pt.is_dictionary(type) else _without_views(type)
+
+
+def _without_views(type: pa.DataType) -> pa.DataType:
     if pt.is_string_view(type):
         return pa.string()
-    return pa.binary() if pt.is_binary_view(type) else type
+    if pt.is_binary_view(type):
+        return pa.binary()
+    return type if is_list_view(type) else with_children(type, _without_views)
 
 
 _GIVEN = b"curate:given"
