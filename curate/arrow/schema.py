@@ -118,8 +118,8 @@ def widens(found: pa.DataType, held: pa.DataType) -> bool:
     """Returns whether every value of `found` may be held as `held` (int64 as float64: where it is exact)."""
     if found.equals(held) or pt.is_null(found):
         return True
-    if pt.is_dictionary(found):
-        return widens(found.value_type, held)
+    if pt.is_dictionary(found) or pt.is_dictionary(held):
+        return widens(plain(found), plain(held))
     if is_text(found):
         return is_text(held)
     if is_binary(found):

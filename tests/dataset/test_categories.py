@@ -149,6 +149,19 @@ def test_dictionaries_within_others_have_room_too(
     assert found == expected if use != "a buffer" else sorted(map(str, found)) == sorted(map(str, expected))
 
 
+@pytest.mark.parametrize("other", [pa.string(), pa.dictionary(pa.int32(), pa.large_string())])
+def test_shards_of_plain_values_go_with_shards_of_dictionaries(other: pa.DataType, tmp_path: Path) -> None:
+    """Consumed as written."""
+
+    def with_words(batch: pa.Table) -> pa.Table:
+        found = words(batch["n"])
+        return batch.append_column("c", found.cast(pa.string()).cast(other) if batch["n"][0].as_py() else found)
+
+    ds = curate.from_arrow([pa.table({"n": range(at, at + 100)}) for at in range(0, ROWS, 100)]).map_batches(with_words)
+    for use in ("a table", "a batch", "another function", "a sort", "a file"):
+        assert TABLES[use](ds, tmp_path / "out").to_pylist() == VALUES
+
+
 def test_what_has_no_room_is_refused_with_its_column(tmp_path: Path) -> None:
     """Consumed as written: of list views, which Arrow does not cast."""
     refused = "column 'c' is list_view.*: cast it first to plain values.* or to wider indexes"
