@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.sizes import row_bytes
+from curate.arrow.types import roomy_type
+from curate.errors import SchemaMismatch
 from curate.log import get_logger
 from curate.units import format_bytes
 
@@ -96,6 +98,35 @@ def joined(tables: list[pa.Table]) -> pa.Table:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
 
 
+def combined(table: pa.Table) -> pa.Table:
+    """Returns rows with one chunk a column. Raises SchemaMismatch where Arrow cannot make that, with the column."""
+    try:
+        return table.combine_chunks()
+    except pa.ArrowException:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            try:
+                column.combine_chunks()
+            except pa.ArrowException as error:
+                raise SchemaMismatch(
+                    f"column {name!r} is {column.type}, and rows of several batches do not become one array of it "
+                    f"({error}): cast it first to plain values, such as pyarrow.string(), or to wider indexes, such as "
+                    "pyarrow.dictionary(pyarrow.int32(), pyarrow.string())"
+                ) from error
+        raise
+
+
+def with_room(table: pa.Table, given: pa.Schema | None = None) -> pa.Table:
+    """Returns what user code made with dictionaries of wide indexes, at any depth: each batch has as many values as its
+    indexes can number, but rows of several batches become one. A column that was `given` in its type keeps it."""
+    for at, field in enumerate(table.schema):
+        to = roomy_type(field.type)
+        if not to.equals(field.type) and not (
+            given is not None and field.name in given.names and given.field(field.name).type.equals(field.type)
+        ):
+            table = table.set_column(at, field.with_type(to), table.column(at).cast(to))
+    return table
+
+
 MOST_BYTES = 256 << 20
 """Bytes of a table above which it has fewer rows: as many as a row of text may have."""
 
@@ -140,12 +171,12 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
         before = ends[at - 1] if at else 0
         stop = max(at + 1, int(np.searchsorted(ends, before + MOST_BYTES, side="right")))
         if stop >= table.num_rows:
-            yield table.slice(at).combine_chunks()
+            yield combined(table.slice(at))
             return
-        yield table.slice(at, stop - at).combine_chunks()
+        yield combined(table.slice(at, stop - at))
         at = stop
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
     table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-    return table.combine_chunks() if any(column.num_chunks > 1 for column in table.columns) else table
+    return combined(table) if any(column.num_chunks > 1 for column in table.columns) else table

@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.recast import Misfit, decoded, recast
+from curate.arrow.recast import Misfit, decoded, recast, sized_lists
 from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema
-from curate.arrow.types import contains, is_list_view, plain_type
+from curate.arrow.types import contains, is_list_view, plain_type, with_children
 from curate.errors import ConfigError
 
 
 @per_schema
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema as it is written: no metadata, plain instead of dictionary and view types."""
+    """Returns the schema as it is written: no metadata, and plain instead of dictionaries, and of views at any depth:
+    of a struct of views Arrow writes no slice."""
     return pa.schema([pa.field(field.name, _stored_type(field.type), field.nullable) for field in schema])
 
 
 def _stored_type(type: pa.DataType) -> pa.DataType:
-    if pt.is_dictionary(type):
-        return _stored_type(type.value_type)
+    return _stored_type(type.value_type) if pt.is_dictionary(type) else _without_views(type)
+
+
+def _without_views(type: pa.DataType) -> pa.DataType:
     if pt.is_string_view(type):
         return pa.string()
-    return pa.binary() if pt.is_binary_view(type) else type
+    if pt.is_binary_view(type):
+        return pa.binary()
+    return type if is_list_view(type) else with_children(type, _without_views)
 
 
 _GIVEN = b"curate:given"
@@ -45,14 +49,14 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     Raises ConfigError for unions, views of lists, and what else Arrow cannot put in another order.
     """
     stored = pa.schema([_plain_field(field) for field in schema])
-    for field in stored:
+    for field, given in zip(stored, schema, strict=True):
         try:
             if contains(field.type, _is_unmovable):
                 raise pa.ArrowNotImplementedError("its rows have no size of their own")
-            pc.take(pa.nulls(0, field.type), pa.array([], pa.uint64()))
+            plain_column(pa.chunked_array([pa.nulls(1, given.type)])).take(pa.array([0], pa.uint64()))
         except pa.ArrowNotImplementedError as error:
             raise ConfigError(
-                f"column {field.name!r} is {field.type}, which an exchange cannot move; cast or drop it before the "
+                f"column {field.name!r} is {given.type}, which an exchange cannot move; cast or drop it before the "
                 f"exchange: {error}"
             ) from error
     return stored
@@ -139,7 +143,7 @@ def _emptied(array: pa.Array) -> pa.Array:
         keys, items = _emptied(array.keys), _emptied(array.items)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=type, mask=mask)
     if pt.is_fixed_size_list(type):
-        return pa.FixedSizeListArray.from_arrays(_emptied(array.values), type=type, mask=mask)
+        return sized_lists(_emptied(array.values), type, len(array), mask)
     if pt.is_list(type) or pt.is_large_list(type):
         return array.__class__.from_arrays(array.offsets, _emptied(array.values), type=type, mask=mask)
     return array

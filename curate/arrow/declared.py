@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.recast import recast
-from curate.arrow.schema import cast, format_schema, widens
+from curate.arrow.schema import cast, format_schema, null_rows, widens
 from curate.arrow.types import is_binary, is_encoded, is_list, is_list_view, is_text
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
@@ -71,7 +71,7 @@ def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa
 
 
 def _has_null(table: pa.Table, field: pa.Field) -> bool:
-    return not field.nullable and bool(table.column(field.name).null_count)
+    return bool(len(null_rows(table.column(field.name), field)))
 
 
 class _LossError(Exception):

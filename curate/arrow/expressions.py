@@ -62,8 +62,16 @@ def _run(table: pa.Table, node: Any) -> pa.Table:
     import pyarrow.acero as acero
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    # One thread: several would hand the rows out in the order in which they are done with them.
-    return acero.Declaration.from_sequence([source, node]).to_table(use_threads=False)
+    try:
+        # One thread: several would hand the rows out in the order in which they are done with them.
+        return acero.Declaration.from_sequence([source, node]).to_table(use_threads=False)
+    except pa.ArrowInvalid as error:
+        if "not in range" in str(error) and any(map(pt.is_uint64, table.schema.types)):
+            error.add_note(
+                "a whole number in an expression is int64, and so becomes a column of uint64 beside it; write "
+                "pyarrow.scalar(1, pyarrow.uint64()) in place of 1"
+            )
+        raise
 
 
 def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:

@@ -96,7 +96,7 @@ def _extended(array: pa.Array, type: pa.DataType) -> pa.Array:
                 raise Misfit(f"{array.type} of {stack} is not {type}")
             back = np.argsort(order) + 1
             numbers = flat.to_numpy(zero_copy_only=False).reshape(len(array), *shape).transpose(0, *back).reshape(-1)
-            stored = pa.FixedSizeListArray.from_arrays(pa.array(numbers, type.value_type), type=type.storage_type)
+            stored = sized_lists(pa.array(numbers, type.value_type), type.storage_type, len(array))
         case pa.Bool8Type() if pt.is_boolean(array.type):
             stored = array.cast(pa.int8())
         case _:
@@ -115,7 +115,7 @@ def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def list_array(element: pa.Array, lengths: np.ndarray[Any, Any], mask: pa.Array, type: pa.DataType) -> pa.Array:
     """Returns lists of a type: of these lengths, of the elements one after the other, null where the mask is true."""
     if pt.is_fixed_size_list(type):
-        return pa.FixedSizeListArray.from_arrays(element, type=type, mask=mask)
+        return sized_lists(element, type, len(lengths), mask)
     ends = np.cumsum(lengths)
     offset_type = pa.int64() if pt.is_large_list(type) or pt.is_large_list_view(type) else pa.int32()
     if is_list_view(type):
@@ -125,6 +125,14 @@ def list_array(element: pa.Array, lengths: np.ndarray[Any, Any], mask: pa.Array,
     offsets = pa.array(np.concatenate([[0], ends]), offset_type)
     made = pa.LargeListArray if pt.is_large_list(type) else pa.ListArray
     return made.from_arrays(offsets, element, type=type, mask=mask)
+
+
+def sized_lists(element: pa.Array, type: pa.DataType, count: int, mask: pa.Array | None = None) -> pa.Array:
+    """Returns `count` lists of one size, null where the mask is true. Arrow divides by that size, and the process ends
+    where it is none."""
+    if type.list_size:
+        return pa.FixedSizeListArray.from_arrays(element, type=type, mask=mask)
+    return pa.array([[]] * count if mask is None else [None if null else [] for null in mask.to_pylist()], type)
 
 
 def tensor_shape(type: pa.FixedShapeTensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:

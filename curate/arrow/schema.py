@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.types import is_binary, is_list, is_list_view, is_text, with_children
@@ -115,8 +118,8 @@ def widens(found: pa.DataType, held: pa.DataType) -> bool:
     """Returns whether every value of `found` may be held as `held` (int64 as float64: where it is exact)."""
     if found.equals(held) or pt.is_null(found):
         return True
-    if pt.is_dictionary(found):
-        return widens(found.value_type, held)
+    if pt.is_dictionary(found) or pt.is_dictionary(held):
+        return widens(plain(found), plain(held))
     if is_text(found):
         return is_text(held)
     if is_binary(found):
@@ -182,6 +185,8 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
     if not readable(column.type, field.type):
         raise SchemaMismatch(f"{what}: column {field.name!r} is {column.type}, expected {field.type}")
     try:
+        if pt.is_null(column.type):  # which Arrow does not cast to views of lists, runs and unions
+            return pa.chunked_array([pa.nulls(len(column), field.type)])
         # Arrow casts a dictionary to its values, and to nothing else.
         column = column.cast(plain_within(column.type))
         if pt.is_dictionary(field.type):
@@ -221,3 +226,49 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
     if differences:
         raise SchemaMismatch(f"{what} does not match the schema of the output: {'; '.join(differences)}. {DECLARE}")
     return pa.Table.from_arrays([cast(what, table.column(field.name), field) for field in schema], schema=schema)
+
+
+# Nulls where none may be
+
+
+def _may_be_strict(field: pa.Field) -> bool:
+    """Returns whether a field, or one within it, says that it has no null."""
+    return not field.nullable or any(map(_may_be_strict, _within(field.type)))
+
+
+def null_rows(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns the rows with a null where the field, or one within it, says that there is none."""
+    strict = [one for one in _within(field.type) if _may_be_strict(one)]
+    if not strict and (field.nullable or not column.null_count):
+        return np.zeros(0, np.int64)
+    if isinstance(column, pa.ChunkedArray):
+        starts = np.cumsum([0, *map(len, column.chunks)])
+        found = [at + null_rows(chunk, field) for at, chunk in zip(starts, column.chunks, strict=False)]
+        return np.concatenate([np.zeros(0, np.int64), *found])
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    bad = np.zeros(len(column), bool) if field.nullable else ~valid
+    for inner in strict:
+        rows, values = _values_within(column, inner)
+        of = rows[null_rows(values, inner)]
+        bad[of[valid[of]]] = True  # what lies under a null is none of its values
+    return np.flatnonzero(bad)
+
+
+def _within(type: pa.DataType) -> list[pa.Field]:
+    if pt.is_map(type):
+        return [type.item_field]
+    if pt.is_struct(type):
+        return list(type.fields)
+    return [type.value_field] if is_list(type) else []
+
+
+def _values_within(array: pa.Array, field: pa.Field) -> tuple[np.ndarray[Any, np.dtype[np.int64]], pa.Array]:
+    """Returns the values of a field within others, and the row of each."""
+    rows = np.arange(len(array))
+    if pt.is_struct(array.type):
+        return rows, array.field(array.type.get_field_index(field.name))
+    if pt.is_map(array.type):
+        ends = array.offsets.to_numpy()
+        return np.repeat(rows, np.diff(ends)), array.items.slice(ends[0], ends[-1] - ends[0])
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.repeat(rows, lengths), array.flatten()

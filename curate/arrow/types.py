@@ -11,6 +11,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.types as pt
 
+_ROOMY = pa.int32()
+"""What numbers the values of dictionaries that may be more than those of one batch."""
+
 
 def is_text(type: pa.DataType) -> bool:
     """Returns whether values are text."""
@@ -93,6 +96,19 @@ def value_type(type: pa.DataType) -> pa.DataType:
     if pt.is_string_view(type):
         return pa.string()
     return pa.binary() if pt.is_binary_view(type) else type
+
+
+def roomy_type(type: pa.DataType) -> pa.DataType:
+    """Returns the type with dictionaries whose indexes have 32 bits at least, at any depth; but not in views of lists,
+    which Arrow does not cast.
+
+    >>> roomy_type(pa.list_(pa.dictionary(pa.int8(), pa.string()))).value_type.index_type
+    DataType(int32)
+    """
+    if pt.is_dictionary(type):
+        wide = type.index_type.bit_width >= _ROOMY.bit_width
+        return type if wide else pa.dictionary(_ROOMY, type.value_type, type.ordered)
+    return type if not type.num_fields or is_list_view(type) else with_children(type, roomy_type)
 
 
 def plain_type(type: pa.DataType) -> pa.DataType:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.arrow.schema import null_rows
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import is_list, with_children
 
 
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
-    """Adds to `misfits` the rows with a null where the schema has none; a row already there keeps its reason."""
+    """Adds to `misfits` the rows with a null where the schema has none, at any depth; a row that is there already keeps
+    its reason."""
     for field, column in zip(schema, columns, strict=True):
-        if not field.nullable and column.null_count:
-            for index in pc.indices_nonzero(pc.is_null(column)).to_pylist():
-                misfits.setdefault(index, f"column {field.name!r} is null")
+        for index in null_rows(column, field).tolist():
+            within = f" within, where {field.type} has none" if column[index].is_valid else ""
+            misfits.setdefault(index, f"column {field.name!r} is null{within}")
 
 
 @per_schema

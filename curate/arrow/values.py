@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -194,7 +195,7 @@ def of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
     """Returns an array of numpy, not of objects, as one of Arrow: lists of lists where it has several dimensions.
     Raises ValueError for a text of what are no characters."""
     if values.ndim > 1:
-        return _nested(of_numpy(values.reshape(-1)), values.shape[1:])
+        return _nested(of_numpy(values.reshape(-1)), values.shape)
     kind = values.dtype.kind
     if kind == "U" and values.nbytes:
         codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view("u4")
@@ -207,9 +208,9 @@ def of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _nested(flat: pa.Array, shape: Sequence[int]) -> pa.Array:
-    """Returns values as lists of lists of a shape."""
-    for size in reversed(shape):
-        count = len(flat) // size if size else 0
+    """Returns values as lists of lists of a shape, the first of which is how many there are: also of nothing."""
+    for at in range(len(shape) - 1, 0, -1):
+        count, size = math.prod(shape[:at]), shape[at]
         flat = pa.ListArray.from_arrays(pa.array(np.arange(count + 1) * size, pa.int32()), flat)
     return flat
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.batches import joined, rechunk
+from curate.arrow.batches import combined, joined, rechunk
 from curate.arrow.order import take_rows
 from curate.errors import ConfigError
 from curate.operators.arguments import answer_methods
@@ -220,7 +220,7 @@ def rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
             del whole
             yield from rechunk(cuttable, rows)
     if pending:
-        yield joined(pending).combine_chunks()
+        yield combined(joined(pending))
 
 
 def without_first(tables: Generator[pa.Table], rows: int) -> Generator[pa.Table]:
@@ -277,7 +277,7 @@ def shuffle_rows(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: 
                 return
             following = len(buffer)
             buffer = np.arange(following)
-            table = joined(parts).combine_chunks()
+            table = combined(joined(parts))
             parts.clear()
             coming = table.num_rows - following
         assert table is not None

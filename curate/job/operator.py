@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from curate import log
+from curate.arrow.batches import with_room
 from curate.arrow.values import rounded
 from curate.errors import (
     BadRow,
@@ -354,7 +355,7 @@ def _table(found: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaMismatch(f"{where} returned a table with {names.count(twice)} columns called {twice!r}; rename one")
-    return table
+    return with_room(table)
 
 
 def _is_frame(value: Any) -> bool:

@@ -24,9 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.arrow.batches import with_room
 from curate.arrow.groups import one_chunk
 from curate.arrow.recast import Misfit, decoded, recast, tensor_shape
-from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary
+from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary, value_type
 from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
@@ -190,7 +191,7 @@ def _is_plain(array: pa.Array) -> bool:
         array = array.flatten()
     type = array.type
     if is_text_or_binary(type):
-        return True
+        return value_type(type).equals(type) and not pt.is_fixed_size_binary(type)  # of these Arrow makes no arrays
     return not array.null_count and (
         pt.is_integer(type)
         or pt.is_floating(type)
@@ -264,7 +265,7 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaMismatch(f"{where} returned {names.count(twice)} columns called {twice!r}; rename one")
-    return value.replace_schema_metadata(None)
+    return with_room(value.replace_schema_metadata(None), None if before is None else before.schema)
 
 
 def rows_to_table(
@@ -421,11 +422,7 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
 def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:
     if series.dtype == object:
         return column_of(where, name, [None if _is_missing(value) else value for value in series], type)
-    made = one_chunk(pa.array(series, from_pandas=True))
-    if pt.is_dictionary(made.type):
-        # pandas numbers categories in as few bytes as those of this frame need: the next one's would be another type.
-        made = made.cast(pa.dictionary(pa.int32(), made.type.value_type, made.type.ordered))
-    return _kept(made, type)
+    return _kept(one_chunk(pa.array(series, from_pandas=True)), type)
 
 
 def _is_missing(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from curate.arrow.batches import combined
 from curate.arrow.declared import identity_of
 from curate.arrow.order import rows_where
 from curate.errors import BadRow, SchemaMismatch
@@ -48,7 +49,7 @@ class MapBatches(UdfOperator):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally
-        result = self.fn.of_batch(table.combine_chunks(), self.batch_format)
+        result = self.fn.of_batch(combined(table), self.batch_format)
         for one in result if isinstance(result, Iterator) else [result]:
             yield self.declared(to_table(self.name, one, table), table, place)
 
@@ -73,7 +74,7 @@ class AddColumn(UdfOperator):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
-        values = self.fn.of_batch(table.combine_chunks(), self.batch_format)
+        values = self.fn.of_batch(combined(table), self.batch_format)
         if isinstance(values, pa.Table) or is_data_frame(values):
             raise TypeError(
                 f"{self.name} returned {type(values).__name__}, expected one column: an array, series or list"

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.batches import rechunk
+from curate.arrow.batches import combined, rechunk
 from curate.arrow.unknown import empty
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.protocol import Piece, Projection
@@ -138,7 +138,7 @@ def _digest(table: pa.Table) -> str:
     sink = pa.BufferOutputStream()
     # In one chunk: how rows are cut in memory says nothing about them.
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
+        writer.write_table(combined(table))
     return hashlib.sha256(sink.getvalue()).hexdigest()[:32]
 
 

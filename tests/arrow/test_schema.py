@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import random
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
 import pytest
 
-from curate.arrow.schema import conform
+import curate
+from curate.arrow.schema import conform, null_rows
 from curate.errors import SchemaMismatch
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
@@ -15,6 +22,24 @@ def test_columns_are_reordered_and_widened() -> None:
     held = conform(table, SCHEMA)
     assert held.schema.equals(SCHEMA, check_metadata=True)
     assert held.to_pylist() == [{"id": "a", "n": 1, "x": None}]
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        pa.string_view(),
+        pa.list_view(pa.int8()),
+        pa.run_end_encoded(pa.int16(), pa.string()),
+        pa.dense_union([pa.field("a", pa.int8())]),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.uuid(),
+    ],
+)
+def test_nulls_are_held_as_any_type(type: pa.DataType) -> None:
+    held = conform(pa.table({"a": pa.nulls(2)}), pa.schema([("a", type)]))["a"]
+    held.validate(full=True)
+    assert held.type == type
+    assert held.to_pylist() == [None, None]
 
 
 def test_a_table_that_has_the_schema_is_returned_itself() -> None:
@@ -58,6 +83,9 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
         (pa.bool_(), pa.int64(), False),
         (pa.string(), pa.binary(), False),
         (pa.large_binary(), pa.binary(), True),
+        (pa.large_string(), pa.dictionary(pa.int8(), pa.string()), True),
+        (pa.dictionary(pa.int32(), pa.large_string()), pa.dictionary(pa.int8(), pa.string()), True),
+        (pa.dictionary(pa.int32(), pa.int64()), pa.dictionary(pa.int32(), pa.string()), False),
         (pa.timestamp("s"), pa.timestamp("us"), True),
         (pa.timestamp("us"), pa.timestamp("s"), False),
         (pa.timestamp("s", "UTC"), pa.timestamp("s"), False),
@@ -77,3 +105,82 @@ def test_types_widen_and_never_narrow(found: pa.DataType, held: pa.DataType, wid
     else:
         with pytest.raises(SchemaMismatch, match=r"'v' is .*, expected "):
             conform(table, schema)
+
+
+# Nulls within
+
+
+def any_type(draw: random.Random, depth: int = 0) -> pa.DataType:
+    def inner(name: str) -> pa.Field:
+        return pa.field(name, any_type(draw, depth + 1), nullable=draw.random() < 0.5)
+
+    makers = [
+        lambda: pa.list_(inner("item")),
+        lambda: pa.large_list(inner("item")),
+        lambda: pa.list_(inner("item"), 2),
+        lambda: pa.list_view(inner("item")),
+        lambda: pa.struct([inner("a"), inner("b")]),
+        lambda: pa.map_(pa.string(), inner("value")),
+    ]
+    return pa.int64() if depth == 3 else draw.choice([pa.int64, *makers])()
+
+
+def any_value(draw: random.Random, type: pa.DataType) -> Any:
+    if draw.random() < 0.12:
+        return None
+    if pt.is_struct(type):
+        return {field.name: any_value(draw, field.type) for field in type.fields}
+    if pt.is_map(type):
+        return [("k", any_value(draw, type.item_type)) for _ in range(draw.randint(0, 2))]
+    if pt.is_nested(type):
+        size = 2 if pt.is_fixed_size_list(type) else draw.randint(0, 2)
+        return [any_value(draw, type.value_type) for _ in range(size)]
+    return 1
+
+
+def has_null(value: Any, field: pa.Field) -> bool:
+    type = field.type
+    if value is None:
+        return not field.nullable
+    if pt.is_struct(type):
+        return any(has_null(value[one.name], one) for one in type.fields)
+    if pt.is_map(type):
+        return any(has_null(one, type.item_field) for _, one in value)
+    return pt.is_nested(type) and any(has_null(one, type.value_field) for one in value)
+
+
+def test_rows_with_a_null_where_none_may_be_are_found_at_any_depth() -> None:
+    """As by brute force, in any kind of lists, also in slices of them."""
+    draw, some = random.Random(1), 0
+    for _ in range(1000):
+        field = pa.field("v", any_type(draw), nullable=draw.random() < 0.5)
+        values = [any_value(draw, field.type) for _ in range(draw.randint(0, 8))]
+        try:
+            array = pa.array(values, field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):  # Arrow refuses some of them
+            continue
+        at = draw.randint(0, len(array))
+        column, rows = pa.chunked_array([array[at:], array]), values[at:] + values
+        expected = [row for row, value in enumerate(rows) if has_null(value, field)]
+        assert null_rows(column, field).tolist() == expected
+        some += bool(expected)
+    assert some > 100
+
+
+def test_a_null_within_is_a_bad_row_where_the_first_file_has_none(tmp_path: Path) -> None:
+    """Written as consumed."""
+    strict = pa.list_(pa.field("element", pa.int64(), nullable=False))
+    pq.write_table(pa.table({"id": [0], "v": pa.array([[1]], strict)}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"id": [1, 2, 3], "v": [[1, None], None, [2]]}), tmp_path / "1.parquet")
+    ds = curate.read_parquet(str(tmp_path / "*.parquet"))
+    assert ds.to_arrow()["id"].to_pylist() == [0, 2, 3]
+    summary = ds.write_parquet(tmp_path / "out", backend="inline")
+    assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 3, 1)
+    assert curate.read_parquet(tmp_path / "out").to_arrow().equals(ds.to_arrow())
+
+
+def test_a_null_within_is_refused_where_none_is_declared() -> None:
+    strict = pa.schema([("v", pa.list_(pa.field("item", pa.int64(), nullable=False)))])
+    ds = curate.range(2).map_batches(lambda batch: {"v": [[1], [None]][: len(batch)]}, output_schema=strict)
+    with pytest.raises(SchemaMismatch, match="it has nulls, but is declared not null"):
+        ds.to_arrow()

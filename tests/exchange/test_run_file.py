@@ -491,6 +491,7 @@ def test_a_type_that_cannot_be_moved_is_refused_when_the_writer_is_made() -> Non
         pa.sparse_union([pa.field("a", pa.int8())]),
         pa.struct([("d", pa.dense_union([pa.field("a", pa.int8())]))]),
         pa.json_(pa.string_view()),
+        pa.list_(pa.run_end_encoded(pa.int32(), pa.string())),
     ):
         with pytest.raises(
             ConfigError, match=r"column 'u' is .*which an exchange cannot move; cast or drop it before the exchange"

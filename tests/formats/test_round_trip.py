@@ -97,6 +97,8 @@ _LEAVES = {
     pa.date64(),
     pa.decimal128(38, 3),
     pa.binary(),
+    pa.string_view(),
+    pa.binary_view(),
     pa.binary(3),
     pa.float64(),
     pa.float16(),
@@ -129,15 +131,15 @@ def read_back(data: bytes, format: OutputFormat, schema: pa.Schema) -> pa.Table:
 
 @pytest.mark.quick(100)
 @pytest.mark.parametrize("format", READ)
-@pytest.mark.parametrize("nulls", ["none", "first", "all"])
+@pytest.mark.parametrize("nulls", ["none", "first", "all", "sliced"])
 @pytest.mark.parametrize("name", ARRAYS)
 def test_what_is_written_is_read_or_was_refused(name: str, nulls: str, format: OutputFormat) -> None:
     array = ARRAYS[name]
     if nulls != "none":
         if pa.types.is_run_end_encoded(array.type) or pa.types.is_union(array.type):
             return
-        values = array if nulls == "first" else array[:0]
-        array = pa.concat_arrays([pa.nulls(2, array.type), values])
+        values = array[:0] if nulls == "all" else array
+        array = pa.concat_arrays([pa.nulls(2, array.type), values])[nulls == "sliced" :]
     table = pa.table({"v": array, "n": range(len(array))})
     refused = ""
     try:

@@ -141,3 +141,13 @@ def test_a_text_may_look_like_a_number_of_a_column() -> None:
     rows = [{"s": 'a"FieldPath(1)'}, {"s": "FieldPath(1)"}, {"s": " FieldPath(1)"}]
     for row in rows:
         assert curate.from_items(rows).filter(pc.field("s") == row["s"]).take_all() == [row]
+
+
+def test_a_large_unsigned_number_beside_a_plain_one_is_told_what_to_write() -> None:
+    """Arrow would take both as int64. Such are hashes."""
+    ds = curate.from_arrow(pa.table({"hash": pa.array([2**64 - 1, 1], pa.uint64())}))
+    with pytest.raises(pa.ArrowInvalid, match="not in range") as error:
+        ds.filter(pc.field("hash") != 1).count()
+    [note] = [one for one in error.value.__notes__ if "write" in one]
+    assert "pyarrow.scalar(1, pyarrow.uint64()) in place of 1" in note
+    assert ds.filter(pc.field("hash") != pa.scalar(1, pa.uint64())).take_all() == [{"hash": 2**64 - 1}]

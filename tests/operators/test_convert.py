@@ -272,6 +272,12 @@ class TestTensors:
         assert (brighter.take_batch(3, batch_format="numpy")["x"] == images + 1).all()
         assert ds.map(lambda row: {"x": row["x"].tolist()}).schema() == ds.schema()
 
+    @pytest.mark.parametrize("shape", [(3, 0), (3, 0, 2), (3, 2, 0)])
+    def test_rows_of_nothing_are_rows(self, shape: tuple[int, ...]) -> None:
+        made = np.zeros(shape, np.float32)
+        for ds in (curate.from_numpy(made), curate.range(3).map_batches(lambda _: {"data": made})):
+            assert ds.to_arrow()["data"].to_pylist() == made.tolist()
+
     def test_other_shapes_are_lists(self) -> None:
         _, ds = self.dataset()
         cut = ds.map(lambda row: {"x": row["x"][:1]})

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
+from curate.arrow.batches import with_room
+from curate.arrow.types import roomy_type
 from curate.dataset.batches import check_rows
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
@@ -20,9 +21,6 @@ from curate.sources.memory import Range, Tables
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_WIDE = pa.int32()
-"""What numbers the values of dictionaries that are too many for their own type."""
 
 
 @answers
@@ -73,7 +71,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
         names = [str(name) for name in frame.columns]
         refuse_twice("from_pandas", names)
     try:
-        made = tuple(table_of("from_pandas", frame) for frame in frames)
+        made = tuple(with_room(table_of("from_pandas", frame)) for frame in frames)
     except SchemaMismatch as error:
         raise ConfigError(str(error)) from error
     return of_tables("from_pandas", made)
@@ -127,12 +125,13 @@ def _with_room(tables: tuple[pa.Table, ...]) -> tuple[pa.Table, ...]:
     """Returns tables whose dictionaries have wider indexes where theirs cannot number the values of all chunks: rows of
     several chunks become one."""
     for at, field in enumerate(tables[0].schema if tables else ()):
-        if pt.is_dictionary(field.type) and field.type.index_type.bit_width < _WIDE.bit_width:
-            values = [chunk.dictionary for table in tables for chunk in table.column(at).chunks]
-            new = [one for one in values if one is values[0] or not one.equals(values[0])]
-            if sum(map(len, new)) >= 1 << (field.type.index_type.bit_width - 1):
-                wide = field.with_type(pa.dictionary(_WIDE, field.type.value_type, field.type.ordered))
-                tables = tuple(table.set_column(at, wide, table.column(at).cast(wide.type)) for table in tables)
+        to = roomy_type(field.type)
+        if not to.equals(field.type):
+            try:
+                pa.chunked_array([chunk for table in tables for chunk in table.column(at).chunks]).combine_chunks()
+            except pa.ArrowException:
+                wide = field.with_type(to)
+                tables = tuple(table.set_column(at, wide, table.column(at).cast(to)) for table in tables)
     return tables
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from curate.arrow.batches import combined
 from curate.arrow.canonical import stored_schema
 from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema, row_bytes
@@ -133,8 +134,7 @@ class ParquetOutput:
                 if not last:
                     break
                 size = left.num_rows
-            group = left.slice(0, size) if size < left.num_rows else left
-            group = group.combine_chunks()
+            group = combined(left.slice(0, size) if size < left.num_rows else left)
             if self._opened is None:
                 self._opened = self._open(group)
             self._writer.write_table(group, row_group_size=size)
