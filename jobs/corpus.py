@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.params import param
-from curate.jobs.langid import LANGUAGE, OTHER_LANGUAGE, SCORE, LanguageModel
+from curate.jobs.langid import LANGUAGE, OTHER_LANGUAGE, SCORE, LanguageModel, check_languages
 from curate.jobs.quality import Quality
 from curate.pipeline.step import ActorPool
 
@@ -62,6 +62,8 @@ class Corpus(Quality):
             raise ConfigError("--annotate drops nothing; run the job quality with it, to choose thresholds")
         if not self.languages:
             raise ConfigError("--languages is empty, so no text would be kept; give at least one, such as en")
+        check_languages("--languages", self.languages)
+        self._check_own(LANGUAGE, SCORE)
         if self.shards < 1:
             raise ConfigError(f"--shards {self.shards} is no number of files; give at least 1")
 

@@ -1,5 +1,5 @@
 """Keep evaluation sets out of a corpus: `python jobs/decontaminate.py --input 'gs://b/*.parquet' --output gs://b/clean
---sets gs://b/evals/gsm8k.jsonl,gs://b/evals/mmlu.parquet --set-columns question`.
+--sets gs://b/evals/gsm8k.jsonl --sets gs://b/evals/mmlu.parquet --set-columns question`.
 
 A text is contaminated if it has `--n` 13 words in a row of an example (Brown et al. 2020, appendix C), without case,
 punctuation, marks above letters, and with numbers as 0 (`--normalise datatrove`). N-grams that more than

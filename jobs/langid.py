@@ -77,6 +77,16 @@ def model_path() -> Path:
     return path
 
 
+def check_languages(option: str, languages: Sequence[str]) -> None:
+    """Raises ConfigError, which names the `option`, for a language that the model does not know."""
+    known = [*LanguageModel().languages(), UNDETERMINED] if languages else []
+    for language in languages:
+        if language not in known:
+            raise ConfigError(
+                f"{option} {language}: the model has no language {language!r}; it has: {', '.join(known)}"
+            )
+
+
 class LangId(TextJob):
     """Identify the language of each record's text.
 
@@ -98,13 +108,7 @@ class LangId(TextJob):
         for name in (LANGUAGE, SCORE):
             if name in (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns):
                 raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
-        if self.keep:
-            known = [*LanguageModel().languages(), UNDETERMINED]
-            for language in self.keep:
-                if language not in known:
-                    raise ConfigError(
-                        f"--keep {language}: the model has no language {language!r}; it has: {', '.join(known)}"
-                    )
+        check_languages("--keep", self.keep)
 
     def setup(self) -> None:
         self.model = LanguageModel()

@@ -47,6 +47,8 @@ class Pii(TextJob):
                 if kind not in KINDS:
                     known = ", ".join(sorted(KINDS))
                     raise ConfigError(f"{option} has {kind!r}{did_you_mean(kind, KINDS)}; there are: {known}")
+        if unused := [kind for kind in self.replacements if kind not in self.kinds]:
+            raise ConfigError(f"--replacements has {unused[0]!r}, and --kinds does not; leave it out, or look for it")
         if not self.kinds:
             raise ConfigError(f"--kinds is empty, so nothing would be found; there are: {', '.join(sorted(KINDS))}")
         if self.replacements and self.action != "replace":

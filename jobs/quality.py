@@ -157,6 +157,9 @@ class Quality(TextJob):
             if getattr(self, least) > getattr(self, most):
                 found = f"{_option(least)} {getattr(self, least):g} is above {_option(most)} {getattr(self, most):g}"
                 raise ConfigError(f"{found}, so no text would be kept")
+        for name in self._params:
+            if name.startswith("max_") and isinstance(most := getattr(self, name), int | float) and most < 0:
+                raise ConfigError(f"{_option(name)} {most:g} is below 0, so no text would be kept")
         if "" in self.phrases:
             raise ConfigError("--phrases has an empty one, which all texts have, so no text would be kept")
         for name in SHARES:
@@ -170,8 +173,16 @@ class Quality(TextJob):
             raise ConfigError(f"--min-stop-words {self.min_stop_words}: there are {len(gopher.STOP_WORDS)} stop words")
         if self.id_column == self.text_column:
             raise ConfigError(f"the text {self.text_column!r} is no id: lines are taken out of it; give --id-column")
+        if self.annotate:
+            self._check_own(*(rule.measure for name in self.rules for rule in self._rules_of(name)), REASON)
         if self.words == SPACY and importlib.util.find_spec("spacy") is None:
             raise ConfigError(f"--words {SPACY} needs spaCy, which is not installed: pip install spacy")
+
+    def _check_own(self, *names: str) -> None:
+        """Raises ConfigError for a column that is kept and is called like one of the output's own."""
+        for name in names:
+            if name in (self.id_column, self.text_column, *self.keep_columns):
+                raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
 
     def setup(self) -> None:
         self._split = splitter(self.words)

@@ -114,3 +114,14 @@ def roomy_type(type: pa.DataType) -> pa.DataType:
 def plain_type(type: pa.DataType) -> pa.DataType:
     """Returns the type without dictionaries, runs, and views of text and bytes, at any depth."""
     return with_children(value_type(type), plain_type)
+
+
+def type_to_read(type: pa.DataType) -> pa.DataType:
+    """Returns the type as which a file's column is read: the plain one, as Arrow cannot choose rows of views of text.
+
+    One with views of lists keeps what is in these, of which Arrow casts nothing.
+
+    >>> type_to_read(pa.dictionary(pa.int8(), pa.string_view()))
+    DataType(string)
+    """
+    return value_type(type) if contains(type, is_list_view) else plain_type(type)

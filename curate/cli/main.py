@@ -55,8 +55,8 @@ def run() -> None:
     """Runs a job: one that curate brings, by its name, or one of your own, by its file. Where a file has several jobs,
     name one: path/to/mine.py:Mine
 
-    `curate run path/to/mine.py` does the same as `python path/to/mine.py`, to the same output. To see the options of a
-    job: curate run JOB --help
+    `curate run path/to/mine.py` does the same as `python path/to/mine.py`, to the same output. `curate run
+    pipeline.toml` runs a chain of jobs, as that file names them. To see the options of either: curate run JOB --help
     """
 
 

@@ -93,6 +93,8 @@ def parameter_option(one: Param) -> click.Option:
     presence: dict[str, Any] = {"required": True} if one.required else {"default": default}
     if one.many:
         values = [item.uri if isinstance(item, Asset) else item for item in default or ()]
+        if one.type is Asset:
+            shown = f"{shown}; can be repeated".removeprefix("; ")
         if not one.required:
             shown = f"{shown}  [default: {', '.join(map(str, values)) or 'none'}]"
         return click.Option(

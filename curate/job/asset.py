@@ -53,7 +53,8 @@ class Asset:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:
             problem = _instead(self.uri) if is_local(self.uri) else "does not exist"
-            raise ConfigError(f"asset {self.uri!r} {problem}; check the path in the parameter") from error
+            several = "; of several, each is an option (an item of a list) of its own" if "," in self.uri else ""
+            raise ConfigError(f"asset {self.uri!r} {problem}; check the path in the parameter{several}") from error
 
     def identity(self) -> dict[str, Any]:
         """Returns its part of the job's identity."""

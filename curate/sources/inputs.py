@@ -104,7 +104,7 @@ class FileRows(InputFiles):
         return self.named or self.columns is not None or (self.how is not None and self.how.schema is not None)
 
     def blank(self) -> pa.Table | None:
-        return empty(placed_schema(next(iter(self.held.values())), self.places))
+        return empty(self.row_schemas[0])
 
     def holding(self, schemas: Mapping[str, pa.Schema]) -> FileRows:
         return replace(self, held=schemas)

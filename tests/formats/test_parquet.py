@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import detect
 from curate.formats.read.parquet import row_groups
-from curate.formats.rows import sample_schema
+from curate.formats.rows import read, sample_schema
+from curate.objects.bad_line import RejectedRow
 from curate.storage.protocol import Object
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
@@ -113,6 +114,30 @@ def test_the_sampled_schema_is_the_footers_without_what_is_not_its_values(store:
         sample_schema(store, object, detect(object.uri), {"d": pa.int64()})
     with pytest.raises(ConfigError, match=r"no column 'x' in a\.parquet; it has 'a', 'd'"):
         sample_schema(store, object, detect(object.uri), {"x": None})
+
+
+@pytest.mark.parametrize("below", ["nothing", "struct", "list", "map", "list of one size", "view of lists"])
+def test_texts_that_are_views_are_read_as_plain_ones(store: FakeStore, below: str) -> None:
+    """Arrow has no kernel that chooses rows of views, as a job does that filters a batch. It casts no views of lists,
+    and chooses rows of them: these stay as they are."""
+    text = pa.string_view()
+    values, found, expected = {
+        "nothing": (["a", None], text, pa.string()),
+        "struct": ([{"v": "a"}, None], pa.struct([("v", text)]), pa.struct([("v", pa.string())])),
+        "list": ([["a"], None], pa.list_(text), pa.list_(pa.string())),
+        "map": ([[("a", "b")], None], pa.map_(text, text), pa.map_(pa.string(), pa.string())),
+        "list of one size": ([["a", None], None], pa.list_(text, 2), pa.list_(pa.string(), 2)),
+        "view of lists": ([["a"], None], pa.list_view(text), pa.list_view(text)),
+    }[below]
+    object = put(store, pa.table({"a": [1, None], "v": pa.array(values, found)}))
+    schema = sample_schema(store, object, detect(object.uri))
+    assert schema.field("v").type == expected
+    rows, _ = read_all(store, object, schema)
+    assert [row["v"] for row in rows] == pa.array(values, expected).to_pylist()
+    held = pa.schema([pa.field("a", pa.int64(), nullable=False), schema.field("v")])
+    bad: list[RejectedRow] = []
+    (kept,) = read(store, object, detect(object.uri), SliceKind.WHOLE, 0, 0, held, 1000, bad.append)
+    assert (kept["a"].to_pylist(), len(bad)) == ([1], 1)
 
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "footer", "data", "csv"])

@@ -146,6 +146,14 @@ class TestParameters:
         parameters = given[0][0].record.parameters
         assert [one["uri"] for one in parameters["lists"]] == [f"{tmp_path}/a,b.txt", f"{tmp_path}/c.txt"]
         assert parameters["model"]["uri"] == f"{tmp_path}/c.txt"
+        assert "can be repeated" in run("--help").output.split("--lists URI")[1].split("--maybe")[0]
+
+    def test_assets_with_commas_between_are_told_apart(self, run: Run, tmp_path: Path) -> None:
+        """As other lists are given: here it is one path, of a file that is not there."""
+        (tmp_path / "c.txt").write_bytes(b"x")
+        result = run("--lists", f"{tmp_path}/c.txt,{tmp_path}/c.txt")
+        assert result.exit_code == 2
+        assert "of several, each is an option (an item of a list) of its own" in result.output
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -14,6 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.testing import run_local
+from jobs.corpus import Corpus
+from tests.job.inline import refusing
+
 ROOT = Path(__file__).parents[2]
 
 SENTENCES = [
@@ -74,3 +78,21 @@ def test_only_good_and_unique_texts_come_out(tmp_path: Path) -> None:
     assert {one["id"]: one["kept_id"] for one in exact} == {f"copy-{n}": f"page-{n}" for n in range(8)}
     alike = pq.read_table(tmp_path / "work/unique/_side/duplicates").to_pylist()
     assert {one["id"]: one["kept_id"] for one in alike} == {f"near-{n}": f"page-{n}" for n in range(10, 15)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"languages": ["english"]}, "--languages english: the model has no language 'english'; it has: af, als"),
+        ({"languages": []}, "--languages is empty, so no text would be kept"),
+        ({"keep_columns": ["language"]}, "the output's column 'language' is the job's own; leave 'language' out"),
+        ({"id_column": "language_score"}, "the output's column 'language_score' is the job's own"),
+        ({"max_breaks": -1.0}, "--max-breaks -1 is below 0, so no text would be kept"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    """Before anything runs: there is no checkpoint, either."""
+    job = Corpus(**{"work": str(tmp_path / "work"), "shards": 1, **given})
+    with refusing(message):
+        run_local(job, [{"id": "1", "text": "Hello.", "language": "en", "language_score": 1.0}], directory=tmp_path)
+    assert not (tmp_path / "work").exists()

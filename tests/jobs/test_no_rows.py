@@ -38,3 +38,22 @@ def test_columns_are_there_without_a_row(name: str, tmp_path: Path, monkeypatch:
     job, options, columns = JOBS[name]
     run_job(job(**options), tmp_path / "in", tmp_path / "out")
     assert pq.read_schema(tmp_path / "out" / "a.parquet").names == columns
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_rows_that_come_later_are_written_as_from_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first run without a row settles no other schema than one with rows does."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "block.txt").write_text("example.org\n")
+    (tmp_path / "in").mkdir()
+    rows = pa.table({"id": ["1"], "text": ["Hello."], "url": ["http://example.com/"]})
+    pq.write_table(rows.schema.empty_table(), tmp_path / "in" / "a.parquet")
+    job, options, _ = JOBS[name]
+    run_job(job(**options), tmp_path / "in", tmp_path / "out")
+    pq.write_table(rows, tmp_path / "in" / "b.parquet")
+    for output in ("out", "anew"):
+        run_job(job(**options), tmp_path / "in", tmp_path / output)
+    for file in ("a.parquet", "b.parquet"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "anew" / file).read_bytes()

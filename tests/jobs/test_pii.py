@@ -76,6 +76,10 @@ def test_no_row_is_no_error() -> None:
             {"replacements": {"email": "x"}, "action": "drop"},
             "--replacements is for --action replace, and the action is",
         ),
+        (
+            {"replacements": {"email": "x"}, "kinds": ["ip"]},
+            "--replacements has 'email', and --kinds does not; leave it out, or look for it",
+        ),
         ({"action": "annotate", "keep_columns": ["pii"]}, "a column is called 'pii' already"),
     ],
 )

@@ -304,12 +304,27 @@ def test_the_same_whatever_the_batches(size: int) -> None:
         ({"min_alpha_words": -1.0}, "--min-alpha-words -1 is no share"),
         ({"min_stop_words": 9}, "--min-stop-words 9: there are 8 stop words"),
         ({"id_column": "text"}, "the text 'text' is no id"),
+        ({"max_symbol_ratio": -0.1}, "--max-symbol-ratio -0.1 is below 0, so no text would be kept"),
+        ({"max_repeats": -1}, "--max-repeats -1 is below 0, so no text would be kept"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
     with refusing(message):
         run_local(Quality(**given), rows(PROSE), directory=tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("sets", [SETS, ["dolma"]])
+def test_a_column_that_is_kept_is_called_like_none_that_is_written(sets: list[str]) -> None:
+    """As the annotations of an earlier run are. Without any there is no such column."""
+    annotated = run_local(Quality(annotate=True, rules=list(sets)), rows(PROSE)).table
+    own = [name for name in annotated.column_names if name not in ("id", "text")]
+    assert len(own) > 20
+    for name in own:
+        with refusing(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept"):
+            run_local(Quality(annotate=True, rules=list(sets), keep_columns=[name]), annotated)
+    kept = run_local(Quality(rules=["gopher"], min_words=1, keep_columns=own), annotated).table
+    assert kept.column_names == ["id", *own, "text"]
 
 
 def test_the_demo_corpus(tmp_path: Path) -> None:

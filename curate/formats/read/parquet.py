@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from curate.arrow.schema import cast, plain, widens
+from curate.arrow.schema import cast, widens
 from curate.arrow.sizes import row_bytes
-from curate.arrow.types import contains, is_list_view, is_text
+from curate.arrow.types import contains, is_list_view, is_text, type_to_read
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import ReadAs
@@ -56,7 +56,7 @@ def row_groups(store: Store, object: Object) -> list[int]:
 
 
 def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
-    """Returns the footer's schema, nullable and without dictionary encoding: all columns, or the wanted ones.
+    """Returns the footer's schema, nullable and with plain types: all columns, or the wanted ones.
 
     Raises CorruptInput; ConfigError for a wanted column that is missing or cannot be read as the type declared.
     """
@@ -68,7 +68,7 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
             raise missing_column(object.uri, name, found.names)
         if found.names.count(name) > 1:
             raise ConfigError(f"column {name!r} is in {object.uri} {found.names.count(name)} times")
-        type = plain(found.field(name).type)
+        type = type_to_read(found.field(name).type)
         declared = None if wanted is None else wanted[name]
         if declared is not None and not widens(type, declared):
             raise ConfigError(f"column {name!r} of {object.uri} is {type}; it cannot be read as {declared}")
