@@ -10,6 +10,7 @@ An operation is a call of a store, and for the local store each call of the syst
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import itertools
@@ -128,6 +129,9 @@ def child(request: dict[str, Any]) -> None:
 
 def main() -> None:
     """Says that it is there, in a line; then answers requests until standard input ends."""
+    # A child that collects garbage would look at all that was imported, and so copy every page of it.
+    gc.collect()
+    gc.freeze()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
