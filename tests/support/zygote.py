@@ -27,6 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.ledger import run_log
 from curate.storage.local import LocalStore, LocalWriter
 
 for module in (
@@ -37,6 +38,8 @@ for module in (
     importlib.import_module(module)
 # The first array imports pandas, which takes longer than a run.
 pa.array([])
+# Asked once by a process, so by each child.
+run_log._versions()
 
 OPERATIONS = [
     *((LocalStore, name) for name in ("list", "stat", "read", "open", "writer", "publish", "replace", "delete")),
@@ -64,7 +67,7 @@ def kind_of(owner: Any, name: str, args: tuple[Any, ...]) -> str:
 def hook(number: int | None, when: str, trace: str | None) -> None:
     """Makes the process kill itself at an operation; writes the kinds of all to `trace`, if named."""
     # What a run writes by the clock, it would write before other operations each time.
-    sys.modules["curate.ledger.run_log"].FIRST_SEGMENT_S = 3600.0  # type: ignore[attr-defined]
+    run_log.FIRST_SEGMENT_S = 3600.0
     numbers = itertools.count()
     told = open(trace, "a", buffering=1) if trace is not None else None  # noqa: SIM115
 
