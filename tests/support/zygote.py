@@ -33,7 +33,7 @@ from curate.storage.local import LocalStore, LocalWriter
 for module in (
     *("curate.cli.main", "curate.driver.stage_run", "curate.job", "curate.job.command", "curate.backends.inline"),
     *("curate.graph.entry", "curate.observe.browse", "curate.storage.gcs", "curate.storage.s3.client"),
-    *("pyarrow.compute", "pyarrow.json", "pyarrow.parquet"),
+    *("curate.storage.s3.store", "pyarrow.compute", "pyarrow.json", "pyarrow.parquet", "tenacity"),
 ):
     importlib.import_module(module)
 # The first array imports pandas, which takes longer than a run.
