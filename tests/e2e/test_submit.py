@@ -21,9 +21,12 @@ from curate.clock import SystemClock
 from curate.observe.job import read_status
 from tests.support.fakes import NEVER_S
 from tests.support.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
+from tests.support.ray_head import lists_jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 BIN = Path(sys.executable).parent
+LOOK_S = 0.2
+"""How often the head is asked what there is, which takes its time."""
 WHENCE = """
 import sys
 import curate
@@ -111,7 +114,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
     found = Head(f"http://127.0.0.1:{port}", env, work)
     try:
-        wait_until(lambda: found.ray("job", "list").returncode == 0, "the head is up", 120)
+        wait_until(lambda: lists_jobs(found.address, env["RAY_AUTH_TOKEN"]), "the head is up", 120, LOOK_S)
         yield found
     finally:
         process.kill()

@@ -91,7 +91,6 @@ def test_what_fails_is_shown_and_tried_again(bare: Checkout) -> None:
 def test_other_tests_run_without_it(checkout: Checkout) -> None:
     """Only where all is asked for is anything installed at all."""
     checkout.stand_in("npm", "exit 1")
-    (checkout.root / "tests").mkdir()
     (checkout.root / "tests" / "test_one.py").write_text("@pytest.mark.extras\n")
     assert checkout.run(f"{checkout.root}/scripts/test")[0] == 0
     assert checkout.installs() == []

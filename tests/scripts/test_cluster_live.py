@@ -35,9 +35,12 @@ from tests.support.harness import (
     wait_until,
     write_files,
 )
+from tests.support.ray_head import lists_jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 BIN = Path(sys.executable).parent
+LOOK_S = 0.2
+"""How often the head is asked what there is, which takes its time."""
 SECRET = "s3cr3t-value-of-the-key"
 POOLED = r'''
 """Counts the words of texts in a pool of actors, sorts them, and knows a key."""
@@ -170,8 +173,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (work / ".gitignore").open("a").write("ray.log\n")
     try:
         begin(*head)
-        listed = [BIN / "ray", "job", "list", "--address", found.address]
-        wait_until(lambda: subprocess.run(listed, env=env, capture_output=True).returncode == 0, "the head is up", 120)
+        wait_until(lambda: lists_jobs(found.address, env["RAY_AUTH_TOKEN"]), "the head is up", 120, LOOK_S)
         for number in (1, 2):
             _join(found, number, lambda: begin(f"--address=127.0.0.1:{gcs}", "--num-cpus=1"))
         yield found
@@ -191,7 +193,7 @@ def _join(cluster: Cluster, number: int, begin: Callable[[], subprocess.Popen[by
         def settled(process: subprocess.Popen[bytes] = process) -> bool:
             return _cpus(cluster) == number or process.poll() is not None
 
-        wait_until(settled, "a worker joins", 120)
+        wait_until(settled, "a worker joins", 120, LOOK_S)
         if process.poll() is None:
             return
     raise AssertionError("no worker joins")

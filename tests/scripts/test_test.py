@@ -30,6 +30,19 @@ def test_all_checks_then_the_tests(checkout: Checkout) -> None:
     assert "output of python -m pytest" in out
 
 
+@pytest.mark.parametrize("flag", ["", "--slow"])
+def test_tests_are_compiled_once_before_they_run(checkout: Checkout, flag: str) -> None:
+    """Where they were not yet: each process that runs them would compile them all. What that says is said again."""
+    checkout.compiled.unlink()
+    checkout.fail("--collect-only")
+    code, out, _ = checkout.run(f"{checkout.root}/scripts/test {flag}")
+    assert code == 0
+    calls = [call for call in checkout.calls() if " -m pytest " in call]
+    assert calls[0] == "python -m pytest --collect-only -q -m "
+    assert sum("--collect-only" in call for call in calls) == 1
+    assert "--collect-only" not in out
+
+
 @pytest.mark.parametrize(("flag", "given"), [("--slow", ""), ("--nightly", "--nightly ")])
 def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given: str) -> None:
     """Each is in one of them: those that run two at a time run beside the others."""

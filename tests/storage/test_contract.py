@@ -24,8 +24,7 @@ class TestStores(StoreContract):
         "memory",
         "local",
         "gcs",
-        "s3",
-        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("local-named", "moto")),
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("local-named", "s3", "moto")),
     ],
     indirect=True,
 )

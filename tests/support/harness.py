@@ -390,10 +390,10 @@ def run(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = NEV
         return driver.end(timeout_s)
 
 
-def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = NEVER_S) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = NEVER_S, every_s: float = 0.02) -> Any:
     """Returns the first true value of a condition, looking again and again."""
     until = time.monotonic() + deadline_s
     while not (value := condition()):
         assert time.monotonic() < until, f"{what}: not within {deadline_s} s"
-        time.sleep(0.02)
+        time.sleep(every_s)
     return value

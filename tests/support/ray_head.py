@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -50,3 +51,15 @@ def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     other = {name: value for name, value in environ.items() if there.get(name) != value and name not in _OF_NO_WORKER}
     return {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": other}})}
+
+
+def lists_jobs(address: str, token: str) -> bool:
+    """Returns whether a head tells which jobs it knows: what `ray job list` asks for, which takes two seconds of a
+    processor, however often it is asked."""
+    from scripts.clusters.connect import Api, ConnectionLost
+
+    try:
+        Api(address, token).get("/api/jobs/")
+    except (ConnectionLost, HTTPError):
+        return False
+    return True

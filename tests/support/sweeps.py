@@ -4,7 +4,7 @@ before operations of every kind that changes what is stored; before each of all 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 import pytest
@@ -31,13 +31,13 @@ def mode_of(config: pytest.Config) -> Mode:
     return Mode.QUICK if config.getoption("markexpr") == "not slow" else Mode.CI
 
 
-def some_cases(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+def some_cases(items: Iterable[pytest.Item], mark_name: str = "quick") -> Iterator[pytest.Item]:
     """Yields the tests, but of one with the mark `quick(n)` only n cases, evenly spread over those that there are."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for found in cases.values():
-        mark = found[0].get_closest_marker("quick")
+        mark = found[0].get_closest_marker(mark_name)
         wanted = min(mark.args[0], len(found)) if mark else len(found)
         yield from (found[at * len(found) // wanted] for at in range(wanted))
 

@@ -10,6 +10,7 @@ An operation is a call of a store, and for the local store each call of the syst
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import itertools
@@ -26,16 +27,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.ledger import run_log
 from curate.storage.local import LocalStore, LocalWriter
 
 for module in (
     *("curate.cli.main", "curate.driver.stage_run", "curate.job", "curate.job.command", "curate.backends.inline"),
     *("curate.graph.entry", "curate.observe.browse", "curate.storage.gcs", "curate.storage.s3.client"),
-    *("pyarrow.compute", "pyarrow.json", "pyarrow.parquet"),
+    *("curate.storage.s3.store", "pyarrow.compute", "pyarrow.json", "pyarrow.parquet", "tenacity"),
 ):
     importlib.import_module(module)
 # The first array imports pandas, which takes longer than a run.
 pa.array([])
+# Asked once by a process, so by each child.
+run_log._versions()
 
 OPERATIONS = [
     *((LocalStore, name) for name in ("list", "stat", "read", "open", "writer", "publish", "replace", "delete")),
@@ -63,7 +67,7 @@ def kind_of(owner: Any, name: str, args: tuple[Any, ...]) -> str:
 def hook(number: int | None, when: str, trace: str | None) -> None:
     """Makes the process kill itself at an operation; writes the kinds of all to `trace`, if named."""
     # What a run writes by the clock, it would write before other operations each time.
-    sys.modules["curate.ledger.run_log"].FIRST_SEGMENT_S = 3600.0  # type: ignore[attr-defined]
+    run_log.FIRST_SEGMENT_S = 3600.0
     numbers = itertools.count()
     told = open(trace, "a", buffering=1) if trace is not None else None  # noqa: SIM115
 
@@ -128,6 +132,9 @@ def child(request: dict[str, Any]) -> None:
 
 def main() -> None:
     """Says that it is there, in a line; then answers requests until standard input ends."""
+    # A child that collects garbage would look at all that was imported, and so copy every page of it.
+    gc.collect()
+    gc.freeze()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
