@@ -108,7 +108,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The `$CURATE_HOME` of the test, which is empty. Its path is that of all tests of this process: with another
     environment each would start another fork server for its workers, which takes two seconds of a processor."""
     shutil.rmtree(HOME, ignore_errors=True)
-    HOME.mkdir()
+    # Whatever a test has left running may write to it meanwhile.
+    HOME.mkdir(exist_ok=True)
     monkeypatch.setenv("CURATE_HOME", str(HOME))
     return HOME
 
