@@ -225,7 +225,13 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
             differences.append(f"{name!r} ({table.schema.field(names.index(name)).type}) is not expected")
     if differences:
         raise SchemaMismatch(f"{what} does not match the schema of the output: {'; '.join(differences)}. {DECLARE}")
-    return pa.Table.from_arrays([cast(what, table.column(field.name), field) for field in schema], schema=schema)
+    columns = [cast(what, table.column(field.name), field) for field in schema]
+    for field, column in zip(schema, columns, strict=True):
+        if len(null_rows(column, field.with_nullable(True))):
+            raise SchemaMismatch(
+                f"{what}: column {field.name!r} has a null within, where {field.type} has none. {DECLARE}"
+            )
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 # Nulls where none may be

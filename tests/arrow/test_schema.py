@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,19 @@ def test_a_null_within_is_refused_where_none_is_declared() -> None:
     ds = curate.range(2).map_batches(lambda batch: {"v": [[1], [None]][: len(batch)]}, output_schema=strict)
     with pytest.raises(SchemaMismatch, match="it has nulls, but is declared not null"):
         ds.to_arrow()
+
+
+def test_a_null_within_is_refused_where_the_first_rows_have_none(tmp_path: Path) -> None:
+    """Consumed as written."""
+    strict = pa.list_(pa.field("item", pa.int64(), nullable=False))
+
+    def lists(batch: pa.Table) -> pa.Table:
+        first = not batch["id"][0].as_py()
+        return batch.append_column("v", pa.array([[1]], strict) if first else pa.array([[None]], pa.list_(pa.int64())))
+
+    ds = curate.range(2).map_batches(lists, batch_size=1)
+    refused = r"column 'v' has a null within, where list<item: int64 not null> has none\. Without output_schema"
+    with pytest.raises(SchemaMismatch, match=refused):
+        ds.to_arrow()
+    [failure] = ds.write_parquet(tmp_path / "out", backend="inline").failures
+    assert re.search(refused, failure.error)
