@@ -312,7 +312,8 @@ class _Checker:
         file."""
         name, object = beside
         if object is None:
-            return [Finding("missing", name, f"{main} is there, which is published after it", (main,))]
+            reason = f"{main} is there, which is published after it; remove that, and run the job again"
+            return [Finding("missing", name, reason, (main,))]
         # One that is there is not replaced if it cannot be read; and none is made as long as the main one is there.
         off = partial(_finding, object=name, uri=object.uri, remove=(main, name))
         try:
