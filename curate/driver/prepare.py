@@ -41,6 +41,7 @@ from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
 from curate.observe.failures import failed_now, read_outcomes
+from curate.requests.regions import crossings, machine_region, region_of
 from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed, split_otherwise
@@ -48,7 +49,6 @@ from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.stage.shard_index import own_index
 from curate.stage.stage import Stage
-from curate.storage.regions import crossings, machine_region, region_of
 from curate.storage.uris import is_local
 from curate.tasks.shard import SliceKind
 

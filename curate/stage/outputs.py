@@ -210,6 +210,10 @@ class Outputs:
         for name, one in self._all.items():
             one.finish(record if name == MAIN else {**record, RECORD_SIDE: name})
 
+    def wait_ahead(self) -> bool:
+        """Does ahead what `publish` would wait for, if it can; returns whether that then waits for nothing."""
+        return all(part.sink.settle() for one in self._all.values() for part in one.parts)
+
     def publish(self, replaced: Mapping[str, str], over: Mapping[str, str]) -> Published | NameConflict:
         """Publishes all of it, and returns what became of the main output.
 

@@ -5,8 +5,8 @@
                      └▶ publish 2
 
 To publish is to wait: an fsync of a small file takes a third of the time that making it takes, on a busy disk ten times
-as long, and so does an upload. Records come in the order of the shards, each when its output is there. What a kill
-costs is what was in flight: a few short shards more.
+as long, and so does an upload. Of a local file, threads do the fsync alone (`Writer.settle`). Records come in the order
+of the shards, each when its output is there. What a kill costs is what was in flight: a few short shards more.
 
 Only where it pays, and nothing is lost by it: see `Beside.may`. A worker that dies is thought to have died of the first
 shard without an output, which may be one whose publishing it took along; so a task begins with some that are published
@@ -15,9 +15,10 @@ before the next one is computed, which finds what dies early, and a shard that i
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -38,9 +39,12 @@ SMALL_BYTES = 1 << 20
 """Bytes of outputs above which it is, too: what waits is held, in memory where a store is no disk."""
 FIRST_ALONE = 8
 """Short shards in a row after which those that follow in a task are published beside others."""
-MOST_OPEN = 8
-"""Shards that are published at a time: an upload takes about as long as computing so many small shards, and system
-calls of one disk share their waits."""
+MOST_OPEN = 32
+"""Shards that wait to be published, at most."""
+MOST_UPLOADS = 8
+"""Those that are uploaded at a time: one takes about as long as computing so many small shards."""
+GATHER_S = 0.01
+"""How long shards are gathered before a thread looks at them: to wake it for each takes as long as it spares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +100,20 @@ class WholeShard:
     """What it took so far."""
     held_bytes: int = 0
     """Most memory that its process held for itself; 0 where that is not known."""
-    _begun: Future[Published | NameConflict] | None = None
+    _begun: Future[Published | NameConflict | None] | None = None
+    _ended: Published | NameConflict | Exception | None = None
 
     def publish(self) -> Published | NameConflict:
-        """Publishes all of it; waits for that, if it has begun."""
-        return self._publish() if self._begun is None else self._begun.result()
+        """Publishes all of it, once; waits for the thread that has begun to."""
+        if self._ended is None:
+            try:
+                begun = None if self._begun is None else self._begun.result()
+                self._ended = begun or self._publish()
+            except Exception as error:  # noqa: BLE001 - it is raised below, and again for whoever asks again
+                self._ended = error
+        if isinstance(self._ended, Exception):
+            raise self._ended
+        return self._ended
 
     def _publish(self) -> Published | NameConflict:
         with Timed(self.meters.write):
@@ -108,13 +121,30 @@ class WholeShard:
         self.meters.write.bytes_out = self.outputs.bytes_out
         return published
 
-    def begin(self, pool: ThreadPoolExecutor, run: str) -> None:
-        """Begins to publish it, in a thread; `run` is the key of the run, for events."""
-        self._begun = pool.submit(self._publish_there, run)
+    def begin(self) -> None:
+        """From now on, who publishes it waits for `go_ahead`."""
+        self._begun = Future()
 
-    def _publish_there(self, run: str) -> Published | NameConflict:
-        with log.bound(run=run, shard=self.attempt.shard.id, attempt=self.attempt.task.attempt):
-            return self._publish()
+    def go_ahead(self, uploads: Executor, run: str) -> None:
+        """Waits for what publishing would wait for, in a thread; `run` is the key of the run, for events."""
+        assert self._begun is not None
+        try:
+            # Where a store can wait ahead, no more than that: each system call of a thread takes turns with another.
+            if self.outputs.wait_ahead():
+                self._begun.set_result(None)
+                return
+        except Exception as error:  # noqa: BLE001 - whoever publishes it raises it
+            self._begun.set_exception(error)
+            return
+        uploads.submit(self._upload, run)
+
+    def _upload(self, run: str) -> None:
+        assert self._begun is not None
+        try:
+            with log.bound(run=run, shard=self.attempt.shard.id, attempt=self.attempt.task.attempt):
+                self._begun.set_result(self._publish())
+        except Exception as error:  # noqa: BLE001 - as above
+            self._begun.set_exception(error)
 
     def may_wait(self, seconds: float) -> bool:
         """Returns whether it may be published beside others, having taken so long."""
@@ -127,10 +157,10 @@ class WholeShard:
 
     def published(self) -> Published | None:
         """Returns what became of it, once that is known; None unless it is there as it was written: `publish` says."""
-        assert self._begun is not None
-        if self._begun.exception() is not None:
+        try:
+            found = self.publish()
+        except Exception:  # noqa: BLE001 - see `publish`
             return None
-        found = self._begun.result()
         return found if isinstance(found, Published) and found.outcome is not Outcome.DIFFERENT else None
 
     def record(self, published: Published, seconds: float = 0.0, calls: Calls | None = None) -> ShardRecord:
@@ -170,7 +200,11 @@ class Beside:
         self._short = 0
         """Short shards in a row."""
         self._open: deque[ShardRecord | WholeShard] = deque()
-        self._pool: ThreadPoolExecutor | None = None
+        self._gathered: deque[WholeShard] = deque()
+        self._thread: threading.Thread | None = None
+        self._any, self._now = threading.Event(), threading.Event()
+        """Whether any are gathered; whether they are wanted at once."""
+        self._over = False
 
     @property
     def may(self) -> bool:
@@ -182,8 +216,25 @@ class Beside:
         self._open.append(made)
         self._short = self._short + 1 if made.seconds < SHORT_S else 0
         if isinstance(made, WholeShard):
-            self._pool = self._pool or ThreadPoolExecutor(MOST_OPEN, "publish")
-            made.begin(self._pool, self._run)
+            made.begin()
+            self._gathered.append(made)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._go_ahead, name="publish")
+                self._thread.start()
+            if not self._any.is_set():
+                self._any.set()
+
+    def _go_ahead(self) -> None:
+        with ThreadPoolExecutor(MOST_UPLOADS, "publish") as uploads:
+            over = False
+            while not over:
+                self._any.wait()
+                self._now.wait(GATHER_S)
+                self._any.clear()
+                # Asked first: then all that is ever gathered is there.
+                over = self._over
+                while self._gathered:
+                    self._gathered.popleft().go_ahead(uploads, self._run)
 
     def forbid(self) -> None:
         """From now on, each shard is published before the next one."""
@@ -191,6 +242,8 @@ class Beside:
 
     def done(self, most_open: int = MOST_OPEN - 1) -> Iterator[ShardRecord | WholeShard]:
         """Yields those of the first shards that need no waiting for, and of the others until `most_open` are left."""
+        if not most_open:
+            self._now.set()
         while (first := next(iter(self._open), None)) is not None:
             if isinstance(first, WholeShard) and first.waits and len(self._open) <= most_open:
                 return
@@ -204,8 +257,11 @@ class Beside:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._thread is not None:
+            self._over = True
+            self._now.set()
+            self._any.set()
+            self._thread.join()
         for one in self._open:
             if isinstance(one, WholeShard):
                 one.__exit__(None, None, None)
-        if self._pool is not None:
-            self._pool.shutdown()

@@ -251,7 +251,8 @@ class LocalStore:
             view = memoryview(data)
             while len(view):
                 view = view[os.write(temporary.descriptor, view) :]
-            return temporary, _settled(temporary.descriptor)
+            _sync(temporary.descriptor)
+            return temporary, os.fstat(temporary.descriptor)
         except BaseException as error:
             temporary.discard()
             if isinstance(error, OSError):
@@ -404,7 +405,13 @@ class LocalWriter(BaseWriter):
         self._temporary = store._temporary(uri, nameless=True, mode=0o777 if durable else _PRIVATE_MODE)
         # Its descriptor outlives this buffer: a nameless file is linked through it.
         self._file = open(self._temporary.descriptor, "wb", buffering=WRITE_BUFFER_BYTES, closefd=False)  # noqa: SIM115
+        self._synced = False
         super().__init__(uri)
+
+    def settle(self) -> bool:
+        self._check("settled")
+        self._sync()
+        return True
 
     def _append(self, data: bytes | memoryview) -> int:
         try:
@@ -414,13 +421,25 @@ class LocalWriter(BaseWriter):
 
     def _finish(self) -> Published:
         try:
-            self._file.flush()
-            status = _settled(self._temporary.descriptor, self._durable)
+            self._sync()
+            status = os.fstat(self._temporary.descriptor)
             self._file.close()
-        except OSError as error:
+        except BaseException as error:
             self._discard()
-            raise _translated(error, self._uri, self._size) from error
+            if isinstance(error, OSError):
+                raise _translated(error, self._uri, self._size) from error
+            raise
         return self._store._link(self._temporary, self._uri, status, self._over)
+
+    def _sync(self) -> None:
+        """Makes the bytes survive what the file is to survive, once."""
+        if not self._synced:
+            try:
+                self._file.flush()
+                _sync(self._temporary.descriptor, self._durable)
+            except OSError as error:
+                raise _translated(error, self._uri, self._size) from error
+            self._synced = True
 
     def _discard(self) -> None:
         # Closing flushes: on a full disk that fails again, and the bytes are unwanted anyway.
@@ -665,8 +684,8 @@ def _generation(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns}-{status.st_size}"
 
 
-def _settled(descriptor: int, durable: bool = True) -> os.stat_result:
-    """Syncs a written file, if it is to be durable, and returns its final status.
+def _sync(descriptor: int, durable: bool = True) -> None:
+    """Gives a written file its time, and syncs it, if it is to be durable.
 
     The kernel stamps files with the time of its last tick, milliseconds ago; the exact time keeps two contents of the
     same size, written one after the other under one name, at different generations.
@@ -675,7 +694,6 @@ def _settled(descriptor: int, durable: bool = True) -> os.stat_result:
     os.utime(descriptor, ns=(now_ns, now_ns))
     if durable:
         os.fsync(descriptor)
-    return os.fstat(descriptor)
 
 
 def _unlink(path: str) -> None:

@@ -115,6 +115,11 @@ class Writer(Protocol):
         """Does nothing: a library that closes its sink does not decide what becomes of the bytes; `publish` does."""
         ...
 
+    def settle(self) -> bool:
+        """Does ahead what `publish` would wait for, where that is apart from making the object visible; returns whether
+        `publish` then waits for nothing. Nothing more is written after it."""
+        ...
+
     def publish(self, over: str = "") -> Published:
         """Makes the object visible, whole, if and only if its name is free; compares contents if it is not.
 

@@ -53,6 +53,9 @@ class BaseWriter(ABC):
     def close(self) -> None:  # noqa: B027
         """Does nothing; see `Writer.close`."""
 
+    def settle(self) -> bool:
+        return False  # an upload makes the object visible
+
     def publish(self, over: str = "") -> Published:
         self._check("published")
         self._closed = True

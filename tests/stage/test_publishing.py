@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,7 @@ class Copy:
 
 @dataclass
 class Gate:
-    """Holds back the publishing of some outputs until the test lets them go."""
+    """Holds back what outputs are waited for until the test lets them go."""
 
     opened: threading.Event = field(default_factory=threading.Event)
     held: set[str] = field(default_factory=set)
@@ -89,25 +90,23 @@ class Gate:
         if name in self.fail:
             raise StorageError(f"{name} cannot be published")
 
-    def after(self, uri: str) -> None:
-        self.published.append(Path(uri).stem)
-
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    made, finish = Gate(), LocalWriter._finish
+    made, sync, finish = Gate(), LocalWriter._sync, LocalWriter._finish
 
-    def gated(writer: LocalWriter) -> Published:
-        try:
+    def gated(writer: LocalWriter) -> None:
+        if not writer._synced:
             made.before(writer._uri)
-        except BaseException:
-            writer._discard()
-            raise
+        sync(writer)
+
+    def noted(writer: LocalWriter) -> Published:
         published = finish(writer)
-        made.after(writer._uri)
+        made.published.append(Path(writer._uri).stem)
         return published
 
-    monkeypatch.setattr(LocalWriter, "_finish", gated)
+    monkeypatch.setattr(LocalWriter, "_sync", gated)
+    monkeypatch.setattr(LocalWriter, "_finish", noted)
     return made
 
 
@@ -158,7 +157,7 @@ def indexes(records: Iterable[ShardRecord]) -> list[int]:
     return [record.index for record in records]
 
 
-COUNT = FIRST_ALONE + 2 * MOST_OPEN + 3
+COUNT = FIRST_ALONE + MOST_OPEN + 5
 
 
 class TestOrder:
@@ -175,8 +174,11 @@ class TestOrder:
     def test_no_more_are_open_than_may_be(self, gate: Gate) -> None:
         """Of so many that all wait, the first one is given out: to be waited for."""
 
+        class Waiting(Outputs):
+            def wait_ahead(self) -> bool:
+                return gate.opened.wait(WAIT_S)
+
         def publish() -> Published:
-            assert gate.opened.wait(WAIT_S)
             return Published(Outcome.CREATED, Object("/out", 1, "1"))
 
         task = TaskInput((), 1, IN)
@@ -184,7 +186,7 @@ class TestOrder:
         with Beside("run-1", allowed=True) as beside:
             made = [
                 WholeShard(
-                    one, Outputs(open_store("memory://none"), {}, {}, _no_writer), Books(), Meters(()), publish, ""
+                    one, Waiting(open_store("memory://none"), {}, {}, _no_writer), Books(), Meters(()), publish, ""
                 )
                 for one in shards
             ]
@@ -244,8 +246,6 @@ class TestWhere:
 
     def test_nor_after_user_code_that_changes_its_process(self, house: House, gate: Gate) -> None:
         """What a thread makes would get the umask that user code sets meanwhile."""
-        import os
-
         operator = Copy(at={1: lambda: os.umask(0o077)})
         assert self.one_by_one(house.program(operator), TaskInput(house.shards(COUNT), 1, IN), gate)
 

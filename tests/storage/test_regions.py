@@ -9,10 +9,11 @@ import pytest
 import structlog
 
 import curate
-from curate.storage import gcs, regions
+from curate.requests import regions
+from curate.requests.regions import crossings, machine_region, region_of
+from curate.storage import gcs
 from curate.storage.gcs import GCSStore
 from curate.storage.memory import MemoryStore
-from curate.storage.regions import crossings, machine_region, region_of
 from curate.storage.s3.store import S3Store
 from tests.support.emulator import Answer
 from tests.support.gcs_emulator import GcsEmulator

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from curate.storage.protocol import Store
 from curate.units import format_bytes
 
 _TIMEOUT_S = 1.0
 
 
-def region_of(uri: str, store: Store) -> str:
+def region_of(uri: str, store: object) -> str:
     """Returns where the bucket of a URI is, as "AWS eu-north-1"; empty if that is not known. At most one request."""
     look = getattr(store, "region", None)
     return str(look(uri)) if look is not None else ""
