@@ -614,10 +614,10 @@ def test_workers_run_the_next_program_too(lasting: LastingBackend, tmp_path: Pat
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("change", ["variable", "path", "threads", "imports", "file"])
 def test_workers_of_another_kind_do_not_run_the_next_program(
-    lasting: LastingBackend, many_modules: list[str], tmp_path: Path, change: str
+    many_modules: list[str], lasting: LastingBackend, tmp_path: Path, change: str
 ) -> None:
     """If user code has changed what others would find there, or there is something else to import, to be found, or to
-    be seen. They end."""
+    be seen. They end. The modules are first: workers are to find them from the beginning."""
     first = workers(lasting, tmp_path / "first", change, many_modules[0])
     assert len(first) == 2
     lasting.close()
