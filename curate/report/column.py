@@ -241,11 +241,13 @@ def _numbers(kind: str, values: pa.Array) -> npt.NDArray[Any]:
         return _whole(pc.utf8_length(values).drop_null())
     if kind == "bytes":
         return _whole(_byte_lengths(values).drop_null())
+    if kind == "list":
+        # Of maps Arrow has no lengths, and it takes nothing out of lists of views.
+        if pa.types.is_map(type):
+            return np.diff(_whole(values.offsets))[values.is_valid().to_numpy(zero_copy_only=False)]
+        return _whole(pc.list_value_length(values).drop_null())
     if values.null_count:
         values = values.drop_null()
-    if kind == "list":
-        # Of maps Arrow has no lengths.
-        return np.diff(_whole(values.offsets)) if pa.types.is_map(type) else _whole(pc.list_value_length(values))
     if kind == "date":
         whole = _whole(values.cast(pa.int32() if pa.types.is_date32(type) else pa.int64()))
         return whole // _DAY_MS if pa.types.is_date64(type) else whole
