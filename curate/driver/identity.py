@@ -67,7 +67,7 @@ def accepted_code(
         get_logger(job=record.name).warning(
             "the job's code changed under the same version; its outputs are those of the old code",
             output=ledger.root,
-            next=f"if the change matters, raise `version` and use another output, or {start_over()}",
+            next=f"raise `version` and use another output, or {start_over()}, if the change matters",
         )
         return ""
     if not options.accept_code_change:
