@@ -244,8 +244,9 @@ def _numbers(kind: str, values: pa.Array) -> npt.NDArray[Any]:
     if kind == "list":
         # Of maps Arrow has no lengths, and it takes nothing out of lists of views.
         if pa.types.is_map(type):
-            lengths: npt.NDArray[Any] = np.diff(_whole(values.offsets))
-            return lengths[values.is_valid().to_numpy(zero_copy_only=False)]
+            valid = values.is_valid().to_numpy(zero_copy_only=False)
+            lengths: npt.NDArray[Any] = np.diff(_whole(values.offsets))[valid]
+            return lengths
         return _whole(pc.list_value_length(values).drop_null())
     if values.null_count:
         values = values.drop_null()
