@@ -165,6 +165,10 @@ class StageProgram:
                     except StopIteration as ended:
                         beside.add(ended.value)
                         break
+                    except BaseException:
+                        # Such as SystemExit. Whoever looks for what the task died of finds the outputs of those before.
+                        yield from self._records(beside.done(0))
+                        raise
                     yield from self._records(beside.done())
                     yield said
                 if self._guard.changed:
@@ -225,8 +229,8 @@ class StageProgram:
     ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord | WholeShard]:
         """Runs a shard and publishes it, that is `whole` if it was computed before. Returns the whole shard if it may
         be published `beside` others, and is short."""
-        index, task = attempt.index, attempt.task
-        uri = f"{self.output}/{attempt.shard.id}{self.stage.record.suffix}"
+        index, shard, task = attempt.index, attempt.shard, attempt.task
+        uri = f"{self.output}/{shard.id}{self.stage.record.suffix}"
         there = ExistingOutputs(self._store(self.output), self.output, self.stage.record, task.over)
         if whole is None:
             if (task.shared or task.attempt > 1) and (done := there.record(index, uri)) is not None:
@@ -248,8 +252,7 @@ class StageProgram:
                 return done
             whole = None
         raise ForeignOutputError(
-            f"extra outputs of {attempt.shard.id!r} were replaced by others {MOST_RUNS} times in a row; the shard runs "
-            "again"
+            f"extra outputs of {shard.id!r} were replaced by others {MOST_RUNS} times in a row; the shard runs again"
         )
 
     def _write(

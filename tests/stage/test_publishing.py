@@ -285,6 +285,18 @@ class TestFailures:
             process_guard._spoilt.clear()
         assert house.names() == [f"{k:02d}" for k in range(bad + 1)]
 
+    def test_those_before_one_that_ends_the_process_are_there(self, house: House) -> None:
+        """So that it is the first without an output, which is what a task is thought to have died of."""
+        bad = FIRST_ALONE + 2
+
+        def leave() -> None:
+            raise SystemExit(3)
+
+        got: list[ShardRecord] = []
+        with pytest.raises(SystemExit):
+            got.extend(house.program(Copy(at={bad: leave})).run(TaskInput(house.shards(COUNT), 1, IN)))
+        assert house.names() == [f"{k:02d}" for k in range(bad)]
+
     def test_one_that_is_left_off_leaves_nothing_open(self, house: House, gate: Gate) -> None:
         """Whoever stops to listen has waited for what was being published, and no temporary is left."""
         program = house.program(Copy())
