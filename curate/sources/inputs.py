@@ -74,6 +74,7 @@ class InputFiles(RowSource):
 class FileRows(InputFiles):
     """The rows of the files."""
 
+    reads_whole = True
     columns: Mapping[str, Any] | None = None
     """Names of the columns to read, with an Arrow type or None (inferred); None: all columns."""
     required: frozenset[str] = frozenset()

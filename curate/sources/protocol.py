@@ -31,6 +31,8 @@ class RowSource(ABC):
     grows = False
     """Whether it is the files that a run names, after which outputs are named: the next run may name more, and replaced
     ones are read as they are then. Else what it consists of is decided once, before the stage is planned."""
+    reads_whole = False
+    """Whether all of a file that is a shard is read, whatever becomes of its rows: then it may be fetched ahead."""
 
     @property
     def schemas(self) -> Mapping[str, pa.Schema]:

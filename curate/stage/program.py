@@ -16,16 +16,10 @@ from typing import Any
 
 from curate import log
 from curate.clock import Clock, SystemClock
-from curate.errors import (
-    ConfigError,
-    SchemaMismatch,
-    SetupFailed,
-)
+from curate.errors import ConfigError, SchemaMismatch, SetupFailed
 from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
 from curate.formats.write.writer import OutputWriter
-from curate.ledger import layout
 from curate.ledger.side_outputs import MAIN, side_name
-from curate.objects.samples import encode_samples, shard_samples
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.meters import Meters, Timed, record_input
 from curate.pipeline.pipeline import ShardContext
@@ -37,12 +31,14 @@ from curate.requests.reached import REACHED, ReachedPlaces
 from curate.runtime.held_memory import HeldMemory
 from curate.runtime.process_guard import ProcessGuard, ProcessSpoiltError, SavedProcess, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
+from curate.sources.protocol import StoreOf
 from curate.stage.existing import ExistingOutputs
 from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import meters_of, stage_tables
 from curate.stage.outputs import NameConflict, Outputs
 from curate.stage.probe import answer_to
-from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard
+from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard, aside_of
+from curate.stage.reading import InputsAhead
 from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
@@ -150,14 +146,20 @@ class StageProgram:
 
     def _run_shards(self, task: TaskInput) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
         self._told = self._calls()
-        # A time limit counts from the record of the shard before, which is not to wait for anything.
+        # A time limit counts from the record of the shard before, which is not to wait for anything; nor is a shard to
+        # share the way to the store. What is tried again may be there already.
         allowed = self.beside and task.attempt == 1 and self.stage.tasks.task_timeout_s is None
-        with Beside(self.key, allowed=allowed) as beside:
+        ahead = allowed and self.stage.rows.reads_whole
+        with (
+            InputsAhead(self.key, task.shards, self._store, allowed=ahead) as inputs,
+            Beside(self.key, allowed=allowed) as beside,
+        ):
             for number, ((index, shard), given) in enumerate(zip_longest(task.shards, task.given)):
                 if number and (why := spoilt()):
                     yield from self._records(beside.done(0))
                     raise ProcessSpoiltError(why)
-                attempt = ShardAttempt(index, shard, given, task)
+                inputs.turn_to(number)
+                attempt = ShardAttempt(index, shard, given, task, inputs.store_of)
                 running = self._accounted(attempt, self._run_shard(attempt, beside=beside.may))
                 while True:
                     try:
@@ -265,7 +267,7 @@ class StageProgram:
         meters = meters_of(self.stage.operator)
         isolate = task.last and self.stage.tasks.quarantine_errors
         how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes, sampled=self.samples)
-        tables = self._tables(shard, attempt.given, tally, how, meters, asks=task.asks)
+        tables = self._tables(shard, attempt.given, tally, how, meters, attempt.store_of, asks=task.asks)
         if task.schema is None:
             yield from (one for one in tables if isinstance(one, ShardWaits))
             raise SchemaMismatch(
@@ -301,7 +303,8 @@ class StageProgram:
             outputs.count(tally.books)
             self._guard.check()
             with Timed(meters.write):
-                aside = self._aside(shard, tally, replaces=shard.id in task.sampled)
+                replaces = shard.id in task.sampled
+                aside = aside_of(self.output, shard.id, tally, self.stage.operator.hide, replaces=replaces)
                 record = self._record(shard, tally, aside)
                 outputs.finish(record)
         except BaseException:
@@ -329,6 +332,7 @@ class StageProgram:
         tally: ShardBooks,
         how: ShardContext,
         meters: Meters,
+        store_of: StoreOf,
         numbers: Iterator[int] | None = None,
         **waiting: bool,
     ) -> Iterator[Any]:
@@ -336,7 +340,7 @@ class StageProgram:
         each batch that may be read; None: all may. `waiting` is as for `wait_between`."""
 
         def parts() -> Iterator[tuple[ShardContext, Iterator[Any]]]:
-            read = self.stage.rows.parts(shard, how.rank, given, self.stage.tasks.batch_rows, tally, self._store)
+            read = self.stage.rows.parts(shard, how.rank, given, self.stage.tasks.batch_rows, tally, store_of)
             for name, rank, batches in read:
                 if numbers is not None:
                     # The number first: what is not asked for any more is not read.
@@ -356,20 +360,9 @@ class StageProgram:
             blank = self.stage.rows.blank()
             return None if blank is None else self.stage.operator.apply(blank, tally)
         how = ShardContext("", errors=self.stage.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
-        return self._tables(probe.shard, probe.given, tally, how, meters_of(self.stage.operator), numbers, stays=False)
-
-    def _aside(self, shard: Shard, tally: ShardBooks, *, replaces: bool) -> Aside:
-        """Returns what is published beside the outputs of a shard. `replaces`: there are samples of an earlier run."""
-        aside = Aside(f"{self.output}/{layout.samples(shard_samples(shard.id))}", replaces=replaces)
-        if tally.samples:
-            hide = self.stage.operator.hide
-            aside.samples = encode_samples(
-                [replace(one, shard=shard.id, row=hide(one.row)) for one in tally.samples.rows()]
-            )
-        if tally.quarantine is not None:
-            digest, data = tally.quarantine.finish()
-            aside.quarantine, aside.bad_rows = f"{self.output}/{layout.QUARANTINE}{digest}.jsonl.zst", data.read()
-        return aside
+        return self._tables(
+            probe.shard, probe.given, tally, how, meters_of(self.stage.operator), self._store, numbers, stays=False
+        )
 
     def _record(self, shard: Shard, tally: ShardBooks, aside: Aside) -> dict[str, Any]:
         """Returns the record of a shard: deterministic fields only."""

@@ -19,12 +19,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 from curate import log
+from curate.ledger import layout
+from curate.objects.samples import encode_samples, shard_samples
 from curate.pipeline.meters import Meters, Timed
+from curate.pipeline.shard_books import ShardBooks
+from curate.sources.protocol import StoreOf
 from curate.stage.messages import TaskInput
 from curate.stage.outputs import NameConflict, Outputs
 from curate.storage.protocol import Calls, Outcome, Published, Store
@@ -58,6 +62,8 @@ class ShardAttempt:
     """What the source of the rows gives for it."""
     task: TaskInput
     """What it is a part of."""
+    store_of: StoreOf
+    """Returns the store that a URI of an input lives in."""
 
 
 @dataclass(slots=True)
@@ -82,6 +88,20 @@ class Aside:
                 store.replace(self.samples_uri, self.samples)
         elif self.replaces:
             store.delete(self.samples_uri)
+
+
+def aside_of(output: str, shard: str, tally: ShardBooks, hide: Callable[[str], str], *, replaces: bool) -> Aside:
+    """Returns what is published beside the outputs of a shard below an output.
+
+    `hide` returns text without what must not be written down. `replaces`: there are samples of an earlier run.
+    """
+    aside = Aside(f"{output}/{layout.samples(shard_samples(shard))}", replaces=replaces)
+    if tally.samples:
+        aside.samples = encode_samples([replace(one, shard=shard, row=hide(one.row)) for one in tally.samples.rows()])
+    if tally.quarantine is not None:
+        digest, data = tally.quarantine.finish()
+        aside.quarantine, aside.bad_rows = f"{output}/{layout.QUARANTINE}{digest}.jsonl.zst", data.read()
+    return aside
 
 
 @dataclass(slots=True)

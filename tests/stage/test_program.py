@@ -29,7 +29,7 @@ from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute
 from curate.sources.inputs import FileRows
 from curate.sources.split import SHARD_BYTES, whole
-from curate.stage import publishing
+from curate.stage import publishing, reading
 from curate.stage.job_record import JobRecord
 from curate.stage.messages import Probe, Probed, TaskInput
 from curate.stage.outputs import books_of
@@ -99,6 +99,8 @@ class Doubling:
 @pytest.fixture(autouse=True, params=[publishing.FIRST_ALONE, 0], ids=["one by one", "beside"])
 def _forget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(publishing, "FIRST_ALONE", request.param)
+    if request.param:
+        monkeypatch.setattr(reading, "READ_AHEAD", 0)
     yield
     clear("stage")
 
