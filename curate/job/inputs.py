@@ -19,10 +19,9 @@ from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
 from curate.sources.inputs import FileRows
 from curate.sources.patterns import parse_input, refuse_overlap
-from curate.sources.protocol import Projection, RowSource
+from curate.sources.protocol import Projection, RowSource, StoreOf
 from curate.sources.upstream import holes_in, refuse_holes
 from curate.stage.stage import RunRequest, Stage
-from curate.storage.open import open_store
 from curate.tasks.shard import Shard
 
 
@@ -55,10 +54,12 @@ class JobFiles(FileShards):
         """Returns None: files have to be looked at."""
         return None
 
-    def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(
+        self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
         """Yields a piece's rows, which are booked as they are taken; those that do not fit are bad."""
         del view
-        ((_, _, tables),) = self.rows.parts(data, 0, None, batch_rows, tally, open_store)
+        ((_, _, tables),) = self.rows.parts(data, 0, None, batch_rows, tally, store_of)
         return tables if len(self.rows.schemas) == 1 else (conform(table, self.found, data.uri) for table in tables)
 
 

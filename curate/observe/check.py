@@ -20,7 +20,7 @@ from curate.errors import CorruptInput, SchemaMismatch
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet import decode_rows
 from curate.formats.read.parquet_file import broken, open_parquet
-from curate.objects.envelope import STORED
+from curate.objects.compress import STORED
 from curate.objects.quarantine import content_hash
 from curate.objects.record import IGNORE_REST, Carried, OutputFormat
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, StoredStream, buffered

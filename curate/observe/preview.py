@@ -18,7 +18,7 @@ from curate.formats.read.parquet_file import broken, open_parquet
 from curate.formats.rows import read, sample_schema
 from curate.formats.write.jsonl import json_lines
 from curate.objects.bad_line import RejectedRow
-from curate.objects.envelope import STORED
+from curate.objects.compress import STORED
 from curate.objects.lines import line_blocks
 from curate.objects.record import OutputFormat
 from curate.objects.stream import Codec, StoredStream

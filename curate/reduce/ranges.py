@@ -30,7 +30,7 @@ from curate.reduce.cuts import Cut, Cuts, cuts, cuts_at, place
 from curate.reduce.even import EvenPart, SegmentRanges, evenly
 from curate.reduce.index import STEPS, Index, Ints, Side, read_side, together
 from curate.reduce.skew import heaviest, refusal
-from curate.sources.protocol import Piece, Projection
+from curate.sources.protocol import Piece, Projection, StoreOf
 from curate.storage.protocol import Object
 from curate.tasks.books import LIMIT
 from curate.units import GIB, MIB
@@ -120,8 +120,10 @@ class Ranges:
     def count(self) -> int | None:
         return None
 
-    def read(self, data: OutputRange, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        del view
+    def read(
+        self, data: OutputRange, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
+        del view, store_of
         # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
         for table in self._rows(data, tally):
             for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
@@ -219,7 +221,8 @@ class Ranges:
             side = int(self.segments[number][0])
             index = file.segments[segment]
             if (to := self.held[side] if self.held else None) is not None:
-                index = replace(index, keys=conform_to_union(index.keys, _of(to, index.keys)))
+                keys = pa.schema([to.field(name) for name in index.keys.column_names])
+                index = replace(index, keys=conform_to_union(index.keys, keys))
             start, stop = rows_between(index, number, self.how.orders[side], piece.low, piece.high)
         return start, file.read(segment, start, stop)
 
@@ -333,10 +336,6 @@ def _held(how: Exchange, sides: Sequence[Side]) -> tuple[pa.Schema | None, ...]:
         to = unify_schemas(how.name, schemas) if schemas else None
         found.append(to if any(not one.equals(to) for one in schemas) else None)
     return tuple(found)
-
-
-def _of(schema: pa.Schema, keys: pa.Table) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in keys.column_names])
 
 
 def _first_of(side: Side) -> pa.Schema | None:

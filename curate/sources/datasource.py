@@ -15,7 +15,7 @@ from curate.arrow.batches import rechunk
 from curate.arrow.schema import conform
 from curate.errors import ConfigError
 from curate.pipeline.shard_books import ShardBooks, counted
-from curate.sources.protocol import Piece, Projection
+from curate.sources.protocol import Piece, Projection, StoreOf
 from curate.sources.split import bundled
 from curate.units import require_json
 
@@ -119,7 +119,10 @@ class UserSource:
     def identity(self) -> Any:
         return self.said
 
-    def read(self, data: SourceShard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(
+        self, data: SourceShard, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
+        del store_of
         del view
         what = f"{type(self.source).__name__}.read({data.id!r})"
         tables = (conform(table.replace_schema_metadata(None), self.schema, what) for table in self.source.read(data))

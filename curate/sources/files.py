@@ -32,7 +32,7 @@ from curate.sources.inputs import first_schema
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
-from curate.sources.protocol import FileListing, Piece, Projection
+from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
 from curate.sources.slice_rows import row_groups, slice_rows
 from curate.sources.split import bundled, shards_of
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
@@ -148,11 +148,13 @@ class Files(FileShards):
     def identity(self) -> Any:
         return ["files", self.how.identity(), *self.places]
 
-    def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(
+        self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
         names = self.columns_in(view)
         schema = self.schema if names is None else pa.schema([self.schema.field(one) for one in names])
         return slice_rows(
-            *(open_store(data.uri), data, detect(data.uri, self.reading(view)), schema, batch_rows, tally),
+            *(store_of(data.uri), data, detect(data.uri, self.reading(view)), schema, batch_rows, tally),
             filters=view.filters,
             places=self.places_in(view),
             declared=names is not None or view.named or self.how.schema is not None,

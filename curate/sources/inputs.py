@@ -23,6 +23,7 @@ from curate.sources.listing import Inputs, list_inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
 from curate.sources.slice_rows import Filters, slice_rows
+from curate.sources.split import whole_object
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard
 
@@ -74,7 +75,6 @@ class InputFiles(RowSource):
 class FileRows(InputFiles):
     """The rows of the files."""
 
-    reads_whole = True
     columns: Mapping[str, Any] | None = None
     """Names of the columns to read, with an Arrow type or None (inferred); None: all columns."""
     required: frozenset[str] = frozenset()
@@ -140,6 +140,10 @@ class FileRows(InputFiles):
                 get_logger().warning("the first inputs cannot be read", error=str(problem))
             schema = pa.schema([(name, type or pa.string()) for name, type in (self.columns or {}).items()])
         return pa.schema([one.with_nullable(one.name not in self.required) for one in schema])
+
+    def read_whole(self, shard: Shard, given: Any) -> Iterable[Object]:
+        del given
+        return whole_object(shard)
 
     def parts(
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf

@@ -13,7 +13,7 @@ import pyarrow as pa
 from curate.arrow.batches import combined, rechunk
 from curate.arrow.unknown import empty
 from curate.pipeline.shard_books import ShardBooks, counted
-from curate.sources.protocol import Piece, Projection
+from curate.sources.protocol import Piece, Projection, StoreOf
 from curate.sources.split import bundled
 from curate.units import MIB
 
@@ -71,8 +71,10 @@ class Tables:
     def identity(self) -> Any:
         return ["tables", [_digest(table) for table in self.tables]]
 
-    def read(self, data: pa.Table, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        del view
+    def read(
+        self, data: pa.Table, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
+        del view, store_of
         return counted(rechunk(iter([data]), batch_rows), tally)
 
     def count(self) -> int | None:
@@ -115,8 +117,10 @@ class Range:
     def identity(self) -> Any:
         return ["range", self.rows]
 
-    def read(self, data: tuple[int, int], view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        del view
+    def read(
+        self, data: tuple[int, int], view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
+        del view, store_of
         return counted(self._read(*data, batch_rows), tally)
 
     def _read(self, first: int, end: int, batch_rows: int) -> Iterator[pa.Table]:

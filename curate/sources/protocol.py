@@ -16,7 +16,7 @@ from curate.sources.listing import SCHEMA, Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.split import SHARD_BYTES
 from curate.sources.upstream import Hole
-from curate.storage.protocol import Store
+from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard
 
 StoreOf = Callable[[str], Store]
@@ -31,8 +31,6 @@ class RowSource(ABC):
     grows = False
     """Whether it is the files that a run names, after which outputs are named: the next run may name more, and replaced
     ones are read as they are then. Else what it consists of is decided once, before the stage is planned."""
-    reads_whole = False
-    """Whether all of a file that is a shard is read, whatever becomes of its rows: then it may be fetched ahead."""
 
     @property
     def schemas(self) -> Mapping[str, pa.Schema]:
@@ -98,6 +96,11 @@ class RowSource(ABC):
         """Returns what a task is given of a shard beside itself: nothing of the others travels with it."""
         del uri
 
+    def read_whole(self, shard: Shard, given: Any) -> Iterable[Object]:
+        """Returns the objects all of which `parts` reads, whatever becomes of the rows, in its order."""
+        del shard, given
+        return ()
+
     def parts(
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
@@ -159,9 +162,11 @@ class Source(Protocol):
         """Returns what decides the rows, as JSON values; of files, how they are read."""
         ...
 
-    def read(self, data: Any, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(
+        self, data: Any, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
         """Yields the rows of a piece, given its `data`, in batches of at most `batch_rows` rows, none empty; books them
-        as read as they are taken, and those that are bad."""
+        as read as they are taken, and those that are bad. `store_of` gives the stores of files."""
         ...
 
     def count(self) -> int | None:

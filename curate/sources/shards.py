@@ -22,6 +22,8 @@ from curate.sources.files import FileShards
 from curate.sources.listing import SCHEMA, Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import LISTED, FileListing, Piece, Projection, RowSource, Source, StoreOf
+from curate.sources.split import whole_object
+from curate.storage.protocol import Object
 from curate.tasks.shard import Shard
 
 
@@ -71,6 +73,13 @@ def label_of(pieces: Sequence[NumberedPiece]) -> str:
     """Returns what the pieces that one task reads are called in errors: the first of them, and how many more."""
     first = pieces[0].piece.label
     return first if len(pieces) == 1 else f"{first} and {len(pieces) - 1:,} more"
+
+
+def objects_of(pieces: Sequence[NumberedPiece]) -> Iterator[Object]:
+    """Yields the objects that pieces are all of, in their order."""
+    for one in pieces:
+        if isinstance(one.piece.data, Shard):
+            yield from whole_object(one.piece.data)
 
 
 def _of_files(pieces: Iterator[NumberedPiece], start: int, stop: int) -> Iterator[NumberedPiece]:
@@ -127,6 +136,10 @@ class SourceRows(RowSource):
         """Returns the pieces of a shard."""
         return self._shards[int(uri.rpartition("#")[2])].pieces
 
+    def read_whole(self, shard: Shard, given: tuple[NumberedPiece, ...]) -> Iterator[Object]:
+        del shard
+        return objects_of(given)
+
     def parts(
         self,
         shard: Shard,
@@ -136,14 +149,15 @@ class SourceRows(RowSource):
         tally: ShardBooks,
         store_of: StoreOf,
     ) -> Iterator[tuple[str, int, Iterator[pa.Table]]]:
-        del shard, rank, store_of
+        del shard, rank
         for one in given:
             tally.piece = one.piece.label.rstrip(",") if self.bundle_bytes is not None else ""
-            yield one.name, one.rank, self._rows(one, batch_rows, tally)
+            yield one.name, one.rank, self._rows(one, batch_rows, tally, store_of)
 
-    def _rows(self, one: NumberedPiece, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def _rows(self, one: NumberedPiece, batch_rows: int, tally: ShardBooks, store_of: StoreOf) -> Iterator[pa.Table]:
+        source, view = self.sources[one.source], self.views[one.source]
         try:
-            yield from self.sources[one.source].read(one.piece.data, self.views[one.source], batch_rows, tally)
+            yield from source.read(one.piece.data, view, batch_rows, tally, store_of)
         except Exception as error:
             error.add_note(f"while {one.piece.label} was read")
             raise

@@ -19,7 +19,7 @@ from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
-from curate.sources.protocol import FileListing, Piece, Projection
+from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
@@ -88,15 +88,17 @@ class Sliced(FileListing):
     def count(self) -> int | None:
         return self.files.count()
 
-    def read(self, data: OutputSlices, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        return counted(rechunk(self._rows(data, view, batch_rows), batch_rows), tally)
+    def read(
+        self, data: OutputSlices, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
+        return counted(rechunk(self._rows(data, view, batch_rows, store_of), batch_rows), tally)
 
-    def _rows(self, output: OutputSlices, view: Projection, batch_rows: int) -> Iterator[pa.Table]:
+    def _rows(self, output: OutputSlices, view: Projection, batch_rows: int, store_of: StoreOf) -> Iterator[pa.Table]:
         # Rows that a filter would leave out have their place, too.
         whole = replace(view, filters=())
         for one in output.slices:
             left, skip = one.take, one.skip
-            for table in self.files.read(one.shard, whole, batch_rows, ShardBooks(BadRowBudget())):
+            for table in self.files.read(one.shard, whole, batch_rows, ShardBooks(BadRowBudget()), store_of):
                 own = table.slice(skip, left)
                 skip = max(0, skip - table.num_rows)
                 left -= own.num_rows

@@ -54,6 +54,11 @@ def whole(stem: str, uri: str, size: int, generation: str) -> Shard:
     return Shard(stem, uri, SliceKind.WHOLE, 0, 0, size, size, generation)
 
 
+def whole_object(shard: Shard) -> tuple[Object, ...]:
+    """Returns the object that a shard is all of; none if it is a slice of one."""
+    return (Object(shard.uri, shard.object_bytes, shard.generation),) if shard.kind is SliceKind.WHOLE else ()
+
+
 def parts(
     stem: str,
     uri: str,

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform
 from curate.errors import ConfigError
-from curate.objects.compress import Sink
-from curate.objects.envelope import STORED, Envelope
+from curate.objects.compress import STORED, Envelope, Sink
 from curate.units import require_json
 
 

@@ -20,6 +20,7 @@ from curate.errors import ConfigError, SchemaMismatch, SetupFailed
 from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
 from curate.formats.write.writer import OutputWriter
 from curate.ledger.side_outputs import MAIN, side_name
+from curate.objects.ahead import InputsAhead
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.meters import Meters, Timed, record_input
 from curate.pipeline.pipeline import ShardContext
@@ -38,7 +39,6 @@ from curate.stage.operator import meters_of, stage_tables
 from curate.stage.outputs import NameConflict, Outputs
 from curate.stage.probe import answer_to
 from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard, aside_of
-from curate.stage.reading import InputsAhead
 from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
@@ -149,16 +149,16 @@ class StageProgram:
         # A time limit counts from the record of the shard before, which is not to wait for anything; nor is a shard to
         # share the way to the store. What is tried again may be there already.
         allowed = self.beside and task.attempt == 1 and self.stage.tasks.task_timeout_s is None
-        ahead = allowed and self.stage.rows.reads_whole
+        shards = list(zip_longest(task.shards, task.given))
+        read = [one for (_, shard), given in shards for one in self.stage.rows.read_whole(shard, given)]
         with (
-            InputsAhead(self.key, task.shards, self._store, allowed=ahead) as inputs,
+            InputsAhead(read if allowed else (), self._store) as inputs,
             Beside(self.key, allowed=allowed) as beside,
         ):
-            for number, ((index, shard), given) in enumerate(zip_longest(task.shards, task.given)):
+            for number, ((index, shard), given) in enumerate(shards):
                 if number and (why := spoilt()):
                     yield from self._records(beside.done(0))
                     raise ProcessSpoiltError(why)
-                inputs.turn_to(number)
                 attempt = ShardAttempt(index, shard, given, task, inputs.store_of)
                 running = self._accounted(attempt, self._run_shard(attempt, beside=beside.may))
                 while True:

@@ -45,6 +45,7 @@ from curate.errors import ObjectNotFound, PermissionDenied, StorageError, Transi
 from curate.requests.listing import PagedListing
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
+from curate.requests.shared import SharedClient
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
 from curate.storage.ranges import part_of, range_header, range_stream
@@ -464,13 +465,16 @@ class GCSStore:
         """Makes the request, once."""
         client = self._client
         if client is None or client.pid != os.getpid():
-            # After a fork the parent's event loop does not run here. Two threads may both make one: no harm.
-            client = self._client = _Client(self._calls, self._retry)
+            # After a fork the parent's event loop does not run here.
+            client = self._client = _clients.get()
         try:
             with self.limiter.request():
-                return cast(_Response, sync(client.loop, client.answer, request))
+                return cast(_Response, sync(client.loop, client.answer, request, self._calls, self._retry))
         except TransientStorageError:
             self._transient_failures += 1
+            raise
+        except PermissionDenied:
+            _clients.forget(client)
             raise
 
 
@@ -495,7 +499,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
 
     cachable = False
 
-    def __init__(self, calls: Calls, retry: Retry) -> None:
+    def __init__(self) -> None:
         # Looking for credentials takes seconds where there are none, and an emulator wants none.
         super().__init__(
             token="anon" if _is_emulated() else None,
@@ -504,13 +508,11 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             session_kwargs={"auto_decompress": False},
         )
         self.pid = os.getpid()
-        self._counted = calls
-        self._retry = retry
 
-    async def answer(self, request: _Request) -> _Response:
+    async def answer(self, request: _Request, calls: Calls, retry: Retry) -> _Response:
         """Makes the request once. Counted in the loop's thread, so that counts need no lock."""
         if request.kind is not None:
-            setattr(self._counted, request.kind, getattr(self._counted, request.kind) + 1)
+            setattr(calls, request.kind, getattr(calls, request.kind) + 1)
         try:
             status, headers, _, body = await self._request(
                 request.method,
@@ -518,6 +520,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
                 *request.args,
                 headers=request.headers,
                 data=request.data,
+                retry=retry,
                 **request.params,
             )
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as error:
@@ -535,9 +538,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             raise _denied(request.what, str(error)) from error
         except (aiohttp.ClientError, OSError, EOFError) as error:
             # A TimeoutError, which is an OSError, comes without a message when the whole took too long.
-            error = (
-                error if str(error) else TimeoutError(f"slower than {self._retry.slow_bytes_per_s:,} bytes a second")
-            )
+            error = error if str(error) else TimeoutError(f"slower than {retry.slow_bytes_per_s:,} bytes a second")
             raise TransientStorageError(f"{type(error).__name__}: {error}") from error
         response = _Response(status, headers, body)
         if _is_of_gcs(response):
@@ -555,6 +556,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         headers: Mapping[str, str] | None = None,
         json: object = None,
         data: bytes | None = None,
+        retry: Retry | None = None,
         **params: str,
     ) -> tuple[int, Mapping[str, str], aiohttp.RequestInfo, bytes]:
         if self._session is None:
@@ -568,15 +570,16 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         if data is not None:
             given["Content-Length"] = str(len(data))
         given = self._get_headers(given)
-        silence_s = self._retry.silence_s(_place(), len(data or b""))
+        retry = retry or Retry()
+        silence_s = retry.silence_s(_place(), len(data or b""))
         clock = asyncio.get_running_loop()
         started_s, moved, body = clock.time(), 0, []
-        async with asyncio.timeout(self._retry.stall_s) as limit:
+        async with asyncio.timeout(retry.stall_s) as limit:
 
             def progress(size: int) -> None:
                 nonlocal moved
                 moved += size
-                limit.reschedule(started_s + self._retry.attempt_s(moved))
+                limit.reschedule(started_s + retry.attempt_s(moved))
 
             async def pieces(whole: bytes) -> AsyncIterator[memoryview]:
                 for start in range(0, len(whole), _PIECE_BYTES):
@@ -597,6 +600,9 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
                     body.append(part)
                     progress(len(part))
         return response.status, response.headers, response.request_info, b"".join(body)
+
+
+_clients = SharedClient(_Client)
 
 
 def _is_emulated() -> bool:

@@ -14,6 +14,7 @@ from curate.arrow.batches import first_rows, paced, sized
 from curate.clock import SystemClock
 from curate.errors import SetupFailed
 from curate.log import get_logger
+from curate.objects.ahead import InputsAhead
 from curate.pipeline.meters import MeterReport, Meters
 from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.retry_later import wait_between
@@ -21,9 +22,11 @@ from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable, read_rows
 from curate.requests.reached import REACHED
 from curate.runtime.protocol import Pool, PoolSpec
-from curate.sources.shards import NumberedPiece, numbered
+from curate.sources.protocol import StoreOf
+from curate.sources.shards import NumberedPiece, numbered, objects_of
 from curate.stage.fusion import FusedScan
 from curate.stage.operator import meters_of, stage_tables
+from curate.storage.open import open_store
 from curate.streaming.settling import EmptyTables, declared_schema, with_piece
 from curate.tasks.failure import ShardWaits
 from curate.tasks.setup import ENDED
@@ -105,20 +108,28 @@ class StreamProgram:
         self, fusion: FusedScan, pipeline: Pipeline, bundle: Sequence[NumberedPiece], meters: Meters, told: bool
     ) -> Iterator[pa.Table]:
         given = 0
-        for one in bundle:
-            step = None if fusion.read_step is None else max(1, fusion.read_step - given)
-            for table in self._of_piece(fusion, pipeline, one, step, meters):
-                # Extra outputs are for who writes.
-                if not isinstance(table, SideTable | ShardWaits):
-                    given += table.num_rows
-                    yield table if told else with_piece(table, one.piece.label)
+        # Where some rows are enough, nobody knows how many files it takes.
+        with InputsAhead(objects_of(bundle) if fusion.read_step is None else (), open_store) as inputs:
+            for one in bundle:
+                step = None if fusion.read_step is None else max(1, fusion.read_step - given)
+                for table in self._of_piece(fusion, pipeline, one, step, meters, inputs.store_of):
+                    # Extra outputs are for who writes.
+                    if not isinstance(table, SideTable | ShardWaits):
+                        given += table.num_rows
+                        yield table if told else with_piece(table, one.piece.label)
 
     def _of_piece(
-        self, fusion: FusedScan, pipeline: Pipeline, one: NumberedPiece, step: int | None, meters: Meters
+        self,
+        fusion: FusedScan,
+        pipeline: Pipeline,
+        one: NumberedPiece,
+        step: int | None,
+        meters: Meters,
+        store_of: StoreOf,
     ) -> Iterator[Any]:
         tally, label = ShardBooks(BadRowBudget(self._max_bad_rows)), one.piece.label
         how = ShardContext(one.name, one.rank, budget_bytes=self.budget_bytes, ahead=step is None)
-        batches = fusion.source.read(one.piece.data, fusion.view, read_rows(fusion.operators), tally)
+        batches = fusion.source.read(one.piece.data, fusion.view, read_rows(fusion.operators), tally, store_of)
         try:
             made = stage_tables(pipeline, [(how, paced(batches, step))], tally, meters)
             yield from wait_between(made, tally, SystemClock())

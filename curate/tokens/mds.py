@@ -16,8 +16,7 @@ import pyarrow.types as pt
 from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
-from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope, Waiting
+from curate.objects.compress import Envelope, Sink, Waiting
 from curate.objects.mds import columns_of, encode_array, encode_head, encode_sample
 
 

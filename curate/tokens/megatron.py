@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform
 from curate.errors import ConfigError
-from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope
+from curate.objects.compress import Envelope, Sink
 from curate.objects.megatron import CODES, encode_index
 from curate.tokens.lists import token_lists, token_type
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform
 from curate.formats.write.npy import array_header
-from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope, Waiting
+from curate.objects.compress import Envelope, Sink, Waiting
 from curate.tokens.lists import token_lists, token_type
 
 

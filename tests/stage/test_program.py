@@ -23,13 +23,14 @@ from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.ledger import JOB_FIELDS, Ledger
 from curate.log import get_logger
+from curate.objects import ahead
 from curate.objects.record import OutputFormat
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute
 from curate.sources.inputs import FileRows
 from curate.sources.split import SHARD_BYTES, whole
-from curate.stage import publishing, reading
+from curate.stage import publishing
 from curate.stage.job_record import JobRecord
 from curate.stage.messages import Probe, Probed, TaskInput
 from curate.stage.outputs import books_of
@@ -100,7 +101,7 @@ class Doubling:
 def _forget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(publishing, "FIRST_ALONE", request.param)
     if request.param:
-        monkeypatch.setattr(reading, "READ_AHEAD", 0)
+        monkeypatch.setattr(ahead, "READ_AHEAD", 0)
     yield
     clear("stage")
 

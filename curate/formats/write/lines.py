@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.schema import conform
-from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope
+from curate.objects.compress import Envelope, Sink
 
 _LINES_BYTES = 8 << 20
 """About the bytes of rows that are made lines at a time."""

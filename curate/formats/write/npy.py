@@ -19,8 +19,7 @@ from curate.arrow.recast import tensor_shape
 from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
-from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope, Waiting
+from curate.objects.compress import Envelope, Sink, Waiting
 
 
 class NumpyOutput:

@@ -15,8 +15,7 @@ from curate.arrow.schema import conform
 from curate.arrow.types import is_list, is_text
 from curate.errors import ConfigError
 from curate.formats.read.tfrecords import feature_type
-from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope
+from curate.objects.compress import Envelope, Sink
 from curate.objects.tf_example import example_class, frame
 
 _KINDS = {pa.binary(): "bytes_list", pa.float32(): "float_list", pa.int64(): "int64_list", pa.null(): "bytes_list"}

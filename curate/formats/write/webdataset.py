@@ -22,8 +22,7 @@ from curate.formats.read.json_values import json_text, readable
 from curate.formats.read.webdataset import IMAGES, KEY, NUMBERS, kind_of
 from curate.formats.write.jsonl import json_lines
 from curate.formats.write.npy import ndarray
-from curate.objects.compress import Sink
-from curate.objects.envelope import Envelope
+from curate.objects.compress import Envelope, Sink
 from curate.objects.tar import END, packed, split_name
 
 _PILLOW = {"jpg": "jpeg", "pgm": "ppm", "pbm": "ppm", "pnm": "ppm"}

@@ -7,9 +7,8 @@ the machine or the container), signs, and connects. Retries are switched off: ea
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote, urlsplit
@@ -27,7 +26,6 @@ from urllib3.exceptions import HTTPError
 from curate.errors import StorageError, TransientStorageError
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
-from curate.storage.protocol import Calls
 from curate.storage.s3.answers import Asked, Response, denied, error
 
 Kind = Literal["list", "get", "put", "delete"]
@@ -59,42 +57,36 @@ class Request:
 class Client:
     """Credentials, endpoint and connections of one process."""
 
-    def __init__(self, calls: Calls, retry: Retry) -> None:
+    def __init__(self) -> None:
         self.pid = os.getpid()
-        self._counted = calls
-        self._counting = threading.Lock()
-        self._retry = retry
         session = Session()
         try:
             self.endpoint = _endpoint(session)
             self._region = str(session.get_config_variable("region") or "us-east-1")
-            verify = session.get_config_variable("ca_bundle") or True
+            self._verify = session.get_config_variable("ca_bundle") or True
             self._credentials: Credentials | None = session.get_credentials()
         except BotoCoreError as problem:
             raise StorageError(f"the settings of AWS cannot be used: {problem}; mend ~/.aws/config") from problem
         self.place = Place(f"S3 at {self.endpoint or 'AWS'}", "AWS_ENDPOINT_URL" if self.endpoint else "AWS_REGION")
         self._regions: dict[str, str] = {}
         """Of buckets that are not in the region of the settings."""
-        proxies = get_environ_proxies(self.endpoint or "https://s3.amazonaws.com")
-        # By how long an answer is waited for.
-        self._sessions = {
-            silence_s: URLLib3Session(verify, proxies, (min(_CONNECT_S, retry.stall_s), silence_s), _CONNECTIONS)
-            for silence_s in {min(retry.first_answer_s, retry.stall_s), retry.stall_s}
-        }
+        self._proxies = get_environ_proxies(self.endpoint or "https://s3.amazonaws.com")
+        self._sessions: dict[tuple[float, float], URLLib3Session] = {}
+        """By how long a connection, and an answer, is waited for."""
 
     def region(self, bucket: str) -> str:
         """Returns the region of a bucket, as far as it is known."""
         return self._regions.get(bucket, self._region)
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: Request, count: Callable[[Kind], None], retry: Retry) -> Response:
         """Makes the request once; again at once if its bucket is in another region. Counted each time."""
-        response = self._send(request)
+        response = self._send(request, count, retry)
         told = ""
         if response.status in (301, 307, 400):
             told = response.headers.get("x-amz-bucket-region") or response.failure()[2]
         if told and told != self.region(request.bucket):
             self._regions[request.bucket] = told
-            response = self._send(request)
+            response = self._send(request, count, retry)
         if response.is_of_s3:
             # Also if it refuses: it is there.
             REACHED.add(self.place)
@@ -120,12 +112,11 @@ class Client:
         uri = f"s3://{request.bucket}/{request.key}"
         return Asked(request.what, uri, self.endpoint or "AWS", self._credentials is not None)
 
-    def _send(self, request: Request) -> Response:
+    def _send(self, request: Request, count: Callable[[Kind], None], retry: Retry) -> Response:
         if request.kind is not None:
-            with self._counting:
-                setattr(self._counted, request.kind, getattr(self._counted, request.kind) + 1)
+            count(request.kind)
         try:
-            return self._receive(request, self._signed(request))
+            return self._receive(request, self._signed(request), retry)
         except (HTTPError, HTTPClientError, ConnectionError, OSError) as problem:
             if "CERTIFICATE_VERIFY_FAILED" in str(problem):
                 raise StorageError(
@@ -148,15 +139,23 @@ class Client:
             S3SigV4Auth(frozen, "s3", self.region(request.bucket)).add_auth(asked)
         return AWSPreparedRequest(request.method, url, HeadersDict(asked.headers.items()), None, True)
 
-    def _receive(self, request: Request, prepared: AWSPreparedRequest) -> Response:
+    def _session(self, retry: Retry, sent_bytes: int) -> URLLib3Session:
+        times_s = min(_CONNECT_S, retry.stall_s), retry.silence_s(self.place, sent_bytes)
+        found = self._sessions.get(times_s)
+        if found is None:
+            made = URLLib3Session(self._verify, self._proxies, times_s, _CONNECTIONS)
+            found = self._sessions.setdefault(times_s, made)
+        return found
+
+    def _receive(self, request: Request, prepared: AWSPreparedRequest, retry: Retry) -> Response:
         """Sends and receives, no slower than the retry's limit."""
         started_s, moved = time.monotonic(), 0
 
         def progress(size: int) -> None:
             nonlocal moved
             moved += size
-            if time.monotonic() - started_s > self._retry.attempt_s(moved):
-                raise TransientStorageError(f"slower than {self._retry.slow_bytes_per_s:,} bytes a second")
+            if time.monotonic() - started_s > retry.attempt_s(moved):
+                raise TransientStorageError(f"slower than {retry.slow_bytes_per_s:,} bytes a second")
 
         def pieces() -> Iterator[memoryview]:
             for start in range(0, len(request.data), _PIECE_BYTES):
@@ -164,7 +163,7 @@ class Client:
                 progress(min(_PIECE_BYTES, len(request.data) - start))
 
         prepared.body = pieces() if len(request.data) > _PIECE_BYTES else request.data
-        answer = self._sessions[self._retry.silence_s(self.place, len(request.data))].send(prepared)
+        answer = self._session(retry, len(request.data)).send(prepared)
         raw, body = answer.raw, []
         try:
             while part := raw.read1(_PIECE_BYTES, decode_content=False):

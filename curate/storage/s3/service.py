@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from curate.errors import ObjectNotFound, TransientStorageError
+from curate.errors import ObjectNotFound, PermissionDenied, TransientStorageError
 from curate.requests.reached import Place
 from curate.requests.retry import Retry
+from curate.requests.shared import SharedClient
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import Calls, Object
 from curate.storage.s3.answers import Response, cut
@@ -22,6 +24,7 @@ SHA256 = "x-amz-meta-curate-sha256"
 
 _limiters: dict[tuple[int, str], Limiter] = {}
 """By process and endpoint."""
+_clients = SharedClient(Client)
 
 
 class Service:
@@ -31,6 +34,7 @@ class Service:
         """`limiter` says how many requests are made at once; by default one for all stores of the process."""
         self.retry = retry
         self.calls = Calls()
+        self._counting = threading.Lock()
         self.transient_failures = 0
         self._limiter = limiter
         self._made: Client | None = None
@@ -57,8 +61,8 @@ class Service:
     def _client(self) -> Client:
         client = self._made
         if client is None or client.pid != os.getpid():
-            # After a fork the parent's connections are its own. Two threads may both make one: no harm.
-            client = self._made = Client(self.calls, self.retry)
+            # After a fork the parent's connections are its own.
+            client = self._made = _clients.get()
         return client
 
     def once(self, request: Request) -> Response:
@@ -66,10 +70,17 @@ class Service:
         client = self._client
         try:
             with self.limiter.request():
-                return client.answer(request)
+                return client.answer(request, self._count, self.retry)
         except TransientStorageError:
             self.transient_failures += 1
             raise
+        except PermissionDenied:
+            _clients.forget(client)
+            raise
+
+    def _count(self, kind: Kind) -> None:
+        with self._counting:
+            setattr(self.calls, kind, getattr(self.calls, kind) + 1)
 
     def ask(self, request: Request, parse: Callable[[Response], T]) -> T:
         """Returns what `parse` makes of the answer. Makes the request until it is answered in whole: `parse` raises

@@ -14,19 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import curate
 from curate.errors import TransientStorageError
 from curate.formats.encoding import Format
+from curate.objects import ahead
+from curate.objects.ahead import READ_AHEAD, InputsAhead
 from curate.objects.record import OutputFormat
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute
 from curate.sources.inputs import FileRows, InputFiles
 from curate.sources.split import SHARD_BYTES, whole
-from curate.stage import reading
 from curate.stage.job_record import JobRecord
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
-from curate.stage.reading import READ_AHEAD, InputsAhead
 from curate.stage.stage import Stage, TaskSettings
 from curate.storage.local import LocalStore
 from curate.storage.memory import MemoryStore, clear
@@ -162,17 +163,17 @@ class TestWhatIsFetched:
         records = run(program(Copy({0: lambda: desk.wait_for(names(1, 1 + READ_AHEAD))})), shards(20))
         assert rows() == {f"{k:02d}": [k] for k in range(20)}
         assert [record.failure for record in records] == [None] * 20
-        assert (desk.ahead, desk.in_turn) == (names(0, 20), [])
+        assert (desk.ahead, desk.in_turn) == (names(1, 20), ["00"])
 
     def test_no_more_than_so_many(self, desk: Desk) -> None:
         seen: list[list[str]] = []
 
         def look() -> None:
-            desk.wait_for(names(0, 6 + READ_AHEAD))
+            desk.wait_for(names(1, 6 + READ_AHEAD))
             seen.append(desk.ahead)
 
         run(program(Copy({5: look})), shards(20))
-        assert seen == [names(0, 6 + READ_AHEAD)]
+        assert seen == [names(1, 6 + READ_AHEAD)]
 
     def test_it_is_as_many_requests(self, desk: Desk) -> None:
         task = shards(12)
@@ -201,11 +202,11 @@ class TestWhatIsFetched:
         assert (desk.ahead, rows()) == ([], {f"{k:02d}": [k] for k in range(4)})
 
     def test_large_ones_and_slices_are_left_to_their_turn(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reading, "SMALL_BYTES", 100)
+        monkeypatch.setattr(ahead, "SMALL_BYTES", 100)
         task = shards(6, s1=101, s4=100)
         task[3] = replace(task[3], kind=SliceKind.BYTES, stop=task[3].object_bytes)
         run(program(), task)
-        assert (desk.ahead, desk.in_turn) == (["00", "02", "04", "05"], ["01", "03"])
+        assert (desk.ahead, desk.in_turn) == (["02", "04", "05"], ["00", "01", "03"])
         assert rows() == {f"{k:02d}": [k] for k in range(6)}
 
     def test_one_shard_alone_costs_no_thread(self, desk: Desk) -> None:
@@ -213,10 +214,46 @@ class TestWhatIsFetched:
         assert (desk.ahead, desk.in_turn) == ([], ["00"])
 
     def test_a_disk_is_not_read_ahead(self) -> None:
-        made = [whole(str(k), f"/data/{k}.jsonl", 10, "1") for k in range(3)]
-        with InputsAhead("run-1", list(enumerate(made)), lambda _: LocalStore(None), allowed=True) as inputs:
-            inputs.turn_to(0)
+        made = [Object(f"/data/{k}.jsonl", 10, "1") for k in range(3)]
+        with InputsAhead(made, lambda _: LocalStore(None)) as inputs:
             assert isinstance(inputs.store_of("/data/0.jsonl"), LocalStore)
+
+    @pytest.mark.usefixtures("desk")
+    def test_one_that_comes_twice_is_there_twice(self) -> None:
+        objects = [Object(one.uri, one.object_bytes, one.generation) for one in shards(3)]
+        order = [0, 1, 0, 0, 2, 1]
+        with InputsAhead([objects[k] for k in order], open_store) as inputs:
+            found = [inputs.store_of(ROOT).open(objects[k]).read() for k in order]
+        assert found == [b'{"n":%d}\n' % k for k in order]
+
+    @pytest.mark.usefixtures("desk")
+    def test_those_that_nobody_opens_are_passed_over(self) -> None:
+        objects = [Object(one.uri, one.object_bytes, one.generation) for one in shards(30)]
+        with InputsAhead(objects, open_store) as inputs:
+            for k in (0, 20, 29):
+                assert inputs.store_of(ROOT).open(objects[k]).read() == b'{"n":%d}\n' % k
+                assert len(inputs._fetched) <= 1 + READ_AHEAD
+
+
+class TestWhereRowsAreConsumed:
+    @pytest.fixture
+    def folder(self) -> str:
+        shards(12)
+        return f"{ROOT}/in/*.jsonl"
+
+    def test_small_files_of_a_bundle_are_fetched_ahead(self, desk: Desk, folder: str) -> None:
+        dataset = curate.read_json(folder, schema=IN)
+        desk.opened.clear()
+        assert sorted(row["n"] for row in dataset.iter_rows()) == list(range(12))
+        # Each is opened once; the first bundles are of one file, so that the first rows come soon.
+        assert sorted(desk.ahead + desk.in_turn) == names(0, 12)
+        assert desk.ahead
+
+    def test_where_some_rows_are_enough_none_is(self, desk: Desk, folder: str) -> None:
+        dataset = curate.read_json(folder, schema=IN)
+        desk.opened.clear()
+        assert [row["n"] for row in dataset.take(2)] == [0, 1]
+        assert desk.ahead == []
 
 
 class TestWhatGoesWrong:
@@ -226,11 +263,11 @@ class TestWhatGoesWrong:
         assert [record.failure for record in records] == [None] * 40
         assert rows() == {f"{k:02d}": [k] for k in range(40)}
         assert desk.in_turn == names(0, 40)
-        assert len(desk.ahead) <= 1 + READ_AHEAD
+        assert set(desk.ahead) <= set(names(1, 2 + READ_AHEAD))
 
     @pytest.mark.parametrize("what", ["removed", "replaced"])
-    def test_of_an_input_is_said_of_its_shard(self, desk: Desk, what: str) -> None:
-        del desk
+    @pytest.mark.usefixtures("desk")
+    def test_of_an_input_is_said_of_its_shard(self, what: str) -> None:
         task = shards(4)
         if what == "removed":
             MemoryStore().delete(task[2].uri)
@@ -259,12 +296,13 @@ class TestWhatGoesWrong:
     def test_a_task_that_ends_early_waits_for_nothing(self, desk: Desk) -> None:
         desk.held = threading.Event()
         task = shards(4)
-        with InputsAhead("run-1", list(enumerate(task)), open_store, allowed=True) as inputs:
-            inputs.turn_to(0)
+        objects = [Object(one.uri, one.object_bytes, one.generation) for one in task]
+        with InputsAhead(objects, open_store) as inputs:
+            inputs.store_of(ROOT).open(objects[0]).close()
         # Those that have begun are still held, and nobody waited for them.
         desk.held.set()
 
     def test_a_store_travels_as_the_one_that_it_is_made_of(self) -> None:
-        task = shards(2)
-        with InputsAhead("run-1", list(enumerate(task)), lambda _: MemoryStore(), allowed=True) as inputs:
+        objects = [Object(one.uri, one.object_bytes, one.generation) for one in shards(2)]
+        with InputsAhead(objects, lambda _: MemoryStore()) as inputs:
             assert isinstance(pickle.loads(pickle.dumps(inputs.store_of(ROOT))), MemoryStore)
