@@ -23,7 +23,9 @@ class SharedClient(Generic[C]):
     def get(self) -> C:
         """Returns the client. Two threads may both make one: no harm."""
         # After a fork, loops and connections are the parent's.
-        key, kept = (os.getpid(), frozenset(os.environ.items())), self._kept
+        # One by one: another thread may be changing them.
+        environment = frozenset((name, os.environ.get(name)) for name in os.environ)
+        key, kept = (os.getpid(), environment), self._kept
         if kept is None or kept[0] != key:
             kept = self._kept = key, self._make()
         return kept[1]
