@@ -105,7 +105,8 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     named.update(told[told > UNKNOWN].tolist())
     unnamed = [name for name in listing.quarantine if layout.quarantine_hash(name) not in named]
     unknown = np.flatnonzero(told == UNKNOWN)
-    exact = len(prepared.plan.removed) > 0  # what was set aside of a removed input must not stay by mere counting
+    # What was set aside of an input that was removed, or has changed, must not stay by mere counting.
+    exact = len(prepared.plan.removed) > 0 or bool(prepared.uncommitted.stale)
     if not unnamed or (len(unnamed) <= len(unknown) and not exact):
         return 0
 
@@ -150,6 +151,8 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
     uri, data = ledger.uri(layout.SUMMARY), orjson.dumps(value, option=orjson.OPT_INDENT_2)
     published = ledger.store.publish(uri, data)
     if published.outcome is Outcome.DIFFERENT:
+        if prepared.history.summarised:
+            return  # what is told here was read from it, or from the one in whose place it is
         try:
             found = ledger.read_json(layout.SUMMARY)
         except ObjectNotFound:

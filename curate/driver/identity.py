@@ -22,13 +22,16 @@ EXCHANGE = "exchange"
 """The part of an identity that says which exchange comes before a stage, and at its end what that reads."""
 
 
-def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
-    """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be."""
+def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing, *, before_last: bool = False) -> dict[str, Any]:
+    """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be. `before_last`: it is that
+    of a stage which others read."""
     if listing.has_job:
         job = ledger.read_job()
         refuse_other_job(record, ledger, job)
         return job
-    if listing.plan_parts:
+    # A plan of such a stage came late: meanwhile another driver had completed the job, and removed the stage. It holds,
+    # for the stage is called by what decides it.
+    if listing.plan_parts and not before_last:
         raise ConfigError(
             f"{ledger.uri(layout.PLAN)} holds a plan, but {ledger.uri(layout.JOB)} is missing; the ledger was "
             "damaged from outside: choose another output, or remove this one"

@@ -102,7 +102,7 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
     todo = PendingWrites()
     if options.overwrite and (listing.has_job or listing.plan_parts):
         listing, todo.remove = overwritten(stage.record, ledger, listing)
-    job = job_of(stage.record, ledger, listing)
+    job = job_of(stage.record, ledger, listing, before_last=stage.runs is not None)
     if stage.limit is not None and not listing.has_job:
         # Counting streams rows, which is much to load for the many jobs that have no limit.
         from curate.streaming.count import decide

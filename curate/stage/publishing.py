@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -121,6 +121,8 @@ class WholeShard:
     held_bytes: int = 0
     """Most memory that its process held for itself; 0 where that is not known."""
     _begun: Future[Published | NameConflict | None] | None = None
+    _taken: threading.Lock = field(default_factory=threading.Lock)
+    """Held from when a thread uploads it."""
     _ended: Published | NameConflict | Exception | None = None
 
     def publish(self) -> Published | NameConflict:
@@ -156,10 +158,16 @@ class WholeShard:
         except Exception as error:  # noqa: BLE001 - whoever publishes it raises it
             self._begun.set_exception(error)
             return
-        uploads.submit(self._upload, run)
+        try:
+            uploads.submit(self._upload, run)
+        except RuntimeError:
+            # No further thread is to be had. If there are others, one of them may come first.
+            self._upload(run)
 
     def _upload(self, run: str) -> None:
         assert self._begun is not None
+        if not self._taken.acquire(blocking=False):
+            return
         try:
             with log.bound(run=run, shard=self.attempt.shard.id, attempt=self.attempt.task.attempt):
                 self._begun.set_result(self._publish())
@@ -235,14 +243,22 @@ class Beside:
         """Takes the next shard, and begins to publish it if it is not done."""
         self._open.append(made)
         self._short = self._short + 1 if made.seconds < SHORT_S else 0
-        if isinstance(made, WholeShard):
+        if isinstance(made, WholeShard) and self._has_thread():
             made.begin()
             self._gathered.append(made)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._go_ahead, name="publish")
-                self._thread.start()
             if not self._any.is_set():
                 self._any.set()
+
+    def _has_thread(self) -> bool:
+        """Starts the thread. Where none is to be had, because a limit is reached, each shard is published in turn."""
+        if self._thread is None and self._allowed:
+            thread = threading.Thread(target=self._go_ahead, name="publish")
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError:
+                self.forbid()
+        return self._thread is not None
 
     def _go_ahead(self) -> None:
         with ThreadPoolExecutor(MOST_UPLOADS, "publish") as uploads:

@@ -194,6 +194,21 @@ def test_a_job_without_quarantine_sweeps_all_of_it(bench: Bench) -> None:
     assert not any(name.startswith("_curate/quarantine/") for name in bench.objects())
 
 
+def test_what_two_outputs_name_hides_nothing_that_is_left_of_a_changed_input(bench: Bench) -> None:
+    """Where only the outputs tell what they name: two that set the same rows aside name one file."""
+    row = {"file": "x", "id": 1, "text": "a text that is long enough to be kept"}
+    same, other = encoded(".jsonl", [row], bad_lines=True), encoded(".jsonl", [row, row], bad_lines=True)
+    bench.source = bench.place.write("few", {"a.jsonl": same, "b.jsonl": same, "c.jsonl": other})
+    complete(bench.run())
+    for name in bench.objects():
+        if name.startswith("_curate/runs/") or name == "_curate/summary.json":
+            bench.place.delete(f"{bench.place.root}/out/{name}")
+    assert sum(name.startswith("_curate/quarantine/") for name in bench.objects()) == 2
+    bench.place.write("few", {"c.jsonl": encoded(".jsonl", [row])})
+    complete(bench.run(redo_stale=True))
+    assert sum(name.startswith("_curate/quarantine/") for name in bench.objects()) == 1
+
+
 def test_the_sweep_is_free_where_there_is_nothing_to_sweep(bench: Bench) -> None:
     """And reads no record where it sweeps either: events say which files outputs name."""
     # S3 shows once in a process what it keeps.

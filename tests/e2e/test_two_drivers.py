@@ -10,12 +10,14 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from curate.backends.inline import InlineBackend
 from curate.clock import SystemClock
+from curate.driver import prepare
 from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import ConfigError
 from curate.graph.entry import dry_run
@@ -232,6 +234,27 @@ def test_nothing_is_overwritten_while_a_driver_is_alive(
     complete(bench.run(clock=still, **options))
     assert still.sleeps == [BETWEEN_LOOKS_S]
     assert not [name for name in bench.objects() if OTHER in name]
+
+
+def test_one_that_starts_over_while_another_looks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input has changed since. What the first one would say is partly of what was there before: the summary of the
+    second one stays."""
+    complete(bench.run())
+    name = "2020/RC-00.jsonl.gz"
+    bench.place.write("in", {name: encoded(".jsonl.gz", rows(name, 9, random.Random(2)))})
+    look_back = prepare.look_back
+
+    def overtake(*look: Any) -> Any:
+        monkeypatch.setattr(prepare, "look_back", look_back)
+        complete(bench.run(overwrite=True, confirm=lambda _: True))
+        return look_back(*look)
+
+    monkeypatch.setattr(prepare, "look_back", overtake)
+    bench.run(backend=NoBackend())
+    complete(bench.run(output="fresh"))
+    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
+    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    assert complete(bench.run(backend=NoBackend())).calls.put == 0
 
 
 def test_a_driver_that_begins_while_the_question_is_asked(bench: Bench, clock: FakeClock) -> None:

@@ -40,7 +40,7 @@ from curate.plan import rewrites
 from curate.plan import stages as plan_stages
 from curate.reduce import ranges
 from curate.stage import program
-from curate.storage.faults import Fault
+from curate.storage.faults import Fault, lost
 from curate.storage.local import LocalWriter
 from curate.storage.open import open_store
 from curate.testing.clock import FakeClock
@@ -913,6 +913,23 @@ class TestRivals:
         monkeypatch.setattr(history, "books_of", late)
         complete(bench.write())
         assert len(raced) == 1
+        bench.check()
+
+    def test_a_plan_that_comes_when_another_driver_has_removed_its_stage(self, bench: Bench) -> None:
+        """A stage is called by all that decides its plan: that holds, and who needs the stage goes on with it."""
+
+        def overtake() -> BaseException:
+            complete(bench.write(allow_concurrent=True))
+            bench.store.delete(f"{bench.root}/out/{bench.parts()[0]}")
+            return lost()
+
+        with faulty_stores(Fault("publish", name="/_curate/plan/", error=overtake)), suppress(CurateError):
+            bench.write()
+        left = sorted(
+            name.rpartition("/")[2] for name in bench.objects() if re.search("stages/.*(plan/|job.json)", name)
+        )
+        assert left == ["00000.parquet"]
+        complete(bench.write())
         bench.check()
 
     def test_a_stage_that_fails_once_another_driver_has_completed_the_job(self, bench: Bench) -> None:

@@ -34,6 +34,7 @@ from curate.stage.stage import Stage, TaskSettings
 from curate.storage.local import LocalStore, LocalWriter
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Published
+from curate.storage.writer import BaseWriter
 from curate.tasks.books import Books
 from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
@@ -307,6 +308,28 @@ class TestFailures:
         running.close()
         assert sorted(gate.published) == house.names()
         assert not [name for name in threading.enumerate() if name.name.startswith("publish")]
+
+    @pytest.mark.parametrize("threads", [0, 1, 3])
+    def test_threads_that_are_not_to_be_had(self, house: House, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+        """Those that there are publish all of it, as where a limit of processes or of memory is reached; without any,
+        each shard is published in turn."""
+        started, start = [], threading.Thread.start
+
+        def limited(thread: threading.Thread) -> None:
+            if thread.name.startswith("publish"):
+                started.append(thread.name)
+                if len(started) > threads:
+                    raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        # As of a store that is no disk.
+        monkeypatch.setattr(LocalWriter, "settle", BaseWriter.settle)
+        records = list(house.program(Copy()).run(TaskInput(house.shards(COUNT), 1, IN)))
+        assert len(started) > threads
+        assert indexes(records) == list(range(COUNT))
+        assert [record.failure for record in records if record.failure is not None] == []
+        assert len(house.names()) == COUNT
 
     @pytest.mark.parametrize("same", [True, False])
     def test_a_name_that_is_taken_is_looked_at(self, house: House, same: bool) -> None:

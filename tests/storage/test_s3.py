@@ -192,6 +192,23 @@ def test_an_upload_that_fails_leaves_no_parts(emulator: S3Emulator, s3: S3Store)
     assert (emulator.uploads, emulator.objects()) == ({}, {X: CONTENT})
 
 
+def test_an_upload_that_is_interrupted_leaves_no_parts(
+    emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a second Ctrl-C, where tasks run in the process of the driver."""
+    send = uploads.send_parts
+
+    def interrupted(*args: Any) -> Any:
+        send(*args)
+        assert emulator.uploads
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uploads, "send_parts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        large(s3)
+    assert (emulator.uploads, emulator.objects()) == ({}, {X: CONTENT})
+
+
 def test_objects_of_others_are_compared_by_their_bytes(emulator: S3Emulator, s3: S3Store) -> None:
     """What curate did not write carries no checksum, and an ETag need not be one: it is read."""
     for name, theirs, ours, outcome in [

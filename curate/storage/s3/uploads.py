@@ -61,7 +61,8 @@ def _upload_parts(service: Service, uri: str, content: Checked, condition: Mappi
         try:
             etags = send_parts(service, uri, content, upload_id)
             made = None if etags is None else complete(service, uri, content, upload_id, etags, condition)
-        except Exception:
+        except BaseException:
+            # Also of whoever interrupts a run in this process.
             abort(service, uri, upload_id)
             raise
         if made is not None:
