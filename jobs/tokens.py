@@ -42,6 +42,8 @@ from curate.tokens.vocabulary import Vocabulary, opened
 FLAT = (OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.DATATROVE)
 """Formats of tokens alone."""
 LONG = "longer than a sequence"
+LONGEST = 100_000_000
+"""Tokens of a sequence, at most: the last one of each shard is filled up in memory."""
 
 
 class Tokenize(TextJob):
@@ -178,8 +180,8 @@ class Tokenize(TextJob):
         """Returns how sequences are made. Raises ConfigError if they cannot be."""
         if self.pack is None:
             return None
-        if self.pack < 2:
-            raise ConfigError(f"--pack {self.pack}: expected 2 or more tokens in a sequence")
+        if not 2 <= self.pack <= LONGEST:
+            raise ConfigError(f"--pack {self.pack}: expected 2 or more tokens in a sequence, {LONGEST:,} at most")
         if self.pack_by == CONCATENATE and self.tail == "drop":
             return Packing(self.pack, self.pack_by, None)
         name = self.pad_token if self.pad_token is not None else self.end_token
