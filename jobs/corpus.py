@@ -58,6 +58,8 @@ class Corpus(Quality):
 
     def check(self) -> None:
         """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
+        if self.attributes:
+            raise ConfigError("attributes are columns of each row, and this job drops and shuffles rows; leave it out")
         super().check()
         if self.annotate:
             raise ConfigError("--annotate drops nothing; run the job quality with it, to choose thresholds")

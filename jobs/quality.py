@@ -175,6 +175,8 @@ class Quality(TextJob):
             raise ConfigError(f"--min-stop-words {self.min_stop_words}: there are {len(gopher.STOP_WORDS)} stop words")
         if self.id_column == self.text_column:
             raise ConfigError(f"the text {self.text_column!r} is no id: lines are taken out of it; give --id-column")
+        if self.attributes and not self.annotate:
+            raise ConfigError("attributes are columns of each row, and rows are dropped; add --annotate")
         if self.annotate:
             self._check_own(*(rule.measure for name in self.rules for rule in self._rules_of(name)), REASON)
         if self.words == SPACY and importlib.util.find_spec("spacy") is None:
