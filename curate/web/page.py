@@ -77,7 +77,7 @@ class Extractor:
             self.extracted(_SAMPLE)
         except Exception as error:  # whatever it raises, it would for each page
             found = f"{self.name} raised {type(error).__name__}: {error}"
-            raise ConfigError(f"--extractor-options: {found}, on a plain page; give others") from error
+            raise ConfigError(f"{found}, on a plain page; give the extractor other options") from error
 
     def extracted(self, html: str) -> tuple[str | None, str]:
         """Returns title and text of a page."""
