@@ -17,6 +17,23 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
+MOST = 2**31 - 1
+"""Of what is counted one by one, such as the words of an n-gram: more than any text has."""
+
+
+def check_whole(what: str, value: Any, least: int, most: int = MOST) -> None:
+    """Raises ConfigError, which names it `what`, for what is no whole number from `least` to `most`.
+
+    >>> check_whole("bands", 10**9, 1, most=1000)
+    Traceback (most recent call last):
+    curate.errors.ConfigError: bands is 1000000000, expected a whole number, at most 1,000
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{what} is {value!r}, expected a whole number, at least {least}")
+    if value > most:
+        raise ConfigError(f"{what} is {value!r}, expected a whole number, at most {most:,}")
+
+
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 

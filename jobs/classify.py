@@ -40,6 +40,11 @@ class Classify(TextJob):
             raise ConfigError(f"--min-score {self.min_score:g} is no probability; these are between 0 and 1")
         if self.label is not None and self.keep:
             raise ConfigError("--keep is for the most probable label, and --label names one; leave one of them out")
+        if self.attributes and (self.keep or self.min_score):
+            raise ConfigError(
+                "attributes are of each row, and --keep and --min-score drop some; leave these out, and filter by "
+                f"{self.column}"
+            )
         taken = (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns)
         for name in (self.column, *[f"{self.column}_label"] * (self.label is None)):
             if name in taken:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dataset.dataset import Dataset
+from curate.dataset.exchanges import SHARDS
 from curate.errors import ConfigError
 from curate.job.params import param
 from curate.jobs.langid import LANGUAGE, OTHER_LANGUAGE, SCORE, LanguageModel, check_languages
@@ -57,6 +58,8 @@ class Corpus(Quality):
 
     def check(self) -> None:
         """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
+        if self.attributes:
+            raise ConfigError("attributes are columns of each row, and this job drops and shuffles rows; leave it out")
         super().check()
         if self.annotate:
             raise ConfigError("--annotate drops nothing; run the job quality with it, to choose thresholds")
@@ -64,8 +67,8 @@ class Corpus(Quality):
             raise ConfigError("--languages is empty, so no text would be kept; give at least one, such as en")
         check_languages("--languages", self.languages)
         self._check_own(LANGUAGE, SCORE)
-        if self.shards < 1:
-            raise ConfigError(f"--shards {self.shards} is no number of files; give at least 1")
+        if not 1 <= self.shards <= SHARDS:
+            raise ConfigError(f"--shards {self.shards} is no number of files; give 1 to {SHARDS:,}")
 
     def build(self, ds: Dataset) -> Dataset:
         work = self.work.rstrip("/")

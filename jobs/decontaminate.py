@@ -36,6 +36,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.job import Job
 from curate.job.params import param
+from curate.units import check_whole
 
 
 class Decontaminate(Job):
@@ -77,6 +78,8 @@ class Decontaminate(Job):
                 raise ConfigError(
                     f'--columns-of-sets: {name!r} has {columns!r}, expected a list of columns, as ["question"]'
                 )
+        # Here 0 counts all n-grams, for which a dataset has None.
+        check_whole("decontaminate: max_documents", self.max_documents, 0)
         compared = Compared(self._sets(), self.n, self.normalise, self.words)
         for one in compared.index().short:
             if one.short or one.empty:

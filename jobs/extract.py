@@ -31,7 +31,7 @@ from curate.texts.urls import hosts
 from curate.units import MIB
 from curate.web import http
 from curate.web.members import blocks, codec_of
-from curate.web.page import RESILIPARSE, Extractor, Page, decoded, is_html, needed
+from curate.web.page import RESILIPARSE, Extractor, Page, decoded, is_html
 from curate.web.warc import Broken, Record, records
 
 NOT_HTTP, STATUS, NOT_HTML = "no answer of a web server", "status is not 200", "not HTML"
@@ -80,12 +80,14 @@ class Extract(FileJob):
     )
 
     def check(self) -> None:
-        """Raises ConfigError for limits that no page could keep to."""
+        """Raises ConfigError for limits that no page could keep to, and arguments that the extractor does not take."""
         if self.max_page_bytes < 1:
             raise ConfigError(f"--max-page-bytes {self.max_page_bytes} would keep no page; give at least 1")
         if not self.timeout_s > 0:
             raise ConfigError(f"--timeout-s {self.timeout_s:g} is no time; give seconds above 0")
-        needed(self.extractor)
+        extractor = Extractor(self.extractor, self.extractor_options, self.max_page_bytes)
+        if self.extractor_options:
+            extractor.check()
 
     def setup(self) -> None:
         extractor = Extractor(self.extractor, self.extractor_options, self.max_page_bytes)

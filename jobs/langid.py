@@ -109,6 +109,11 @@ class LangId(TextJob):
             if name in (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns):
                 raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
         check_languages("--keep", self.keep)
+        if self.attributes and (self.keep or self.min_score):
+            raise ConfigError(
+                "attributes are of each row, and --keep and --min-score drop some; leave these out, and filter by "
+                f"{LANGUAGE} and {SCORE}"
+            )
 
     def setup(self) -> None:
         self.model = LanguageModel()

@@ -53,6 +53,8 @@ class Pii(TextJob):
             raise ConfigError(f"--kinds is empty, so nothing would be found; there are: {', '.join(sorted(KINDS))}")
         if self.replacements and self.action != "replace":
             raise ConfigError(f"--replacements is for --action replace, and the action is {self.action}")
+        if self.attributes and self.action != "annotate":
+            raise ConfigError(f"attributes are columns beside the text, and --action {self.action} adds none; annotate")
         if PII in (self.id_column, self.text_column, *self.keep_columns) and self.action == "annotate":
             raise ConfigError(f"a column is called {PII!r} already, which --action annotate writes; leave it out")
 

@@ -20,6 +20,7 @@ for which a row would have been dropped, so that thresholds can be chosen from `
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -166,13 +167,16 @@ class Quality(TextJob):
             _check_share(_option(name), getattr(self, name))
         for name in ("max_top_ngram_chars", "max_repeated_ngram_chars"):
             for n, share in getattr(self, name).items():
-                if not n.isdecimal() or int(n) < 1:
-                    raise ConfigError(f"{_option(name)} has the key {n!r}; keys are numbers of words, from 1")
+                if not re.fullmatch("[1-9][0-9]{0,5}", n):
+                    found = f"{_option(name)} has the key {n!r}"
+                    raise ConfigError(f"{found}; keys are numbers of words, from 1 to 999999")
                 _check_share(f"{_option(name)} for {n} words", share)
         if not 0 <= self.min_stop_words <= len(gopher.STOP_WORDS):
             raise ConfigError(f"--min-stop-words {self.min_stop_words}: there are {len(gopher.STOP_WORDS)} stop words")
         if self.id_column == self.text_column:
             raise ConfigError(f"the text {self.text_column!r} is no id: lines are taken out of it; give --id-column")
+        if self.attributes and not self.annotate:
+            raise ConfigError("attributes are columns of each row, and rows are dropped; add --annotate")
         if self.annotate:
             self._check_own(*(rule.measure for name in self.rules for rule in self._rules_of(name)), REASON)
         if self.words == SPACY and importlib.util.find_spec("spacy") is None:

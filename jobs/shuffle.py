@@ -12,6 +12,7 @@ them once. Until the job is complete, it needs space for the corpus twice.
 from __future__ import annotations
 
 from curate.dataset.dataset import Dataset
+from curate.dataset.exchanges import SHARDS
 from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.job.params import param
@@ -30,8 +31,8 @@ class Shuffle(Job):
 
     def check(self) -> None:
         """Raises ConfigError for invalid numbers."""
-        if self.shards < 1:
-            raise ConfigError(f"--shards {self.shards} is no number of files; give at least 1")
+        if not 1 <= self.shards <= SHARDS:
+            raise ConfigError(f"--shards {self.shards} is no number of files; give 1 to {SHARDS:,}")
         if self.seed < 0:
             raise ConfigError(f"--seed {self.seed} is below 0; seeds are whole numbers from 0 on")
 

@@ -41,7 +41,10 @@ from curate.tokens.vocabulary import Vocabulary, opened
 
 FLAT = (OutputFormat.MEMMAP, OutputFormat.MEGATRON, OutputFormat.DATATROVE)
 """Formats of tokens alone."""
+KEEPING = "--keep-text, --keep-columns and --keep-positions"
 LONG = "longer than a sequence"
+LONGEST = 100_000_000
+"""Tokens of a sequence, at most: the last one of each shard is filled up in memory."""
 
 
 class Tokenize(TextJob):
@@ -83,8 +86,9 @@ class Tokenize(TextJob):
         if not 0 <= self.max_unknown <= 1:
             raise ConfigError(f"--max-unknown {self.max_unknown:g} is no share; these are between 0 and 1")
         alone = "a sequence is of several documents" if self.pack is not None else f"{self.format} has tokens alone"
-        if (self.pack is not None or self.format in FLAT) and (self.keep_text or self.keep_columns):
-            raise ConfigError(f"{alone}, so no column can be kept; leave out --keep-text and --keep-columns")
+        kept = self.keep_text or self.keep_columns or self.keep_positions
+        if kept and (self.pack is not None or self.format in FLAT):
+            raise ConfigError(f"{alone}, so no column can be kept; leave out {KEEPING}")
         if self.attributes and (self.pack is not None or self.format != OutputFormat.PARQUET):
             what = "a sequence is of several documents" if self.pack is not None else f"{self.format} has no places"
             raise ConfigError(
@@ -178,8 +182,8 @@ class Tokenize(TextJob):
         """Returns how sequences are made. Raises ConfigError if they cannot be."""
         if self.pack is None:
             return None
-        if self.pack < 2:
-            raise ConfigError(f"--pack {self.pack}: expected 2 or more tokens in a sequence")
+        if not 2 <= self.pack <= LONGEST:
+            raise ConfigError(f"--pack {self.pack}: expected 2 or more tokens in a sequence, {LONGEST:,} at most")
         if self.pack_by == CONCATENATE and self.tail == "drop":
             return Packing(self.pack, self.pack_by, None)
         name = self.pad_token if self.pad_token is not None else self.end_token

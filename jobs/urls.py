@@ -69,6 +69,8 @@ class Urls(Job):
         if not given:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in LISTS)
             raise ConfigError(f"no list is given, so every row would be kept; give one of {options}")
+        if self.attributes:
+            raise ConfigError("attributes are columns of each row, and this job adds none and drops rows; leave it out")
         if self.max_soft_words < 0:
             raise ConfigError(f"--max-soft-words {self.max_soft_words} would keep no URL; give 0 or more")
         for name, asset in given.items():

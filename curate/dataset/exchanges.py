@@ -9,7 +9,6 @@ from curate.arrow.batches import joined
 from curate.arrow.hashing import check_seed
 from curate.arrow.order import Order, SortKey
 from curate.dataset.base import Base, column_names
-from curate.dataset.batches import check_rows
 from curate.dataset.grouped import GroupedData
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Repartitioned, key_columns, order_by
@@ -18,9 +17,14 @@ from curate.plan import distinct as distincts
 from curate.plan import join as joining
 from curate.plan.nodes import schema_of
 from curate.plan.rewrites import shuffle_plan
+from curate.units import check_whole
 
 if TYPE_CHECKING:
     from curate.mixture.mixture import Mixture
+
+
+SHARDS = 10_000_000
+"""Of a write, most: as many as a driver has been seen to plan, in 1.4 GB of memory."""
 
 
 class Exchanges(Base):
@@ -54,7 +58,7 @@ class Exchanges(Base):
 
         A write has `num_shards` outputs whose lengths differ by one at most (None: by their bytes). Without a seed, a
         write chooses one and keeps it for its reruns; consumed rows have another order each time. Raises ConfigError
-        for numbers below 1, or a seed below 0.
+        for numbers below 1 or above ten million, or a seed below 0.
 
         >>> curate.range(5).random_shuffle(seed=1).take_all() == curate.range(5).random_shuffle(seed=1).take_all()
         True
@@ -62,17 +66,17 @@ class Exchanges(Base):
         if seed is not None:
             check_seed(seed)
         if num_shards is not None:
-            check_rows("num_shards", num_shards, 1)
+            check_whole("num_shards", num_shards, 1, SHARDS)
         return self._with(shuffle_plan(self._plan, seed, num_shards))
 
     def repartition(self, num_shards: int, *, shuffle: bool = False, seed: int | None = None) -> Self:
         """Makes a write have `num_shards` outputs whose lengths differ by one at most, in the same order; with
-        `shuffle` in random order, by `seed`. Raises ConfigError for numbers below 1.
+        `shuffle` in random order, by `seed`. Raises ConfigError for numbers below 1 or above ten million.
 
         >>> curate.range(3).repartition(2).count()
         3
         """
-        check_rows("num_shards", num_shards, 1)
+        check_whole("num_shards", num_shards, 1, SHARDS)
         if shuffle:
             return self.random_shuffle(seed=seed, num_shards=num_shards)
         return self._exchange(Repartitioned(num_shards))

@@ -35,6 +35,7 @@ from curate.tasks.books import GROUPED
 from curate.texts.ngrams import Tokens
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.words import by_whitespace
+from curate.units import check_whole
 
 CONTAMINATED = "contaminated"
 """Why rows are dropped that have n-grams of evaluation sets; and the extra output that tells which these are."""
@@ -69,8 +70,8 @@ class Decontamination:
             ("margin", self.margin, 0),
             ("min_words", self.min_words, 0),
         ):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
-                raise ConfigError(f"decontaminate: {name} is {number!r}, expected a whole number, at least {least}")
+            if number is not None:
+                check_whole(f"decontaminate: {name}", number, least)
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from curate.texts import ngrams
 from curate.texts.ngrams import Tokens, said, tokens
 from curate.texts.pieces import Array
 from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
+from curate.units import check_whole
 
 _TABLE_BITS = 20
 """Of the smallest table that says which hashes there may be."""
@@ -64,8 +65,7 @@ class Compared:
     """How texts are split into words: `whitespace` or `spacy`."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
-            raise ConfigError(f"decontaminate: n is {self.n!r}, expected a whole number, at least 1")
+        check_whole("decontaminate: n", self.n, 1)
         for name, value, known in (("normalise", self.form, FORMS), ("words", self.words, (WHITESPACE, SPACY))):
             if value not in known:
                 told = f"{', '.join(known[:-1])} and {known[-1]}"

@@ -185,18 +185,18 @@ def _ngrams(tokens: Shingles, ngram: int) -> Shingles:
     made = np.where(counts >= ngram, counts - ngram + 1, np.minimum(counts, 1))
     offsets = _ends(made)
     hashes = np.empty(offsets[-1], np.uint64)
-    if len(tokens.hashes) >= ngram:
+    long = rows[counts[rows] >= ngram]
+    if len(long):
         # Those that begin at every token, also across texts; then those that lie within one.
         values = tokens.hashes
         mixed = values[: len(values) - ngram + 1].copy()
         for next in range(1, ngram):
             mixed *= _BASE
             mixed += values[next : len(values) - ngram + 1 + next]
-        long = rows[counts[rows] >= ngram]
         at = np.repeat(tokens.offsets[long] - _ends(made[long])[:-1], made[long]) + np.arange(made[long].sum())
         to = np.repeat(offsets[long] - _ends(made[long])[:-1], made[long]) + np.arange(made[long].sum())
         hashes[to] = hash_words(mixed[at], _SEED)
-    for length in range(1, ngram):
+    for length in np.unique(counts[rows[counts[rows] < ngram]]).tolist():
         short = rows[counts[rows] == length]
         whole = np.zeros(len(short), np.uint64)
         for next in range(length):

@@ -41,6 +41,7 @@ from curate.texts import units
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.units import LINE, PARAGRAPH, SENTENCES, UNITS, PlainSentences, Sentences, SpacySentences, Units
 from curate.texts.words import SPACY, WHITESPACE, Splitter, splitter
+from curate.units import check_whole
 
 REMOVED = "removed"
 """The extra output that tells what was cut out."""
@@ -90,8 +91,7 @@ class SpanDedup:
             ("min_unit_words", self.min_unit_words, 0),
             ("min_words", self.min_words, 0),
         ):
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise ConfigError(f"{self.method}: {name} is {number!r}, expected a whole number, at least {least}")
+            check_whole(f"{self.method}: {name}", number, least)
 
     @property
     def name(self) -> str:

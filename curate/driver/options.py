@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
@@ -296,6 +297,20 @@ DEFAULTS = {name: one.default for name, one in OPTIONS.items()} | {"yes": False,
 """What holds where nothing is given, for who asks for help."""
 
 
+_KINDS: dict[str, tuple[type, str]] = {
+    "int | None": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": (bool, "true or false"),
+}
+"""What an option may be, and how it is called, by the type of its field; others have a check of their own."""
+
+
+def _check_kind(name: str, value: Any, annotation: str) -> None:
+    kind, called = _KINDS.get(annotation, (object, ""))
+    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is Integral)):
+        raise ConfigError(f"{option(name, value)} is not {called}")
+
+
 @shows_keywords(RunArguments, DEFAULTS)
 def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for an invalid one, before anything is read."""
@@ -309,6 +324,7 @@ def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
         value = values.pop(name)
         if value is None and how.variable:
             continue
+        _check_kind(name, value, str(OPTIONS[name].type))
         if how.below_one and value is not None and value < 1:
             raise ConfigError(f"{option(name, value)} {how.below_one}, at least 1")
         if how.below_one and value is not None and value > LARGEST:

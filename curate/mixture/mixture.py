@@ -9,9 +9,11 @@ from typing import Any
 
 from curate.arrow.hashing import check_seed
 from curate.errors import ConfigError, did_you_mean
+from curate.units import check_whole
 
 DOCUMENTS, CHARACTERS, TOKENS = "documents", "characters", "tokens"
 UNITS = (DOCUMENTS, CHARACTERS, TOKENS)
+_LARGEST = 2**62 - 1
 MAX_EPOCHS = 4
 """How often a row may be there, unless it is said: up to four times, what is read again is worth nearly as much as what
 is new (Muennighoff et al. 2023, "Scaling data-constrained language models", figure 1)."""
@@ -32,7 +34,7 @@ class Source:
 
     def __post_init__(self) -> None:
         _check_number(f"weight of {self.name!r}", self.weight)
-        _check_whole(f"max_epochs of {self.name!r}", self.max_epochs, 1)
+        check_whole(f"mixture: max_epochs of {self.name!r}", self.max_epochs, 1, _LARGEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(sorted(self.sources, key=lambda one: one.name)))
-        _check_whole("budget", self.budget, 1)
+        check_whole("mixture: budget", self.budget, 1, _LARGEST)
         if self.unit not in UNITS:
             raise ConfigError(
                 f"mixture: unit is {self.unit!r}, expected {', '.join(UNITS[:-1])} or {UNITS[-1]}"
@@ -105,8 +107,3 @@ def _check_number(what: str, value: Any) -> None:
     if not number or not math.isfinite(value) or value <= 0:
         zero = "; to use none of it, remove the source" if number and value == 0 else ""
         raise ConfigError(f"mixture: {what} is {value!r}, expected a number above 0{zero}")
-
-
-def _check_whole(what: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**62:
-        raise ConfigError(f"mixture: {what} is {value!r}, expected a whole number, at least {least}")

@@ -43,6 +43,8 @@ from curate.units import MIB
 
 WAITS = 10
 """How many times as long a row may take by the clock as it may take of the processor."""
+LONGEST_S = 86_400.0
+"""Seconds that are watched for; timers and polls of the system cannot wait for very long ones."""
 SOCKET_BYTES = 1 * MIB
 """What a socket is asked to hold of rows, and of answers; a system may allow less (Linux: `net.core.wmem_max`, 208 KiB
 where nobody has raised it)."""
@@ -63,7 +65,7 @@ class Sandboxed:
 
     def __init__(self, fn: Callable[[dict[str, Any]], Any], timeout_s: float | None = None) -> None:
         """`timeout_s`: seconds of the processor that a row may take, in the process that runs it; `WAITS` times as
-        many by the clock, with what that process has started. None: any time.
+        many by the clock, with what that process has started. None, or more than a day: any time.
 
         Raises ConfigError for a time that is not above 0.
         """
@@ -72,7 +74,7 @@ class Sandboxed:
         self.children = 0
         """Processes that were started for rows."""
         self._fn = fn
-        self._timeout_s = timeout_s
+        self._timeout_s = None if timeout_s is None or timeout_s > LONGEST_S else timeout_s
         self._keeper: _Keeper | None = None
         self._child: Child | None = None
         self._user: object | None = None

@@ -90,7 +90,7 @@ class NGrams:
         starts = np.flatnonzero(np.arange(len(words.code)) + n <= self._end)
         # The text is a part of what is hashed.
         value = (words.owner[starts].astype(np.uint64) + np.uint64(1)) * _MIX
-        for k in range(n):
+        for k in range(n if len(starts) else 0):
             value = value * self._power[starts + k] + self._hash[starts + k]
             if blank:
                 value = value * _ODD + _MIX

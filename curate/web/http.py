@@ -8,14 +8,17 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-from curate.units import MIB
+from curate.units import KIB, MIB
 
 _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.I)
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[^\r\n]{0,200}\r\n")
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_PIECE = 16 * KIB
+"""Bytes that are read at a time: of those that end in an error nothing is left."""
 _NESTED = 3
 """How often a page is unpacked that is packed again within."""
 
@@ -57,7 +60,8 @@ def answer(data: bytes) -> Answer | None:
     end = _HEAD_END.search(data)
     head, payload = (data[: end.start()], data[end.end() :]) if end else (data, b"")
     headers: dict[str, str] = {}
-    for line in head.decode("latin-1").splitlines()[1:]:
+    # Not `splitlines`: 0x85, which ends a line for it, is a part of many letters in UTF-8.
+    for line in re.split("[\r\n]+", head.decode("latin-1"))[1:]:
         name, colon, value = line.partition(":")
         if colon:
             headers.setdefault(name.strip().lower(), value.strip())
@@ -79,9 +83,12 @@ def unpacked(payload: bytes, encoding: str, transfer: str, most: int) -> bytes:
         elif name == "br":
             payload = _from_brotli(payload, most) or payload
     for _ in range(_NESTED):
-        if not payload.startswith(_GZIP):
+        if payload.startswith(_GZIP):
+            payload = _inflated(payload, 31, most) or b""
+        elif payload.startswith(_ZSTD):
+            payload = _from_zstd(payload, most) or b""
+        else:
             break
-        payload = _inflated(payload, 31, most) or b""
     return payload
 
 
@@ -101,10 +108,20 @@ def _inflated(data: bytes, bits: int, most: int) -> bytes | None:
 def _from_brotli(data: bytes, most: int) -> bytes | None:
     from fastwarc.stream_io import BrotliReader
 
-    reader = BrotliReader(io.BytesIO(data))
+    return _read(BrotliReader(io.BytesIO(data)), most)
+
+
+def _from_zstd(data: bytes, most: int) -> bytes | None:
+    from fastwarc.stream_io import ZstdReader
+
+    return _read(ZstdReader(io.BytesIO(data)), most)
+
+
+def _read(reader: Any, most: int) -> bytes | None:
+    """Returns what can be read of a stream; None if nothing can."""
     found = bytearray()
     with suppress(OSError):
-        while more := reader.read(1 * MIB):
+        while more := reader.read(_PIECE):
             found += more
             if len(found) > most:
                 raise TooLarge

@@ -26,6 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 _HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body|title|meta)\b", re.I)
 _ESCAPE = b"\x1b"
 _SNIFFED = 1024
+_SAMPLE = f"<html><title>A title</title><body><article><p>{'Some words of a page. ' * 20}</p></article></body></html>"
 
 
 class Page(NamedTuple):
@@ -68,6 +69,15 @@ class Extractor:
         except Exception as error:  # whatever a parser raises about a page
             raise BadRow(f"{self.name} raised {type(error).__name__}: {str(error)[:200]}") from error
         return Page(charset, None if title is None else _encodable(title), _encodable(text))
+
+    def check(self) -> None:
+        """Raises ConfigError for options with which a plain page cannot be extracted: such as those that its function
+        does not have."""
+        try:
+            self.extracted(_SAMPLE)
+        except Exception as error:  # whatever it raises, it would for each page
+            found = f"{self.name} raised {type(error).__name__}: {error}"
+            raise ConfigError(f"{found}, on a plain page; give the extractor other options") from error
 
     def extracted(self, html: str) -> tuple[str | None, str]:
         """Returns title and text of a page."""

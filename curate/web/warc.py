@@ -249,8 +249,9 @@ def _headers(data: bytes) -> dict[str, str]:
     """Returns the fields of a header by their names in lower case, of several with one name the first."""
     found: dict[str, str] = {}
     name = ""
-    for line in data.decode("utf-8", "replace").splitlines()[1:]:
-        if line[:1] in " \t" and name:
+    # Not `splitlines`, which also ends lines at characters that URLs have.
+    for line in re.split("[\r\n]+", data.decode("utf-8", "replace"))[1:]:
+        if line.startswith((" ", "\t")) and name:
             found[name] += " " + line.strip()
             continue
         before, colon, value = line.partition(":")

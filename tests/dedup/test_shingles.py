@@ -122,3 +122,12 @@ def test_types_stay_as_they_are() -> None:
         assert found.type == type
         assert found.to_pylist() == ["a", None]
     assert worded(pa.array([None, "A!"])).to_pylist() == [b"", b"a "]
+
+
+@pytest.mark.parametrize("unit", ["word", "character"])
+def test_an_ngram_that_no_text_has_takes_no_longer(unit: str) -> None:
+    """Texts are then one n-gram each, whatever its length is: of two thousand million, as of a thousand."""
+    texts = pa.array(["one two", "one two three", None, "one two"])
+    found, other = shingles(texts, 2**31 - 1, unit), shingles(texts, 1000, unit)
+    assert found.counts.tolist() == [1, 1, 0, 1]
+    assert found.hashes.tolist() == other.hashes.tolist()

@@ -22,6 +22,16 @@ WRONG: dict[str, Callable[[Any], Dataset]] = {
     "dedup_minhash: source_column is ['id'], expected the name of a column": lambda ds: ds.dedup_minhash(
         "text", id_column="id", source_column=["id"]
     ),
+    "dedup_minhash: bands times rows is 800000, expected a whole number, at most 16,384": lambda ds: ds.dedup_minhash(
+        "text", id_column="id", bands=100_000
+    ),
+    "dedup_minhash: ngram is 100000000000, expected a whole number, at most": lambda ds: ds.dedup_minhash(
+        "text", id_column="id", ngram=10**11
+    ),
+    "dedup_paragraphs: sentences is 9223372036854775808, expected": lambda ds: ds.dedup_paragraphs(
+        "text", unit="sentences", sentences=2**63
+    ),
+    "num_shards is 100000000000, expected a whole number, at most 10,000,000": lambda ds: ds.repartition(10**11),
     "dedup_paragraphs: unit=['line']; there are paragraph, line and sentences": lambda ds: ds.dedup_paragraphs(
         "text", unit=["line"]
     ),

@@ -30,3 +30,21 @@ def test_numbers_beyond_what_a_ledger_can_have_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name}=9223372036854775808 is too large"):
         parse_run_options(input="in", output="out", **{name: 2**63})  # type: ignore[arg-type]
     assert parse_run_options(input="in", output="out", **{name: 2**63 - 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("limit", "5", "a whole number"),
+        ("limit", 1.5, "a whole number"),
+        ("limit", float("nan"), "a whole number"),
+        ("max_in_flight", True, "a whole number"),
+        ("target_task_seconds", "60", "a number"),
+        ("overwrite", "no", "true or false"),
+        ("retry_failed", 1, "true or false"),
+    ],
+)
+def test_values_of_another_kind_are_refused(name: str, value: object, kind: str) -> None:
+    """And not taken for true, or for a number that fails later."""
+    with pytest.raises(ConfigError, match=rf"^{name}={value!r} is not {kind}$"):
+        parse_run_options(input="in", output="out", **{name: value})  # type: ignore[arg-type]

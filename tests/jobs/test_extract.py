@@ -201,6 +201,12 @@ def test_files_without_a_record_are_no_error() -> None:
         ({"max_page_bytes": 0}, "--max-page-bytes 0 would keep no page; give at least 1"),
         ({"timeout_s": 0.0}, "--timeout-s 0 is no time; give seconds above 0"),
         ({"extractor": "resilparse"}, "did you mean 'resiliparse'?"),
+        ({"extractor_options": {"links_": True}}, "resiliparse raised TypeError: extract_plain_text() got"),
+        ({"extractor_options": {"main_content": "no"}}, "resiliparse raised TypeError: 'str' object is not"),
+        (
+            {"extractor": "trafilatura", "extractor_options": {"favour_recall": True}},
+            "'favour_recall', on a plain page",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:

@@ -154,6 +154,11 @@ class TestRefused:
             ({"format": "memmap"}, "only --end-token says where one ends; give it, such as <|endoftext|>"),
             ({"pack": 16, "end_token": END, "keep_text": True}, "a sequence is of several documents"),
             ({"format": "megatron", "keep_columns": ["url"]}, "megatron has tokens alone"),
+            (
+                {"format": "datatrove", "keep_positions": True},
+                "leave out --keep-text, --keep-columns and --keep-positions",
+            ),
+            ({"pack": 16, "end_token": END, "keep_positions": True}, "a sequence is of several documents"),
             ({"id_column": "tokens"}, "a column 'tokens' of its own"),
             ({"max_unknown": 2.0}, "--max-unknown 2 is no share"),
         ],

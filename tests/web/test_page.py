@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,10 @@ def test_any_bytes_have_a_text(data: bytes, declared: str | None) -> None:
     decoded(data, declared)[1].encode("utf-8")
 
 
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, "zstd", asbytes=True))
+
+
 def deflated(data: bytes, bits: int) -> bytes:
     packer = zlib.compressobj(wbits=bits)
     return packer.compress(data) + packer.flush()
@@ -73,6 +79,8 @@ def deflated(data: bytes, bits: int) -> bytes:
         (b"2\r\npa\r\n9\r\nge", "", "Chunked"),
         (b"page", "br", ""),
         (b"page", "zstd", ""),
+        (zstd(b"page"), "zstd", ""),
+        (zstd(pack(b"page")), "gzip, zstd", ""),
     ],
 )
 def test_what_a_page_was_sent_in_is_taken_off_if_it_is_there(payload: bytes, encoding: str, transfer: str) -> None:
@@ -86,15 +94,27 @@ def test_what_is_cut_off_is_unpacked_as_far_as_it_goes() -> None:
     assert (bytes(range(256)) * 100).startswith(found)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_of_zstd_that_is_cut_off_there_is_what_could_be_read() -> None:
+    data = random.Random(0).randbytes(1_000_000)
+    packed = zstd(data)
+    found = http.unpacked(packed[: len(packed) // 2], "zstd", "", MOST)
+    assert len(found) > 250_000
+    assert data.startswith(found)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 def test_a_page_that_unpacks_to_too_much_is_told(encoding: str) -> None:
     data = bytes(50_000_000)
-    payload = pack(data) if encoding == "gzip" else zlib.compress(data)
+    payload = {"gzip": pack, "deflate": zlib.compress, "zstd": zstd}[encoding](data)
     with pytest.raises(http.TooLarge):
         http.unpacked(payload, encoding, "", MOST)
 
 
-@given(st.binary(max_size=100), st.sampled_from(["gzip", "deflate", "br", "x, gzip"]), st.sampled_from(["", "chunked"]))
+@given(
+    st.binary(max_size=100),
+    st.sampled_from(["gzip", "deflate", "br", "zstd", "x, gzip"]),
+    st.sampled_from(["", "chunked"]),
+)
 def test_any_bytes_are_a_payload(data: bytes, encoding: str, transfer: str) -> None:
     http.unpacked(data, encoding, transfer, MOST)
     http.answer(b"HTTP/1.1 200 OK\r\n" + data)
@@ -108,6 +128,10 @@ def test_answers() -> None:
     assert (found.status, found.content_type, found.charset, found.headers["x"]) == (404, "text/html", "x-y", "1")
     assert found.payload == b"body\r\n\r\n"
     assert http.answer(b"HTTP/2 200\nContent-Type: a/b\n\nx") == http.Answer(200, {"content-type": "a/b"}, b"x")
+    letters = "HTTP/1.1 200 OK\r\nContent-Type: a/b; name=\u0445;charset=x\nY: \x1c\r\n\r\n".encode()
+    found = http.answer(letters)
+    assert found is not None
+    assert (found.charset, found.headers["y"]) == ("x", "")
     assert [http.answer(one) for one in (b"", b"hello", b"HTTP/1.1 abc\r\n\r\n")] == [None] * 3
     assert [is_html(one) for one in (b" <!doctype HTML>", b"<p>", b"%PDF <html>"[:6])] == [True, False, False]
 

@@ -256,3 +256,19 @@ def test_a_member_that_is_cut_anywhere_is_told() -> None:
 def test_names_say_how_files_are_packed() -> None:
     assert [codec_of(f"a.{one}") for one in ("warc", "warc.gz", "wet.gz", "warc.zst")] == [None, "gzip", "gzip", "zstd"]
     assert pa.Codec.is_available("zstd")
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_a_line_of_a_header_ends_at_a_line_feed_alone(end: str) -> None:
+    """And at no other character at which Python ends lines: an address may have it."""
+    url = "http://a.de/\x0b\x0c\x1c\x85\u2028\u2029x"
+    lines = ["WARC/1.0", f"WARC-Target-URI: {url}", "Content-Length: 1", "X: a", " b", "", "!"]
+    [found] = read(end.join(lines).encode(), None)
+    assert isinstance(found, Record)
+    assert dict(found.headers) == {"warc-target-uri": url, "content-length": "1", "x": "a b"}
+
+
+def test_the_last_line_of_a_header_has_no_blank_behind_it() -> None:
+    data = b"WARC/1.0\r\nContent-Length: 0\r\nWARC-Target-URI: http://a.de/\r\n\r\n\r\n\r\n"
+    [found] = read(data, None)
+    assert found.headers["warc-target-uri"] == "http://a.de/"
