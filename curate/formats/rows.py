@@ -201,7 +201,7 @@ def _read(
         case Format.TEXT:
             return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
         case Format.CSV:
-            return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
+            return read_csv(store, object, encoding.codec, schema, on_bad_row, how, encoding.typed)
         case Format.BINARY:
             return read_binary(store, object, schema)
         case Format.WEBDATASET:

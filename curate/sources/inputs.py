@@ -144,7 +144,8 @@ class FileRows(InputFiles):
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         del given
-        encoding, store = self.encoding(shard.uri), store_of(shard.uri)
+        typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
+        encoding, store = replace(self.encoding(shard.uri), typed=typed), store_of(shard.uri)
         schema = self.held[encoding.format.value]
         yield (
             shard.id,

@@ -409,14 +409,17 @@ def read_csv(
     schema: pa.Schema,
     on_bad_row: OnBadRow,
     how: ReadAs | None = None,
+    typed: frozenset[str] = frozenset(),
 ) -> Iterator[pa.Table]:
-    """Yields the rows with exactly `schema`.
+    """Yields the rows with exactly `schema`. The types of columns that are not `typed` are those that the first rows
+    have, unless all were declared: a value that would have told another one is a bad row.
 
     A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for one that is missing
     otherwise.
     """
     parser = _opened(store, object, codec, schema, how)
     declared = how is not None and how.schema is not None
+    typed = frozenset(schema.names) if declared else typed
     done = 0  # valid rows
     batches = parser.batches()
     while True:
@@ -424,7 +427,9 @@ def read_csv(
         bad: list[RejectedRow] = []
         if table is not None:
             table = table if declared else _of_empties(table)
-            held, misfits = _cast(_filled(table, schema), schema, declared) if len(schema) else _of_no_column(table)
+            held, misfits = (
+                _cast(_filled(table, schema), schema, declared, typed) if len(schema) else _of_no_column(table)
+            )
             bad = [
                 RejectedRow(parser.row_number(done + index), reason, _csv_text(table, index))
                 for index, reason in misfits.items()
@@ -476,7 +481,7 @@ def _of_empties(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, names=table.column_names)
 
 
-def _cast(table: pa.Table, schema: pa.Schema, declared: bool) -> tuple[pa.Table, dict[int, str]]:
+def _cast(table: pa.Table, schema: pa.Schema, declared: bool, typed: frozenset[str]) -> tuple[pa.Table, dict[int, str]]:
     """Returns the rows that fit, and the reason for each of the others."""
     misfits: dict[int, str] = {}
     if declared:
@@ -484,7 +489,7 @@ def _cast(table: pa.Table, schema: pa.Schema, declared: bool) -> tuple[pa.Table,
         table = pa.Table.from_arrays(columns, names=schema.names)
     nulls = not declared
     for field in schema:
-        _find_misfits(table.column(field.name), field, 0, misfits, nulls)
+        _find_misfits(table.column(field.name), field, 0, misfits, nulls, field.name not in typed)
     find_nulls([_nulls_seen(table.column(field.name), field) for field in schema], schema, misfits)
     if misfits:
         table = table.filter(pa.array([index not in misfits for index in range(table.num_rows)]))
@@ -518,16 +523,20 @@ def _nulls_seen(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return column if field.nullable or _is_kept(field.type) else _with_nulls(column)
 
 
-def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str], nulls: bool) -> None:
+def _find_misfits(
+    column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str], nulls: bool, inferred: bool
+) -> None:
     try:
         _cast_column(column, field.type, nulls)
+        if inferred and _is_name(column, field.type):
+            raise pa.ArrowInvalid
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if len(column) == 1:
-            misfits.setdefault(offset, _reason(column, field))
+            misfits.setdefault(offset, _reason(column, field, inferred))
             return
         middle = len(column) // 2
-        _find_misfits(column.slice(0, middle), field, offset, misfits, nulls)
-        _find_misfits(column.slice(middle), field, offset + middle, misfits, nulls)
+        _find_misfits(column.slice(0, middle), field, offset, misfits, nulls, inferred)
+        _find_misfits(column.slice(middle), field, offset + middle, misfits, nulls, inferred)
 
 
 def _cast_column(column: pa.ChunkedArray, type: pa.DataType, nulls: bool) -> pa.ChunkedArray:
@@ -539,12 +548,21 @@ def _cast_column(column: pa.ChunkedArray, type: pa.DataType, nulls: bool) -> pa.
     return from_text(column.cast(pa.string()), type)
 
 
-def _reason(value: pa.ChunkedArray, field: pa.Field) -> str:
+def _is_name(column: pa.ChunkedArray, type: pa.DataType) -> bool:
+    """Returns whether a value would have told, at the beginning, that the column is none of numbers or booleans."""
+    if pt.is_boolean(type):
+        return not pc.all(_is_one_of(column, _TRUTHS + _NULLS)).as_py()
+    number = pt.is_integer(type) or pt.is_floating(type)
+    return number and bool(pc.any(pc.match_substring_regex(column, _NAMES)).as_py())
+
+
+def _reason(value: pa.ChunkedArray, field: pa.Field, inferred: bool) -> str:
     try:
         value.cast(pa.string())
     except pa.ArrowInvalid:
         return "invalid UTF-8"
-    return f"column {field.name!r} is not {field.type}"
+    name = inferred and _is_name(value, field.type) and not pt.is_boolean(field.type)
+    return f"column {field.name!r} is not {field.type}{': a leading 0 or 0x would be lost' * name}"
 
 
 def _csv_text(table: pa.Table, index: int) -> bytes:
