@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.arrow.unknown import is_of_no_rows
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.read import csv
@@ -108,10 +109,20 @@ def test_a_header_that_is_not_utf8_is_corrupt_input() -> None:
         sampled(b"a\xff,b\n1,2\n")
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b",text", b",text\n", b"\xef\xbb\xbf,text\r\n"])
-def test_a_file_without_rows_has_no_rows_and_no_schema(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"\n"])
+def test_an_empty_file_has_no_rows_and_no_schema(data: bytes) -> None:
     assert rows_of(data) == ([], [])
     assert sampled(data) == pa.schema([])
+
+
+@pytest.mark.parametrize("data", [b",text", b",text\n", b"\xef\xbb\xbf,text\r\n"])
+def test_a_file_of_a_header_has_no_rows_and_its_columns(data: bytes) -> None:
+    """Their types are not known; who samples looks into another file."""
+    assert rows_of(data) == ([], [])
+    found = sampled(data)
+    assert found == pa.schema([("", pa.null()), ("text", pa.null())])
+    assert is_of_no_rows(found)
+    assert sampled(data, {"text": pa.string()}) == pa.schema([("text", pa.string())])
 
 
 def test_a_row_longer_than_a_block_is_read_in_larger_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

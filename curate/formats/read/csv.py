@@ -34,7 +34,7 @@ import pyarrow.types as pt
 
 from curate.arrow.recast import from_text
 from curate.arrow.types import is_text_or_binary
-from curate.arrow.unknown import all_nullable, find_nulls
+from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
@@ -190,18 +190,19 @@ class _Parser:
             )
         except pa.ArrowInvalid as error:
             if "Empty CSV" in str(error):
-                return self._without_header(decoded)
+                return self._without_rows(decoded)
             raise self._named(error) from error
 
-    def _without_header(self, decoded: _Decoded) -> None:
-        """Returns if a file has no rows. Arrow says the same of a first block in which the header does not end, or that
-        is blank. Raises _RowTooLong; CorruptInput for a header that does not end at all."""
+    def _without_rows(self, decoded: _Decoded) -> Any:
+        """Returns a reader of a header without a line end; None for a file of nothing. Arrow says the same of these and
+        of a first block in which the header does not end, or that is blank. Raises _RowTooLong; CorruptInput for a
+        header that does not end at all."""
         if decoded.blocks > 1 or decoded.read(1):
             raise _RowTooLong
-        if not decoded.head.strip() or b'"' not in decoded.head:
-            return
+        if not decoded.head.strip():
+            return None
         try:
-            pa_csv.open_csv(
+            return pa_csv.open_csv(
                 pa.BufferReader(decoded.head + b"\n"),
                 parse_options=pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
                 read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(decoded.head) + 1),
@@ -356,7 +357,7 @@ def sample_csv(
     wanted: Mapping[str, pa.DataType | None] | None,
     how: ReadAs | None = None,
 ) -> pa.Schema:
-    """Returns the schema of the first block of rows; an empty one if there are no rows, as far as is looked.
+    """Returns the schema of the first block of rows; if there are none, as far as is looked, the header's names.
 
     A column is bool, int64, uint64, float64 or string, the first that all its values are. What looks like a date, has
     a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a float would change them.
@@ -377,7 +378,8 @@ def sample_csv(
             declared = None if wanted is None else wanted[name]
             fields.append(pa.field(name, declared or _inferred(table.column(name))))
         return pa.schema(fields)
-    return pa.schema([])
+    told = [(name, (wanted or {}).get(name) or pa.null()) for name in (names if wanted is None else wanted)]
+    return of_no_rows(pa.schema(told)) if names else pa.schema([])
 
 
 def _inferred(column: pa.ChunkedArray) -> pa.DataType:
@@ -561,6 +563,8 @@ def _reason(value: pa.ChunkedArray, field: pa.Field, inferred: bool) -> str:
         value.cast(pa.string())
     except pa.ArrowInvalid:
         return "invalid UTF-8"
+    if pt.is_null(field.type):
+        return NO_COLUMNS  # of a header that no row followed
     name = inferred and _is_name(value, field.type) and not pt.is_boolean(field.type)
     return f"column {field.name!r} is not {field.type}{': a leading 0 or 0x would be lost' * name}"
 
