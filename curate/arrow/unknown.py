@@ -1,4 +1,4 @@
-"""Unknown types: columns with only nulls, at any depth, and tables without any row."""
+"""Unknown types: columns with only nulls, at any depth, tables without any row, and schemas that no row told."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow.types as pt
 from curate.arrow.schema import null_rows
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import is_list, with_children
+
+_NO_ROWS = {b"curate:rows": b"none"}
 
 
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
@@ -76,3 +78,13 @@ def fill_schema(schema: pa.Schema | None, other: pa.Schema | None) -> pa.Schema 
         return other if schema is None else schema
     types = {field.name: field.type for field in other}
     return pa.schema([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in schema])
+
+
+def of_no_rows(schema: pa.Schema) -> pa.Schema:
+    """Returns a schema that no row told, but a header or a footer: of files with rows, the first one's is held."""
+    return schema.with_metadata(_NO_ROWS)
+
+
+def is_of_no_rows(schema: pa.Schema) -> bool:
+    """Returns whether no row told a schema. What there is of types holds until there are rows."""
+    return bool(schema.metadata == _NO_ROWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from importlib.abc import MetaPathFinder
+from pathlib import Path
 from typing import Any
 
 import click
@@ -81,7 +82,8 @@ def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
     from curate.cli.status import show_all, show_job
     from curate.clock import SystemClock
 
-    chain = output is not None and output.endswith(CHAIN)
+    # The output of a job may be called so, too: it is a folder.
+    chain = output is not None and output.endswith(CHAIN) and not Path(output).is_dir()
     if quick and (output is None or chain):
         raise click.UsageError("--quick is for one job; give the OUTPUT of a job")
     if watch and chain:

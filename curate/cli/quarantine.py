@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -53,7 +55,7 @@ def show_quarantine(
         shards, last = shards + (shard_id != last), shard_id
         reasons[row.reason if row.reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
         if most is None or len(first) < most:
-            first.append(_as_dict(shard_of, shard_id, row))
+            first.append(_as_dict(shard_of, shard_id, _readable(row)))
     console = Console(highlight=False)
     line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     total = reasons.total()
@@ -83,6 +85,13 @@ def _rows(found: FoundJob, shard: str | None) -> Iterator[tuple[str, Quarantined
     for key, stage in find_stages(found).there.items() if not complete else ():
         yield from ((f"{key}/{shard_id}", row) for shard_id, row in quarantined(stage))
     yield from quarantined(found, shard)
+
+
+def _readable(row: Quarantined) -> Quarantined:
+    """Returns a row as text; of one that is not, what is not UTF-8 as in Python: \\xff."""
+    if not row.is_base64:
+        return row
+    return replace(row, row=b64decode(row.row).decode(errors="backslashreplace"), is_base64=False)
 
 
 def _is_chosen(row: Quarantined, reason: str | None) -> bool:

@@ -85,6 +85,9 @@ def _findings(report: VerifyReport, kind: str) -> Iterator[str]:
 
 def _next(report: VerifyReport, *, at_work: bool) -> Iterator[str]:
     """Yields what to do now, if anything."""
+    if not report.shards and report.counts["foreign"]:
+        yield "run the job again: it plans its shards anew if the plan was removed, and keeps what is done; then verify"
+        return
     remove = list(dict.fromkeys(name for one in report.findings for name in one.remove))
     if remove:
         names = ", ".join(map(plain_line, remove[:SHOWN_FINDINGS]))

@@ -250,10 +250,10 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
         with by_using(), of_checkpoint():
             ended = entry.run(stage, replace(own, display=run.write(NoDisplay(), "" if path else stage.record.name)))
         if ended.state is not RunState.COMPLETE:
-            told = f"{ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed"
+            told = f"is not complete ({ended.state.value}): {ended.failed:,} of {ended.total:,} shards failed"
             if path is not None:
-                raise CheckpointFailed(f"the checkpoint {path} is {told}; see: curate failures {shell_word(path)}")
-            raise ExchangeFailed(f"{ended.job} is {told}: {'; '.join(group.error for group in ended.failures)}")
+                raise CheckpointFailed(f"the checkpoint {path} {told}; see: curate failures {shell_word(path)}")
+            raise ExchangeFailed(f"{ended.job!r} {told}: {'; '.join(group.error for group in ended.failures)}")
     assert isinstance(ready.stage.operator, Pipeline)
     operators = cast(tuple[Operator, ...], ready.stage.operator.steps)
     if ready.stage.rows.grows:

@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from curate.arrow.unknown import is_of_no_rows
 from curate.driver.identity import refuse_other_job
 from curate.driver.options import RunOptions
 from curate.driver.removal import remove_job
@@ -90,7 +91,7 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
 def _held(ledger: Ledger, name: str, schema: pa.Schema) -> pa.Schema:
     """Returns the schema of inputs that the job has: this one, unless another driver was faster. That of inputs without
     a row does not hold for those that may come."""
-    if not len(schema):
+    if not len(schema) or is_of_no_rows(schema):
         return schema
     return ledger.create_schema(f"input-{name}", lambda: schema)
 

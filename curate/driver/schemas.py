@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.arrow.unknown import is_of_no_rows
 from curate.clock import Clock
 from curate.driver.state import Prepared, Stores
 from curate.errors import ConfigError, CurateError, MissingColumn
@@ -113,15 +114,16 @@ def output_schemas(
         def make() -> Any:
             schema = derived().schema if side is None else derived().sides[side]
             # Nothing went wrong and there is no table: a job that only counts has outputs without columns.
-            if (schema is None or not len(schema)) and walk.read_nothing:
+            schema = pa.schema([]) if schema is None else schema
+            if walk.read_nothing and (not len(schema) or _of_no_rows(prepared.stage)):
                 # Inputs without a row tell nothing of those that may come: it does not hold for good.
-                raise _NothingReadError
-            return pa.schema([]) if schema is None else schema
+                raise _NothingReadError(schema)
+            return schema
 
         try:
             return ledger.create_schema(name, make)
-        except _NothingReadError:
-            return pa.schema([])
+        except _NothingReadError as error:
+            return error.schema
 
     try:
         sides = {
@@ -142,7 +144,11 @@ class _InterruptedError(Exception):
 
 
 class _NothingReadError(Exception):
-    """No input has a row, so nothing is known of an output."""
+    """No input has a row, so nothing is known of an output but what it is without one."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__()
+        self.schema = schema
 
 
 class _NoSchemaError(Exception):
@@ -243,8 +249,19 @@ def refuse_unfitting(stage: Stage) -> None:
     """
     if isinstance(stage.operator, Pipeline):
         for schema in stage.rows.row_schemas:
-            if len(schema):
-                _through(stage.operator, schema)
+            try:
+                if len(schema):
+                    _through(stage.operator, schema)
+            except ConfigError:
+                # Where no row tells types, what matters is that the columns are there.
+                if not _of_no_rows(stage):
+                    raise
+                _through(stage.operator, pa.schema([one.with_type(pa.string()) for one in schema]))
+
+
+def _of_no_rows(stage: Stage) -> bool:
+    """Returns whether no row told the schemas of what a stage reads."""
+    return any(is_of_no_rows(schema) for schema in stage.rows.schemas.values())
 
 
 def planned_schema(stage: Stage) -> Any:

@@ -112,6 +112,8 @@ class Encoding:
     format: Format
     codec: Codec | None = None
     how: ReadAs | None = None
+    typed: frozenset[str] = frozenset()
+    """Columns whose type a job declares; that of others is what their first rows are."""
 
     @property
     def splittable(self) -> bool:

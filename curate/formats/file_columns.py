@@ -8,42 +8,17 @@ Folders are read as Hive, Spark and pyarrow.dataset write them: `key=value`, bot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from curate.errors import ConfigError, SchemaMismatch
+from curate.errors import SchemaMismatch
 from curate.formats.encoding import ReadAs
 
 PATH = "path"
 """The column that says where a file lies."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What a folder is called whose rows have no value."""
-FOLDER_BYTES = 255
-"""Most bytes of the name of a folder in a file system."""
-
-
-def partition_folder(key: str, value: str | None) -> str:
-    """Returns what the folder of rows is called that have this value. Raises ConfigError for a name that readers take
-    for another one, or skip, or that file systems do not have.
-
-    >>> partition_folder("a b", "c/d"), partition_folder("lang", None)
-    ('a%20b=c%2Fd', 'lang=__HIVE_DEFAULT_PARTITION__')
-    """
-    if not key or key[0] in "_.":
-        raise ConfigError(
-            f"no folder can be called after the column {key!r}: readers skip folders whose names begin with '_' or "
-            "'.'; rename it before, with rename_columns()"
-        )
-    if value == NO_VALUE:
-        raise ConfigError(f"{key} is {value!r} in some rows, which readers take for null; replace it before")
-    name = f"{quote(key, safe='')}={NO_VALUE if value is None else quote(value, safe='')}"
-    if len(name) > FOLDER_BYTES:
-        raise ConfigError(
-            f"{key} is a text of {len(value or '')} characters in some rows ({value!r:.60}); a folder's name has at "
-            f"most {FOLDER_BYTES} bytes: partition by something shorter"
-        )
-    return name
 
 
 def partition_values(uri: str) -> dict[str, str | None]:

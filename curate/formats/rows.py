@@ -39,8 +39,8 @@ def sample_schema(
     """Returns the schema to hold, from the first MiB of the object (decompressed), or its footer (Parquet).
 
     `wanted` None means all columns; otherwise these, in this order, and a type given is held instead of what is
-    inferred. A file without rows gives an empty schema: sample another. Raises ConfigError for a wanted column that is
-    missing or has no single type, CorruptInput for a file that cannot be read.
+    inferred. A file without rows gives one that is empty, or of no rows: sample another. Raises ConfigError for a
+    wanted column that is missing or has no single type, CorruptInput for a file that cannot be read.
 
     Nothing is read where the schema is known: it was declared, or is the same for all files of the format.
     """
@@ -53,7 +53,8 @@ def sample_schema(
     if not own or not len(found):
         return found
     made = with_file_columns(pa.schema([field for field in found if field.name not in own]), how)
-    return made if wanted is None else pa.schema([made.field(name) for name in wanted])
+    made = made if wanted is None else pa.schema([made.field(name) for name in wanted])
+    return made.with_metadata(found.metadata)
 
 
 def _sampled(
@@ -201,7 +202,7 @@ def _read(
         case Format.TEXT:
             return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
         case Format.CSV:
-            return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
+            return read_csv(store, object, encoding.codec, schema, on_bad_row, how, encoding.typed)
         case Format.BINARY:
             return read_binary(store, object, schema)
         case Format.WEBDATASET:

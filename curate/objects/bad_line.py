@@ -51,6 +51,13 @@ NO_COLUMNS = "no column is known: no row at the beginning of the files has one; 
 """The reason for each row where nothing told which columns there are: without it, all would be lost without a word."""
 
 
+DECLARE = (
+    "declare the column's type: with schema= of read_json or read_csv, or in `columns` of a job's class; for a job "
+    "that is ready, write the input anew with curate.read_json(..., schema=...).write_parquet(...)"
+)
+"""What to do about values that are not of the type that a column has by its first rows."""
+
+
 OnBadRow = Callable[[RejectedRow], None]
 OnBlankLine = Callable[[int], None]
 """Takes the number of a line that is no row, 1-based within the slice."""

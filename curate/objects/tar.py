@@ -77,11 +77,12 @@ class _Header(tarfile.TarInfo):
 def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[Sample]:
     """Yields the samples of an archive, with those of their files that are `chosen`. Raises CorruptInput.
 
-    A sample is broken if its key was there before, other files in between, or if two of its files have one name.
+    A sample is broken if its key was there before, other files in between, or if two of its files have one name, or one
+    is a link to another file.
     """
     seen: set[str] = set()
     sample: Sample | None = None
-    for name, read in _files(source):
+    for name, read, linked in _files(source):
         parts = split_name(name)
         if parts is None:
             continue
@@ -97,20 +98,25 @@ def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _
             sample.broken = f"it has two files called {part!r}"
         elif chosen(part):
             sample.files[part] = read()
+            if linked:
+                sample.broken = f"{part!r} is a link, without the file: pack it anew with tar -h --hard-dereference"
         if "\ufffd" in name and not sample.broken:
             sample.broken = "its name is not UTF-8"
     if sample is not None:
         yield sample
 
 
-def _files(source: DecompressedStream) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yields the regular files of an archive: their names, and what reads each before the next one is asked for."""
+def _files(source: DecompressedStream) -> Iterator[tuple[str, Callable[[], bytes], bool]]:
+    """Yields the files of an archive: their names, what reads each before the next one is asked for, and whether it is
+    a link."""
     with _naming(source.uri):
         stream = buffered(source)
         with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header, errors="replace") as archive:
             for member in archive:
                 if member.isreg():
-                    yield member.name, partial(_content, source.uri, archive, member)
+                    yield member.name, partial(_content, source.uri, archive, member), False
+                elif member.islnk() or member.issym():
+                    yield member.name, bytes, True
                 archive.members = []  # type: ignore[attr-defined]  # which would hold all headers
             _look_behind(archive)
 

@@ -133,8 +133,8 @@ def _parquet_rows(store: Store, object: Object, held: pa.Schema | None) -> int:
             raise CorruptInput(f"{object.uri}: does not begin with {_MAGIC!r}")
         file = open_parquet(stored, _STREAM_BYTES)
         metadata, found = file.metadata, file.schema_arrow.remove_metadata()
-        # Of inputs without a row, before there was one, nobody knew the columns.
-        if held is not None and (len(found) or metadata.num_rows):
+        # Of inputs without a row, before there was one, nobody knew the columns, or their types.
+        if held is not None and (metadata.num_rows or found.names not in ([], held.names)):
             _check_schema(object.uri, found, stored_schema(held))
         # Nothing is done with the rows, and many files are read at once: an eighth of a batch costs no time.
         size = max(1, decode_rows(metadata, range(metadata.num_row_groups)) // 8)

@@ -230,7 +230,9 @@ def job_status(
         running = [one for one, run in zip(newest_first, runs, strict=True) if run.state == RUNNING and one.part]
         newest = _of_parts(running) if running else newest
     total, done = counts.total, counts.done
-    complete = summary is not None and done >= total
+    # A plan that was removed is made again by the next run.
+    planned = summary.get("shards", {}).get("total", 0) if summary is not None else 0
+    complete = summary is not None and done >= max(total, planned)
     if complete:
         state = COMPLETE
     elif not runs or runs[chosen].state == COMPLETE:

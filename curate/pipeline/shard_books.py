@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, TooManyBadRows
 from curate.log import get_logger
-from curate.objects.bad_line import GivenRows, RejectedRow, RowNumbers
+from curate.objects.bad_line import DECLARE, GivenRows, RejectedRow, RowNumbers
 from curate.objects.quarantine import QuarantineWriter
 from curate.objects.samples import DroppedRow
 from curate.pipeline.dropped_rows import Chosen, DroppedSamples
@@ -258,10 +258,12 @@ class ShardBooks:
             raise self._too_many(f"of {self.books.rows_in}")
 
     def _too_many(self, where: str) -> TooManyBadRows:
-        reasons = ", ".join(f"{n} x {reason}" for reason, n in self.reasons().items())
+        reasons = self.reasons()
+        counted = ", ".join(f"{n} x {reason}" for reason, n in reasons.items())
+        typed = any(reason.startswith("column ") and " is not " in reason for reason in reasons)
         return TooManyBadRows(
-            f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({reasons}); "
-            "fix the input, or allow more with max_bad_rows"
+            f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({counted}); "
+            f"fix the input, or allow more with max_bad_rows{f'; or {DECLARE}' * typed}"
         )
 
     def reasons(self) -> dict[str, int]:

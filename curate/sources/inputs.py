@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from curate.arrow.unknown import all_nullable, empty
+from curate.arrow.unknown import all_nullable, empty, is_of_no_rows, of_no_rows
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, known_schema, sample_schema
@@ -133,13 +133,19 @@ class FileRows(InputFiles):
     def _sample(self, inputs: Inputs, rows: Sequence[int], store_of: StoreOf) -> pa.Schema:
         """Returns the schema of the first of these inputs that has rows and can be read."""
         schema, _, problem = first_schema(inputs.table.take(rows), self.encoding, store_of, self.columns)
+        types = (self.columns or {"": None}).values()
+        told = (len(schema) and not is_of_no_rows(schema)) or None not in types
         if not len(schema):
             if self.how is not None and (known := known_schema(self.how)) is not None:
                 return pa.schema([known.field(name) for name in self.columns]) if self.columns is not None else known
             if problem is not None:
                 get_logger().warning("the first inputs cannot be read", error=str(problem))
             schema = pa.schema([(name, type or pa.string()) for name, type in (self.columns or {}).items()])
-        return pa.schema([one.with_nullable(one.name not in self.required) for one in schema])
+        if not told and self.how is None and self.columns is not None:
+            # What a job names is text for the most part.
+            schema = pa.schema([one.with_type(pa.string()) if pa.types.is_null(one.type) else one for one in schema])
+        made = pa.schema([one.with_nullable(one.name not in self.required) for one in schema])
+        return made if told else of_no_rows(made)
 
     def read_whole(self, shard: Shard, given: Any) -> Iterable[Object]:
         del given
@@ -149,7 +155,8 @@ class FileRows(InputFiles):
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         del given
-        encoding, store = self.encoding(shard.uri), store_of(shard.uri)
+        typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
+        encoding, store = replace(self.encoding(shard.uri), typed=typed), store_of(shard.uri)
         schema = self.held[encoding.format.value]
         yield (
             shard.id,
@@ -175,17 +182,19 @@ def first_schema(
     store_of: StoreOf,
     columns: Mapping[str, Any] | None = None,
 ) -> tuple[pa.Schema, str, CorruptInput | None]:
-    """Returns the schema of the first of some listed files that can be read and has columns, of these `columns`; the
-    URI of the last one that could be read; and what the first one said that could not."""
+    """Returns the schema of the first of some listed files that can be read and has rows, of these `columns`, or of the
+    first that has columns; the URI of that file; and what the first one said that could not be read."""
     schema, first, problem = pa.schema([]), "", None
     for one in files.to_pylist():
         item = Object(one["uri"], one["size"], one["generation"])
         try:
-            schema = sample_schema(store_of(item.uri), item, encoding(item.uri), columns)
+            found = sample_schema(store_of(item.uri), item, encoding(item.uri), columns)
         except CorruptInput as error:
             problem = problem or error
             continue
-        first = item.uri
-        if len(schema):
+        told = len(found) and not is_of_no_rows(found)
+        if told or not len(schema):
+            schema, first = found, item.uri
+        if told:
             break
     return schema, first, problem

@@ -69,6 +69,7 @@ def _other(found: pa.Schema, name: str, expected: pa.DataType, nulls_for_missing
 def _schema_of(item: Object) -> pa.Schema | None:
     try:
         with open_store(item.uri).open(item) as stream:
-            return pq.read_schema(pa.PythonFile(stream, mode="r"))
+            metadata = pq.read_metadata(pa.PythonFile(stream, mode="r"))
     except (pa.ArrowException, OSError, StorageError):
         return None
+    return metadata.schema.to_arrow_schema() if metadata.num_rows else None

@@ -1,7 +1,8 @@
 """Parses inputs without reading storage: files, directories and globs, and whether they overlap an output.
 
-A glob has `*`, `?`, `[..]` and `{a,b}`, which stay within one part of a path, and `**`, a part that stands for any
-number of directories. With a slash at its end it means directories, and everything in them.
+A glob has `*`, `?`, `[..]` (of other characters: `[!..]` or, as in a shell, `[^..]`) and `{a,b}`, which stay within one
+part of a path, and `**`, a part that stands for any number of directories. With a slash at its end it means
+directories, and everything in them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from curate.storage.uris import is_local, normalise_input
 _MAGIC = re.compile(r"[*?\[]|\{[^{}]*,[^{}]*\}|\{(?=.*\{[^{}]*,)")
 """Where a glob begins; braces without a comma stand for themselves."""
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_SET = re.compile(r"\[[!^]?\]?[^\]]*\]")
 _MOST_ALTERNATIVES = 1000
 
 
@@ -58,7 +60,9 @@ def parse_input(text: str) -> InputPattern:
     magic = _MAGIC.search(uri)
     if magic is not None:
         root = uri[: uri.rindex("/", 0, magic.start()) + 1]
-        globs = tuple(f"{glob}/**" if text.endswith("/") else glob for glob in _alternatives(uri[len(root) :]))
+        globs = tuple(
+            f"{glob}/**" if text.endswith("/") else glob for glob in _alternatives(_negated(uri[len(root) :]))
+        )
         return InputPattern(text, uri, PatternKind.GLOB, root, uri[: magic.start()], globs, _compiled(text, globs))
     if text.endswith("/"):
         kind = PatternKind.DIRECTORY
@@ -66,6 +70,15 @@ def parse_input(text: str) -> InputPattern:
         kind = PatternKind.FILE_FIRST if "." in uri.rpartition("/")[2] else PatternKind.DIRECTORY_FIRST
     root = uri.rstrip("/") + "/"
     return InputPattern(text, uri, kind, root, root)
+
+
+def _negated(glob: str) -> str:
+    """Returns a glob whose sets of other characters begin with `!`: fsspec and fnmatch take `^` for one of those meant.
+
+    >>> _negated("[^a]*[b^][[^]"), _negated("[^]")
+    ('[!a]*[b^][[^]', '[^]')
+    """
+    return _SET.sub(lambda one: f"[!{one[0][2:]}" if one[0][1] == "^" and len(one[0]) > 3 else one[0], glob)
 
 
 def _alternatives(glob: str) -> list[str]:

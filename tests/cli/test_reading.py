@@ -368,6 +368,23 @@ def test_rows_that_cannot_be_read_are_shown_with_their_place_in_the_input(tmp_pa
     assert found["c.jsonl"]["slice"] == {"kind": "bytes", "start": 903, "stop": 1807}
 
 
+def test_a_row_that_is_not_utf8_is_shown(tmp_path: Path, run: Run) -> None:
+    """It was called null. As JSON it is base64."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_bytes(b'{"n": 1}\n{"n": "caf\xe9"}\n')
+    run_job(Kept(), tmp_path / "in", tmp_path / "out")
+    assert r'invalid UTF-8  {"n": "caf\xe9"}' in run("quarantine", str(tmp_path / "out"))[1]
+    [row] = map(orjson.loads, run("quarantine", str(tmp_path / "out"), "--json", "--reason", "UTF-8")[1].splitlines())
+    assert row["row_base64"] == "eyJuIjogImNhZukifQ=="
+
+
+def test_an_output_may_be_called_as_a_chain_is(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_bytes(b'{"n": 1}\n')
+    run_job(Kept(), tmp_path / "in", tmp_path / "out.toml")
+    assert run("status", str(tmp_path / "out.toml"))[0] == 0
+
+
 @pytest.mark.parametrize("command", ["status", "failures", "quarantine", "head", "logs", "verify"])
 def test_a_width_of_0_is_one_that_is_not_known(
     command: str, out: str, run: Run, monkeypatch: pytest.MonkeyPatch

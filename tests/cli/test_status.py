@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -219,7 +220,8 @@ def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, st
 
 
 def test_a_job_without_a_plan_yet_is_not_done(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    """A kill right after its first object leaves nothing but `job.json`; a complete job without a shard is done."""
+    """A kill right after its first object leaves nothing but `job.json`. One whose plan was removed was said to be
+    complete, and its outputs to be others'. A complete job without a shard is done."""
     root = f"{tmp_path}/out"
     make_job(root, total=0, done=0)
     _, text, _ = run("status", root)
@@ -228,6 +230,13 @@ def test_a_job_without_a_plan_yet_is_not_done(tmp_path: Path, run: Callable[...,
     assert "next      run the job again; it resumes" in text
     _, text, _ = run("verify", root)
     assert "next      no shard is planned yet; run the job again, it resumes" in text
+    make_job(f"{tmp_path}/removed", total=2, done=2, summary=True)
+    shutil.rmtree(tmp_path / "removed" / layout.PLAN)
+    _, text, _ = run("status", f"{tmp_path}/removed")
+    assert "shards    not planned yet" in text
+    _, text, _ = run("verify", f"{tmp_path}/removed")
+    assert "next      run the job again: it plans its shards anew" in text
+    assert "elsewhere" not in text
     make_job(f"{tmp_path}/complete", total=0, done=0, summary=True)
     _, text, _ = run("status", f"{tmp_path}/complete")
     assert "0 of 0 shards (100.0 %)" in text

@@ -17,7 +17,8 @@ import curate
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.exchange.kinds import partition
-from curate.formats.file_columns import NO_VALUE, partition_folder, partition_values
+from curate.exchange.kinds.partition import partition_folder
+from curate.formats.file_columns import NO_VALUE, partition_values
 from curate.observe.verify import verify
 from curate.reduce import ranges
 

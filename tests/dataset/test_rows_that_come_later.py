@@ -12,7 +12,9 @@ import pytest
 
 import curate
 from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
 from curate.observe.verify import verify
+from jobs.filter import Filter
 
 SCHEMA = pa.schema([("s", pa.string()), ("f", pa.float64())])
 ROWS = pa.table({"s": [f"{n}" for n in range(30)], "f": [n / 2 for n in range(30)]}, schema=SCHEMA)
@@ -94,3 +96,55 @@ def test_so_are_those_of_a_job(tmp_path: Path) -> None:
     jsonl(source / "b", ROWS)
     summary = Copies().run(input=source, output=tmp_path / "out", backend="inline")
     assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 30, 0)
+
+
+def test_a_job_that_names_columns_takes_their_types_from_the_first_rows(tmp_path: Path) -> None:
+    """And not from files without one, of which an id was a text for good: rows with numbers were bad."""
+
+    class Named(curate.Job):
+        version = "1"
+        columns = ["id", "s"]  # noqa: RUF012
+
+        def process(self, batch: pa.Table) -> pa.Table:
+            return batch
+
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for kind, empty in (("jsonl", ""), ("csv", "id,s\n")):
+        (source / f"{kind}.{kind}").write_text(empty)
+    assert Named().run(input=source, output=out, backend="inline").state == "complete"
+    (source / "b.jsonl").write_text("".join(f'{{"id":{n},"s":"x"}}\n' for n in range(30)))
+    (source / "c.csv").write_text("id,s\n" + "".join(f"{n},x\n" for n in range(30)))
+    summary = Named().run(input=source, output=out, backend="inline")
+    assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 60, 0)
+    assert pq.read_schema(out / "b.parquet") == pq.read_schema(out / "c.parquet")
+    assert not verify(str(out)).findings
+    assert [row["id"] for row in curate.read_parquet(out).take_all()] == [*range(30), *range(30)]
+
+
+@pytest.mark.parametrize("type", [pa.string(), pa.null()])
+def test_a_parquet_file_without_rows_decides_no_type(type: pa.DataType, tmp_path: Path) -> None:
+    """As pandas writes a table without rows: the rows of all other files were refused."""
+    pq.write_table(pa.table({"id": pa.nulls(0, type), "more": pa.nulls(0, type)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "b.parquet")
+    found = curate.read_parquet(tmp_path)
+    assert found.schema() == pa.schema([("id", pa.int64())])
+    assert found.take_all() == found.sort("id").take_all() == [{"id": 1}, {"id": 2}]
+    assert curate.read_parquet(tmp_path / "a.parquet").schema() == pa.schema([("id", type), ("more", type)])
+
+
+def test_a_csv_file_of_a_header_has_its_columns(tmp_path: Path) -> None:
+    """There were none, so that whatever names one was refused."""
+    (tmp_path / "a.csv").write_text("id,s\n")
+    (tmp_path / "b.csv").write_text("id,s\n1,x\n")
+    found, rows = curate.read_csv(tmp_path / "a.csv"), curate.read_csv(tmp_path / "b.csv")
+    assert found.columns() == ["id", "s"]
+    assert found.filter(curate.col("id") > 1).select_columns(["s"]).sort("s").count() == 0
+    assert found.union(rows).take_all() == rows.union(found).take_all() == [{"id": 1, "s": "x"}]
+    assert rows.join(found, on="id", how="left").take_all() == [{"id": 1, "s": "x", "s_right": None}]
+    assert found.write_csv(tmp_path / "out", backend="inline").state == "complete"
+    assert curate.read_csv(tmp_path / "out").columns() == ["id", "s"]
+    job = Filter(where=["id == 5"])
+    assert job.run(input=tmp_path / "a.csv", output=tmp_path / "filtered", backend="inline").state == "complete"
+    with pytest.raises(ConfigError, match="no column 'nope'; there are 'id', 's'"):
+        Filter(where=["nope == 5"]).run(input=tmp_path / "a.csv", output=tmp_path / "refused", backend="inline")

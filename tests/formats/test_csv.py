@@ -4,6 +4,7 @@ import csv as stdlib_csv
 import gzip
 import io
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.arrow.unknown import is_of_no_rows
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.encoding import detect
+from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.read import csv
-from curate.formats.rows import sample_schema
+from curate.formats.rows import read, sample_schema
+from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 from tests.formats.reading import read_all
 
@@ -106,10 +109,20 @@ def test_a_header_that_is_not_utf8_is_corrupt_input() -> None:
         sampled(b"a\xff,b\n1,2\n")
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b",text", b",text\n", b"\xef\xbb\xbf,text\r\n"])
-def test_a_file_without_rows_has_no_rows_and_no_schema(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"\n"])
+def test_an_empty_file_has_no_rows_and_no_schema(data: bytes) -> None:
     assert rows_of(data) == ([], [])
     assert sampled(data) == pa.schema([])
+
+
+@pytest.mark.parametrize("data", [b",text", b",text\n", b"\xef\xbb\xbf,text\r\n"])
+def test_a_file_of_a_header_has_no_rows_and_its_columns(data: bytes) -> None:
+    """Their types are not known; who samples looks into another file."""
+    assert rows_of(data) == ([], [])
+    found = sampled(data)
+    assert found == pa.schema([("", pa.null()), ("text", pa.null())])
+    assert is_of_no_rows(found)
+    assert sampled(data, {"text": pa.string()}) == pa.schema([("text", pa.string())])
 
 
 def test_a_row_longer_than_a_block_is_read_in_larger_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +236,28 @@ def test_types_are_inferred_and_dates_stay_text() -> None:
 def test_a_truncated_gzip_is_corrupt_input() -> None:
     with pytest.raises(CorruptInput, match=r"a\.csv\.gz: not a whole gzip stream"):
         rows_of(gzip.compress(b",text\n" + b"1,a\n" * 1000)[:-4], name="a.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "reason"),
+    [
+        (pa.int64(), "007", "column '' is not int64: a leading 0 or 0x would be lost"),
+        (pa.uint64(), "0x1F", "column '' is not uint64: a leading 0 or 0x would be lost"),
+        (pa.float64(), "-00.5", "column '' is not double: a leading 0 or 0x would be lost"),
+        (pa.bool_(), "1", "column '' is not bool"),
+    ],
+)
+def test_a_value_that_would_have_told_another_type_is_a_bad_row_behind_those_that_told_it(
+    type: pa.DataType, value: str, reason: str
+) -> None:
+    """It came out as 7, 31 or true; of a column whose type is declared it is that number."""
+    schema, good = pa.schema([("", type)]), "true" if pa.types.is_boolean(type) else "1"
+    data = f",x\n{good},a\n{value},b\n0.0,c\n,d\n".replace("0.0", "false" if good == "true" else "0").encode()
+    rows, bad = rows_of(data, schema)
+    assert [row[""] for row in rows] == [1, 0, None]
+    assert [(row.line, row.reason) for row in bad] == [(2, reason)]
+    store = FakeStore()
+    object = store.put("a.csv", data)
+    for how in (replace(detect("a.csv"), typed=frozenset([""])), detect("a.csv", ReadAs(Format.CSV, schema=schema))):
+        tables = list(read(store, object, how, SliceKind.WHOLE, 0, 0, schema, 9, pytest.fail))
+        assert tables[0].num_rows == 4

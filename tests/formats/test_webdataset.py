@@ -185,6 +185,22 @@ def test_images_are_pixels(tmp_path: Path) -> None:
     assert np.array(rows[1]["png"])[:, :, 0].tolist() == np.arange(12, 24).reshape(3, 4).tolist()
 
 
+@pytest.mark.parametrize("type", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_sample_of_a_link_is_a_bad_row(type: bytes) -> None:
+    """tar packs a file that it meets a second time as a link to the first: that sample was lost without a word."""
+    stream = io.BytesIO()
+    with tarfile.open(mode="w", fileobj=stream) as tar:
+        file, link, folder = tarfile.TarInfo("a.txt"), tarfile.TarInfo("b.txt"), tarfile.TarInfo("folder")
+        file.size, link.type, link.linkname, folder.type = 1, type, "a.txt", tarfile.DIRTYPE
+        for one in (folder, file, link):
+            tar.addfile(one, io.BytesIO(b"x"))
+    rows, bad = read_file(stream.getvalue())
+    assert [row["txt"] for row in rows] == ["x"]
+    assert [(one.line, one.raw, one.reason) for one in bad] == [
+        (2, "b", "'txt' is a link, without the file: pack it anew with tar -h --hard-dereference")
+    ]
+
+
 def test_broken_samples_are_bad_rows_with_their_place() -> None:
     good = [(f"{number}.txt", b"x") for number in range(3)]
     files = [

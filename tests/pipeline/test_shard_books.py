@@ -96,6 +96,11 @@ class TestTally:
             "fix the input, or allow more with max_bad_rows"
         )
 
+    def test_of_values_of_another_type_it_says_how_to_declare_it(self) -> None:
+        tally = ShardBooks(BadRowBudget("0"))
+        with pytest.raises(TooManyBadRows, match="max_bad_rows; or declare the column's type: with schema="):
+            tally.bad_row(bad("column 'id' is not int64"))
+
     def test_a_fraction_is_known_at_the_end(self) -> None:
         """Good rows to come may still outweigh the bad ones."""
         tally = ShardBooks(BadRowBudget("50%"))

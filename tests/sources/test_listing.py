@@ -86,6 +86,8 @@ class TestWhatMatches:
             ("?.jsonl", ["a.jsonl"]),
             ("[ab].*", ["a.jsonl", "b.jsonl.gz"]),
             ("[!a].*", ["b.jsonl.gz", "c.parquet"]),
+            ("[^a].*", ["b.jsonl.gz", "c.parquet"]),
+            ("202[^2]/*[^0-9].jsonl", ["2023/a.jsonl"]),
             ("[a-c].parquet", ["c.parquet"]),
             ("*", ["a.jsonl", "b.jsonl.gz", "c.parquet", "plain"]),
             ("*/*.jsonl", [n for n in ALL if n.count("/") == 1 and n.endswith(".jsonl")]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,10 +16,12 @@ from curate.arrow.types import is_text, value_type
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import order_by
 from curate.exchange.protocol import OneInput
-from curate.formats.file_columns import partition_folder
+from curate.formats.file_columns import NO_VALUE
 
 PARTITIONS = 10_000
 """Most partitions of a write: each is a folder, with one object at least."""
+FOLDER_BYTES = 255
+"""Most bytes of the name of a folder in a file system."""
 
 _NAMED = (pt.is_integer, pt.is_boolean, pt.is_date32, pt.is_null)
 """Types of which every value has one text, beside texts themselves."""
@@ -73,3 +76,26 @@ class Partitioned(OneInput):
                     f"partition_cols: column {name!r} is of type {type}; folders are called after texts, integers, "
                     "booleans and dates: cast it before, with with_column()"
                 )
+
+
+def partition_folder(key: str, value: str | None) -> str:
+    """Returns what the folder of rows is called that have this value. Raises ConfigError for a name that readers take
+    for another one, or skip, or that file systems do not have.
+
+    >>> partition_folder("a b", "c/d"), partition_folder("lang", None)
+    ('a%20b=c%2Fd', 'lang=__HIVE_DEFAULT_PARTITION__')
+    """
+    if not key or key[0] in "_.":
+        raise ConfigError(
+            f"no folder can be called after the column {key!r}: readers skip folders whose names begin with '_' or "
+            "'.'; rename it before, with rename_columns()"
+        )
+    if value == NO_VALUE:
+        raise ConfigError(f"{key} is {value!r} in some rows, which readers take for null; replace it before")
+    name = f"{quote(key, safe='')}={NO_VALUE if value is None else quote(value, safe='')}"
+    if len(name) > FOLDER_BYTES:
+        raise ConfigError(
+            f"{key} is a text of {len(value or '')} characters in some rows ({value!r:.60}); a folder's name has at "
+            f"most {FOLDER_BYTES} bytes: partition by something shorter"
+        )
+    return name

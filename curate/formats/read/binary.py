@@ -13,7 +13,6 @@ from curate.storage.protocol import Object, Store
 LARGEST_BYTES = (1 << 31) - 1
 """Of a value in a column of Arrow's type binary, the one that all readers know."""
 
-
 BINARY_SCHEMA = pa.schema([("bytes", pa.binary())])
 
 

@@ -34,7 +34,7 @@ import pyarrow.types as pt
 
 from curate.arrow.recast import from_text
 from curate.arrow.types import is_text_or_binary
-from curate.arrow.unknown import all_nullable, find_nulls
+from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
@@ -190,18 +190,19 @@ class _Parser:
             )
         except pa.ArrowInvalid as error:
             if "Empty CSV" in str(error):
-                return self._without_header(decoded)
+                return self._without_rows(decoded)
             raise self._named(error) from error
 
-    def _without_header(self, decoded: _Decoded) -> None:
-        """Returns if a file has no rows. Arrow says the same of a first block in which the header does not end, or that
-        is blank. Raises _RowTooLong; CorruptInput for a header that does not end at all."""
+    def _without_rows(self, decoded: _Decoded) -> Any:
+        """Returns a reader of a header without a line end; None for a file of nothing. Arrow says the same of these and
+        of a first block in which the header does not end, or that is blank. Raises _RowTooLong; CorruptInput for a
+        header that does not end at all."""
         if decoded.blocks > 1 or decoded.read(1):
             raise _RowTooLong
-        if not decoded.head.strip() or b'"' not in decoded.head:
-            return
+        if not decoded.head.strip():
+            return None
         try:
-            pa_csv.open_csv(
+            return pa_csv.open_csv(
                 pa.BufferReader(decoded.head + b"\n"),
                 parse_options=pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
                 read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(decoded.head) + 1),
@@ -356,7 +357,7 @@ def sample_csv(
     wanted: Mapping[str, pa.DataType | None] | None,
     how: ReadAs | None = None,
 ) -> pa.Schema:
-    """Returns the schema of the first block of rows; an empty one if there are no rows, as far as is looked.
+    """Returns the schema of the first block of rows; if there are none, as far as is looked, the header's names.
 
     A column is bool, int64, uint64, float64 or string, the first that all its values are. What looks like a date, has
     a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a float would change them.
@@ -377,7 +378,8 @@ def sample_csv(
             declared = None if wanted is None else wanted[name]
             fields.append(pa.field(name, declared or _inferred(table.column(name))))
         return pa.schema(fields)
-    return pa.schema([])
+    told = [(name, (wanted or {}).get(name) or pa.null()) for name in (names if wanted is None else wanted)]
+    return of_no_rows(pa.schema(told)) if names else pa.schema([])
 
 
 def _inferred(column: pa.ChunkedArray) -> pa.DataType:
@@ -409,14 +411,17 @@ def read_csv(
     schema: pa.Schema,
     on_bad_row: OnBadRow,
     how: ReadAs | None = None,
+    typed: frozenset[str] = frozenset(),
 ) -> Iterator[pa.Table]:
-    """Yields the rows with exactly `schema`.
+    """Yields the rows with exactly `schema`. The types of columns that are not `typed` are those that the first rows
+    have, unless all were declared: a value that would have told another one is a bad row.
 
     A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for one that is missing
     otherwise.
     """
     parser = _opened(store, object, codec, schema, how)
     declared = how is not None and how.schema is not None
+    typed = frozenset(schema.names) if declared else typed
     done = 0  # valid rows
     batches = parser.batches()
     while True:
@@ -424,7 +429,9 @@ def read_csv(
         bad: list[RejectedRow] = []
         if table is not None:
             table = table if declared else _of_empties(table)
-            held, misfits = _cast(_filled(table, schema), schema, declared) if len(schema) else _of_no_column(table)
+            held, misfits = (
+                _cast(_filled(table, schema), schema, declared, typed) if len(schema) else _of_no_column(table)
+            )
             bad = [
                 RejectedRow(parser.row_number(done + index), reason, _csv_text(table, index))
                 for index, reason in misfits.items()
@@ -476,7 +483,7 @@ def _of_empties(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, names=table.column_names)
 
 
-def _cast(table: pa.Table, schema: pa.Schema, declared: bool) -> tuple[pa.Table, dict[int, str]]:
+def _cast(table: pa.Table, schema: pa.Schema, declared: bool, typed: frozenset[str]) -> tuple[pa.Table, dict[int, str]]:
     """Returns the rows that fit, and the reason for each of the others."""
     misfits: dict[int, str] = {}
     if declared:
@@ -484,7 +491,7 @@ def _cast(table: pa.Table, schema: pa.Schema, declared: bool) -> tuple[pa.Table,
         table = pa.Table.from_arrays(columns, names=schema.names)
     nulls = not declared
     for field in schema:
-        _find_misfits(table.column(field.name), field, 0, misfits, nulls)
+        _find_misfits(table.column(field.name), field, 0, misfits, nulls, field.name not in typed)
     find_nulls([_nulls_seen(table.column(field.name), field) for field in schema], schema, misfits)
     if misfits:
         table = table.filter(pa.array([index not in misfits for index in range(table.num_rows)]))
@@ -518,16 +525,20 @@ def _nulls_seen(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return column if field.nullable or _is_kept(field.type) else _with_nulls(column)
 
 
-def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str], nulls: bool) -> None:
+def _find_misfits(
+    column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str], nulls: bool, inferred: bool
+) -> None:
     try:
         _cast_column(column, field.type, nulls)
+        if inferred and _is_name(column, field.type):
+            raise pa.ArrowInvalid
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if len(column) == 1:
-            misfits.setdefault(offset, _reason(column, field))
+            misfits.setdefault(offset, _reason(column, field, inferred))
             return
         middle = len(column) // 2
-        _find_misfits(column.slice(0, middle), field, offset, misfits, nulls)
-        _find_misfits(column.slice(middle), field, offset + middle, misfits, nulls)
+        _find_misfits(column.slice(0, middle), field, offset, misfits, nulls, inferred)
+        _find_misfits(column.slice(middle), field, offset + middle, misfits, nulls, inferred)
 
 
 def _cast_column(column: pa.ChunkedArray, type: pa.DataType, nulls: bool) -> pa.ChunkedArray:
@@ -539,12 +550,23 @@ def _cast_column(column: pa.ChunkedArray, type: pa.DataType, nulls: bool) -> pa.
     return from_text(column.cast(pa.string()), type)
 
 
-def _reason(value: pa.ChunkedArray, field: pa.Field) -> str:
+def _is_name(column: pa.ChunkedArray, type: pa.DataType) -> bool:
+    """Returns whether a value would have told, at the beginning, that the column is none of numbers or booleans."""
+    if pt.is_boolean(type):
+        return not pc.all(_is_one_of(column, _TRUTHS + _NULLS)).as_py()
+    number = pt.is_integer(type) or pt.is_floating(type)
+    return number and bool(pc.any(pc.match_substring_regex(column, _NAMES)).as_py())
+
+
+def _reason(value: pa.ChunkedArray, field: pa.Field, inferred: bool) -> str:
     try:
         value.cast(pa.string())
     except pa.ArrowInvalid:
         return "invalid UTF-8"
-    return f"column {field.name!r} is not {field.type}"
+    if pt.is_null(field.type):
+        return NO_COLUMNS  # of a header that no row followed
+    name = inferred and _is_name(value, field.type) and not pt.is_boolean(field.type)
+    return f"column {field.name!r} is not {field.type}{': a leading 0 or 0x would be lost' * name}"
 
 
 def _csv_text(table: pa.Table, index: int) -> bytes:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from curate.errors import ConfigError, MissingColumn, did_you_mean
 from curate.formats.read.json_values import JSON_TEXT, readable
 from curate.log import get_logger
+from curate.objects.bad_line import DECLARE
 
 
 class Mixed(Exception):
@@ -145,7 +146,7 @@ def infer_schema(
                     column=name,
                     types=", ".join(shapes[name].kinds),
                     file=uri,
-                    next="declare its type with schema=; then what does not fit is a bad row",
+                    next=f"then what does not fit is a bad row: {DECLARE}",
                 )
             fields.append(pa.field(name, pa.string(), metadata=JSON_TEXT))
     return pa.schema(fields)

@@ -31,10 +31,8 @@ from curate.arrow.types import is_binary, is_list, is_text
 JSON_TEXT = {b"curate:json": b"text"}
 """Metadata of a string field whose values are any JSON value, as its text."""
 
-
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Numbers that JSON does not have, by their names in JavaScript and in Protocol Buffers' JSON."""
-
 
 _NONE = type(None)
 _TEXTS = frozenset({_NONE, str})
@@ -217,7 +215,6 @@ def _plain(values: Sequence[Any], type: pa.DataType) -> bool:
 
 
 _type_of = type
-
 
 _KINDS = {str: "string", bool: "boolean", int: "number", float: "number", list: "list", dict: "object"}
 

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from curate.arrow.schema import cast, widens
 from curate.arrow.sizes import row_bytes
 from curate.arrow.types import contains, is_list_view, is_text, type_to_read
-from curate.arrow.unknown import all_nullable, find_nulls
+from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
@@ -33,7 +33,6 @@ from curate.texts.pieces import readable, shown
 _DECODE_ROWS = 16_384
 _DECODE_BYTES = 16 << 20
 """Rows, and about the bytes, decoded at a time: what memory takes beside a row group's stored bytes."""
-
 
 _ROW_BYTES = 256 << 20
 _BOMB_TIMES = 100
@@ -61,7 +60,8 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
     Raises CorruptInput; ConfigError for a wanted column that is missing or cannot be read as the type declared.
     """
     with StoredStream(store, object) as stored:
-        found = open_parquet(stored).schema_arrow
+        file = open_parquet(stored)
+    found, rows = file.schema_arrow, file.metadata.num_rows
     fields = []
     for name in found.names if wanted is None else wanted:
         if name not in found.names:
@@ -73,7 +73,7 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
         if declared is not None and not widens(type, declared):
             raise ConfigError(f"column {name!r} of {object.uri} is {type}; it cannot be read as {declared}")
         fields.append(pa.field(name, type if declared is None else declared))
-    return pa.schema(fields)
+    return pa.schema(fields) if rows else of_no_rows(pa.schema(fields))
 
 
 def read_parquet(
@@ -106,6 +106,8 @@ def read_parquet(
                     "sampled files has rows or can be read; declare the columns"
                 )
             return
+        if not file.metadata.num_rows:
+            return  # no value is of another type, whatever the footer says
         refuse_mismatch(stored.uri, found, schema, how)
         there = [name for name in schema.names if name in found.names]
         stop = count if stop is None else stop
