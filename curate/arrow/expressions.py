@@ -6,7 +6,7 @@ import hashlib
 import math
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,13 @@ def _problem(error: Exception, schema: pa.Schema) -> str:
 def unknown_column(name: str, names: Sequence[str]) -> str:
     """Returns the words for a column that is not there."""
     return f"there is no column {name!r}{did_you_mean(name, names)}; there are {', '.join(map(repr, names)) or 'none'}"
+
+
+def refuse_unknown(where: str, wanted: Iterable[str], names: Sequence[str]) -> None:
+    """Raises ConfigError naming the first of the wanted columns that is not there. `where` asks for it."""
+    for name in wanted:
+        if name not in names:
+            raise ConfigError(f"{where}: {unknown_column(name, names)}")
 
 
 def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:

@@ -12,7 +12,7 @@ import importlib.util
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -66,8 +66,9 @@ class Sources:
 
     def used_by(self, module: Module, node: ast.AST) -> Iterator[Found]:
         """Yields the top-level statements that `node`, a part of `module`, names."""
-        local = _imports(ast.walk(node), module.package)
-        for child in ast.walk(node):
+        nodes = list(ast.walk(node))
+        local = _imports(nodes, module.package)
+        for child in nodes:
             if isinstance(child, ast.Name):
                 yield from self._named(module, local, child.id)
             elif isinstance(child, ast.Attribute) and (dotted := _dotted(child.value)):
@@ -96,9 +97,8 @@ class Sources:
 
 def _parsed(name: str, path: Path) -> Module | None:
     try:
-        # Bytes: the file says itself how it is encoded.
         data = path.read_bytes()
-        top = ast.parse(data).body
+        module = _top(name, name if path.name == "__init__.py" else name.rpartition(".")[0], data)
     except (OSError, SyntaxError, ValueError):
         return None
     if (loaded := sys.modules.get(name)) is not None and (changed := changed_since_import(loaded, str(path), data)):
@@ -107,7 +107,13 @@ def _parsed(name: str, path: Path) -> Module | None:
             "be made by the old code, and recorded as those of the new: start the program again, or importlib.reload "
             "it and make again what uses it"
         )
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return module
+
+
+@lru_cache(maxsize=16)
+def _top(name: str, package: str, data: bytes) -> Module:
+    """Returns the top level of a file; of bytes, as the file says itself how it is encoded."""
+    top = ast.parse(data).body
     defined: dict[str, list[ast.stmt]] = {}
     for statement in top:
         for one in _names_defined(statement):
@@ -139,7 +145,7 @@ def _names_defined(statement: ast.stmt) -> set[str]:
     return names
 
 
-def _imports(nodes: Iterator[ast.AST], package: str) -> Imports:
+def _imports(nodes: Iterable[ast.AST], package: str) -> Imports:
     found = Imports()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -204,9 +210,8 @@ def _is_own(name: str, path: Path) -> bool:
     if is_curates(name):
         return False
     # A job that curate brings is one job, in a checkout and installed.
-    return path.resolve().is_relative_to(jobs.FOLDER.resolve()) or not any(
-        path.resolve().is_relative_to(folder) for folder in _installed()
-    )
+    real = path.resolve()
+    return real.is_relative_to(jobs.FOLDER.resolve()) or not any(map(real.is_relative_to, _installed()))
 
 
 @lru_cache(maxsize=1)

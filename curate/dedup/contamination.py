@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.canonical import plain_column
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.types import is_text, value_type
 from curate.dedup.evaluation import Compared, Index
@@ -89,9 +89,7 @@ class Decontamination:
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or are already, and for texts that are none."""
-        for name in self._named:
-            if name not in found.names:
-                raise ConfigError(f"decontaminate: {unknown_column(name, found.names)}")
+        refuse_unknown("decontaminate", self._named, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             raise ConfigError(f"decontaminate: column {self.column!r} is {type}, expected texts")

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_list, is_text, value_type
 from curate.dedup import normalise
 from curate.dedup.normalise import DATATROVE, FORMS, in_form
@@ -299,9 +299,7 @@ def _texts(one: EvaluationSet, name: str, values: pa.Array) -> pa.Array:
 def _parquet(one: EvaluationSet, path: str, names: Sequence[str]) -> pa.Table:
     try:
         with pq.ParquetFile(path) as file:
-            for name in names:
-                if name not in file.schema_arrow.names:
-                    raise ConfigError(f"{_called(one)}: {unknown_column(name, file.schema_arrow.names)}")
+            refuse_unknown(_called(one), names, file.schema_arrow.names)
             return file.read(list(names))
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(f"{_called(one)} cannot be read as Parquet: {error}; write it again") from error
@@ -327,9 +325,8 @@ def _json_lines(one: EvaluationSet, path: str, magic: bytes, names: Sequence[str
             f"{_called(one)}, line {number:,}: {error}; expected an object of JSON on each line (plain, gzip or zstd), "
             "or Parquet"
         ) from error
-    for name in names:
-        if known and name not in known:
-            raise ConfigError(f"{_called(one)}: {unknown_column(name, list(known))}")
+    if known:
+        refuse_unknown(_called(one), names, list(known))
     return pa.table({name: pa.array(values, pa.large_string()) for name, values in columns.items()})
 
 

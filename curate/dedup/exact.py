@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from curate.arrow import hashing
 from curate.arrow.canonical import plain_column
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import Words, digest_rows
 from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.recast import decoded
@@ -162,9 +162,7 @@ class ExactDedup:
             raise ConfigError(f"dedup_exact: keep={self.keep!r}{meant}; there are {' and '.join(KEEP)}")
         if not self.columns:
             raise ConfigError("dedup_exact: no column to compare rows by; name at least one")
-        for name in self._named:
-            if name not in found.names:
-                raise ConfigError(f"dedup_exact: {unknown_column(name, found.names)}")
+        refuse_unknown("dedup_exact", self._named, found.names)
         if self.priority is not None:
             Order((SortKey(self.priority),)).check("dedup_exact(priority=)", found)
         digest_rows(self._compared(empty(found)), self.columns)

@@ -24,6 +24,8 @@ Bools = npt.NDArray[np.bool_]
 MOST_NODES = 1 << 32
 _PARTS_BETWEEN = 16
 """Parts after which all trees are made flat."""
+_SLICE_NODES = 1 << 20
+"""Nodes whose trees are made flat at once."""
 
 
 class Components:
@@ -69,10 +71,10 @@ class Components:
         self._parents[nodes] = found
         return found
 
-    def _flatten(self, slice_nodes: int = 1 << 20) -> None:
+    def _flatten(self) -> None:
         # Parents are less than their children: those of a slice are flat before the next.
-        for first in range(0, len(self._parents), slice_nodes):
-            self.least(np.arange(first, min(first + slice_nodes, len(self._parents))))
+        for first in range(0, len(self._parents), _SLICE_NODES):
+            self.least(np.arange(first, min(first + _SLICE_NODES, len(self._parents))))
 
 
 def connected(u: Ints, v: Ints, nodes: int) -> Ints:

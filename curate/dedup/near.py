@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow import hashing
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import check_seed
 from curate.arrow.recast import decoded
 from curate.arrow.types import is_encoded, is_text, value_type
@@ -127,9 +127,7 @@ class NearDedup:
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, texts that are none, and values that no row can have."""
-        for name in self.columns:
-            if name not in found.names:
-                raise ConfigError(f"dedup_minhash: {unknown_column(name, found.names)}")
+        refuse_unknown("dedup_minhash", self.columns, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             told = f"dedup_minhash: column {self.column!r} is {type}, expected texts"

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from curate.arrow import hashing
 from curate.arrow.canonical import plain_column
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
 from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.recast import decoded, recast
@@ -114,9 +114,7 @@ class SpanDedup:
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, and for texts that are none."""
-        for name in self._named:
-            if name not in found.names:
-                raise ConfigError(f"{self.method}: {unknown_column(name, found.names)}")
+        refuse_unknown(self.method, self._named, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             raise ConfigError(f"{self.method}: column {self.column!r} is {type}, expected texts")

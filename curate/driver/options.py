@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -26,10 +26,10 @@ from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
 from curate.units import parse_duration, parse_percent
 
 
-def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:
+def resolve_output(text: str) -> str:
     """Returns the output prefix as an absolute URI. Raises ConfigError for a relative one where that would be lost."""
     local = "://" not in text
-    if local and not text.startswith("/") and "RAY_JOB_CONFIG_JSON_ENV_VAR" in environ:
+    if local and not text.startswith("/") and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         raise ConfigError(
             f"output {text!r} is relative, and this runs under `ray job submit`: it would be written into an unpacked "
             "copy of the working directory and vanish with it; give an absolute path on shared storage, or gs://..."

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow import hashing
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import Words, digest_rows, salted
 from curate.arrow.types import is_text, value_type
 from curate.arrow.unknown import empty
@@ -78,9 +78,7 @@ class Mixing:
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or are already, and for values that are no counts."""
-        for name in sorted(self.needed):
-            if name not in found.names:
-                raise ConfigError(f"mix: {unknown_column(name, found.names)}")
+        refuse_unknown("mix", sorted(self.needed), found.names)
         type = value_type(found.field(self.source_column).type)
         if not (is_text(type) or pa.types.is_integer(type) or pa.types.is_null(type)):
             raise ConfigError(f"mix: the column of sources, {self.source_column!r}, is {type}, expected texts")

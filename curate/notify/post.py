@@ -33,7 +33,7 @@ class To(Protocol):
         """Who it is, as may be said to everybody."""
         ...
 
-    def post(self, message: Mapping[str, Any], timeout_s: float = ...) -> None:
+    def post(self, message: Mapping[str, Any]) -> None:
         """Posts a message once. Raises PostError."""
         ...
 

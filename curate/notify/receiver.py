@@ -46,7 +46,7 @@ class Receiver:
         """Who it is, as may be said to everybody: its host."""
         return urlsplit(self.url).hostname or ""
 
-    def post(self, message: Mapping[str, Any], timeout_s: float = ATTEMPT_S) -> None:
+    def post(self, message: Mapping[str, Any]) -> None:
         """Posts a message as JSON, once, and follows no redirect. Raises PostError unless the answer is 2xx."""
         # Late: what only looks at runs posts nothing.
         from http.client import HTTPException
@@ -60,7 +60,7 @@ class Receiver:
         headers = {"Content-Type": "application/json", "User-Agent": "curate"}
         request = Request(self.url, orjson.dumps(message), headers, method="POST")
         try:
-            with build_opener(NoRedirect).open(request, timeout=timeout_s) as answer:
+            with build_opener(NoRedirect).open(request, timeout=ATTEMPT_S) as answer:
                 answer.read(1024)
         except HTTPError as error:
             with error:

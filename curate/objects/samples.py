@@ -99,8 +99,8 @@ def _row(told: Mapping[str, Any]) -> DroppedRow:
     return DroppedRow(reason, int(told["hash"], 16), row, cut, int(told.get("left_out", 0)), shard, stage)
 
 
-def lowest(rows: Iterable[DroppedRow], most: int = MOST_SAMPLED) -> dict[tuple[str, str], list[DroppedRow]]:
-    """Returns the rows of the lowest hashes of each stage and reason, at most `most`; alike rows are there once."""
+def lowest(rows: Iterable[DroppedRow]) -> dict[tuple[str, str], list[DroppedRow]]:
+    """Returns the rows of the lowest hashes of each stage and reason, at most `MOST_SAMPLED`; alike ones once."""
     grouped: dict[tuple[str, str], list[DroppedRow]] = {}
     for one in rows:
         grouped.setdefault((one.stage, one.reason), []).append(one)
@@ -109,7 +109,7 @@ def lowest(rows: Iterable[DroppedRow], most: int = MOST_SAMPLED) -> dict[tuple[s
         first: dict[int, DroppedRow] = {}
         for one in sorted(own, key=lambda one: one.order):
             first.setdefault(one.hash, one)
-        found[key] = list(first.values())[:most]
+        found[key] = list(first.values())[:MOST_SAMPLED]
     return found
 
 

@@ -6,13 +6,13 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.expressions import chosen_by, columns_of, expression_text, project, type_of, unknown_column
+from curate.arrow.expressions import chosen_by, columns_of, expression_text, project, refuse_unknown, type_of
 from curate.arrow.order import rows_where
 from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
@@ -149,7 +149,7 @@ class Select(OperatorDefaults):
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:
             return None
-        _refuse_unknown(self.name, self.columns, found.names)
+        refuse_unknown(self.name, self.columns, found.names)
         _refuse_none(self.name, len(self.columns))
         return pa.schema([found.field(name) for name in self.columns])
 
@@ -158,7 +158,7 @@ class Select(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
-        _refuse_unknown(self.name, self.columns, table.column_names)
+        refuse_unknown(self.name, self.columns, table.column_names)
         _refuse_none(self.name, len(self.columns))
         yield table.select(list(self.columns))
 
@@ -177,7 +177,7 @@ class Drop(OperatorDefaults):
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:
             return None
-        _refuse_unknown(self.name, self.columns, found.names)
+        refuse_unknown(self.name, self.columns, found.names)
         left = [field for field in found if field.name not in self.columns]
         _refuse_none(self.name, len(left))
         return pa.schema(left)
@@ -187,7 +187,7 @@ class Drop(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
-        _refuse_unknown(self.name, self.columns, table.column_names)
+        refuse_unknown(self.name, self.columns, table.column_names)
         left = [name for name in table.column_names if name not in self.columns]
         _refuse_none(self.name, len(left))
         yield table.select(left)
@@ -207,7 +207,7 @@ class Rename(OperatorDefaults):
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:
             return None
-        _refuse_unknown(self.name, self.names, found.names)
+        refuse_unknown(self.name, self.names, found.names)
         made = [field.with_name(self.names.get(field.name, field.name)) for field in found]
         names = [field.name for field in made]
         for name in names:
@@ -228,9 +228,3 @@ class Rename(OperatorDefaults):
 def _refuse_none(where: str, columns: int) -> None:
     if not columns:
         raise ConfigError(f"{where} would leave no column; keep at least one")
-
-
-def _refuse_unknown(where: str, wanted: Iterable[str], names: list[str]) -> None:
-    for name in wanted:
-        if name not in names:
-            raise ConfigError(f"{where}: {unknown_column(name, names)}")

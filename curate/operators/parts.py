@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import VERSION, Words, digest_rows, salted
 from curate.arrow.order import rows_where
 from curate.arrow.unknown import empty
@@ -67,9 +67,8 @@ class SplitOff(OperatorDefaults):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is not None:
-            for name in (one for one in (self.column, self.cluster) if one is not None):
-                if name not in found.names:
-                    raise ConfigError(f"split_off: {unknown_column(name, found.names)}")
+            asked = (self.column,) if self.cluster is None else (self.column, self.cluster)
+            refuse_unknown("split_off", asked, found.names)
             self._numbers(empty(found))
         return found
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import VERSION, digest_rows
 from curate.arrow.order import rows_where
 from curate.arrow.unknown import empty
-from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -80,8 +79,7 @@ class TrainTestSide(RandomSample):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is not None and self.column is not None:
-            if self.column not in found.names:
-                raise ConfigError(f"train_test_split: {unknown_column(self.column, found.names)}")
+            refuse_unknown("train_test_split", [self.column], found.names)
             digest_rows(empty(found), [self.column])
         return found
 

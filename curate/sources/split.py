@@ -112,10 +112,8 @@ def shards_of(
         yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
 
 
-def bundled(
-    items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int = BUNDLE_BYTES
-) -> Iterator[tuple[Item, ...]]:
-    """Yields neighbours together, in order: as many as fit into `most_bytes`, `OPEN_BYTES` counted for each.
+def bundled(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[tuple[Item, ...]]:
+    """Yields neighbours together, in order: as many as fit into `BUNDLE_BYTES`, `OPEN_BYTES` counted for each.
 
     The first two are one item each, and every second one may be twice as large as those before: the first rows come
     soon, and few items are several tasks.
@@ -128,7 +126,7 @@ def bundled(
     for item in items:
         weight = size_of(item) + OPEN_BYTES
         # Not beyond sixty doublings: there may be millions of bundles.
-        if held and size + weight > min(most_bytes, OPEN_BYTES << min(number // 2, 60)):
+        if held and size + weight > min(BUNDLE_BYTES, OPEN_BYTES << min(number // 2, 60)):
             yield tuple(held)
             held, size = [], 0
             number += 1

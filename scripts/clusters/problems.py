@@ -31,11 +31,9 @@ class Problem:
     file: str
     line: int
     text: str
-    warning: bool = False
-    """It costs something, and does not have to be changed."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {'warning: ' if self.warning else ''}{self.text}"
+        return f"{self.file}:{self.line}: {self.text}"
 
 
 def shown(path: Path) -> str:

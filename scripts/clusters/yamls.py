@@ -24,11 +24,11 @@ class Document:
     lines: dict[Where, int]
     """The line of each value: that of its key, or of its dash."""
 
-    def problem(self, where: Where, text: str, *, warning: bool = False) -> Problem:
+    def problem(self, where: Where, text: str) -> Problem:
         """Returns a problem at a value, or at the nearest value around it that there is."""
         while where not in self.lines:
             where = where[:-1]
-        return Problem(self.file, self.lines[where], text, warning)
+        return Problem(self.file, self.lines[where], text)
 
     def get(self, *where: Hashable, default: Any = None) -> Any:
         """Returns the value at a place, or the default where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import curate
+from curate.code.function import callable_text
 from curate.code.loaded import changed_since_import
 from tests.job.inline import refusing
 
@@ -109,6 +111,29 @@ def test_rows_are_not_recorded_as_those_of_other_code(loaded: tuple[ModuleType, 
     importlib.reload(module)
     write("after")()
     assert [row["n"] for row in curate.read_json(tmp_path / "after").take_all()] == [100, 101]
+
+
+def test_a_file_is_parsed_once_until_it_changes(
+    loaded: tuple[ModuleType, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of its functions are used, in however many datasets: each asks for its module."""
+    module, path = loaded
+    parse, files = ast.parse, []
+
+    def noted(source: Any, *args: Any, **kwargs: Any) -> Any:
+        files.extend([source] if isinstance(source, bytes) else [])
+        return parse(source, *args, **kwargs)
+
+    monkeypatch.setattr(ast, "parse", noted)
+    first = [callable_text("f", one) for one in (module.made, module.outer, module.made)]
+    assert files == [SOURCE.encode()]
+    changed = OTHER["made"](SOURCE)
+    path.write_text(changed)
+    importlib.reload(module)
+    again = [callable_text("f", one) for one in (module.made, module.outer, module.made)]
+    assert files == [SOURCE.encode(), changed.encode()]
+    assert first[0] == first[2] != again[0] == again[2]
+    assert first[1] == again[1]
 
 
 def test_no_object_is_asked_for_anything(loaded: tuple[ModuleType, Path]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.expressions import unknown_column
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.groups import groups_of, groups_of_sorted, one_chunk
 from curate.arrow.offsets import pack_rows
 from curate.arrow.order import Order
@@ -54,8 +54,7 @@ class Partials(OperatorDefaults):
         for one in self.aggregates:
             if one.column is None:
                 continue
-            if one.column not in found.names:
-                raise ConfigError(f"{self.name}: {unknown_column(one.column, found.names)}")
+            refuse_unknown(self.name, [one.column], found.names)
             one.states(found.field(one.column).type)
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -80,12 +79,6 @@ def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:
 def default_codec(format: OutputFormat) -> str:
     """Returns the codec that a format is written with unless another one is asked for."""
     return next(iter(_SUFFIXES[format]))
-
-
-def refuse_unwritable(schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> None:
-    """Raises ConfigError for types that a format has no place for."""
-    if format is not OutputFormat.RUN:
-        make_writer(io.BytesIO(), schema, format, codec)
 
 
 def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> OutputWriter:
