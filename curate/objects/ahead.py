@@ -67,7 +67,12 @@ class InputsAhead:
         for one in self._small[self._begun : place + 1 + READ_AHEAD]:
             self._threads = self._threads or ThreadPoolExecutor(READ_AHEAD, "read")
             # Not in the thread: a store is made once.
-            self._fetched[one] = self._threads.submit(_fetch, self._store_of(one.uri), one)
+            try:
+                self._fetched[one] = self._threads.submit(_fetch, self._store_of(one.uri), one)
+            except RuntimeError:
+                # No further thread is to be had.
+                self._begun = len(self._small)
+                return
         self._begun = max(self._begun, place + 1 + READ_AHEAD)
 
     def __enter__(self) -> Self:

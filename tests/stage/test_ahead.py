@@ -265,6 +265,17 @@ class TestWhatGoesWrong:
         assert desk.in_turn == names(0, 40)
         assert set(desk.ahead) <= set(names(1, 2 + READ_AHEAD))
 
+    def test_where_no_thread_is_to_be_had_each_is_read_in_its_turn(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(ahead.ThreadPoolExecutor, "submit", refuse)
+        records = run(program(), shards(12))
+        assert [record.failure for record in records] == [None] * 12
+        assert (desk.ahead, desk.in_turn) == ([], names(0, 12))
+
     @pytest.mark.parametrize("what", ["removed", "replaced"])
     @pytest.mark.usefixtures("desk")
     def test_of_an_input_is_said_of_its_shard(self, what: str) -> None:
