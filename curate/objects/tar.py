@@ -99,7 +99,7 @@ def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _
         elif chosen(part):
             sample.files[part] = read()
             if linked:
-                sample.broken = f"{part!r} is a link, without the file: pack the archive anew with files in place of links, as tar -h does"
+                sample.broken = f"{part!r} is a link, without the file: pack files in its place, as tar -h does"
         if "\ufffd" in name and not sample.broken:
             sample.broken = "its name is not UTF-8"
     if sample is not None:

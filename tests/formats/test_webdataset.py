@@ -197,7 +197,7 @@ def test_a_sample_of_a_link_is_a_bad_row(type: bytes) -> None:
     rows, bad = read_file(stream.getvalue())
     assert [row["txt"] for row in rows] == ["x"]
     assert [(one.line, one.raw, one.reason) for one in bad] == [
-        (2, "b", "'txt' is a link, without the file: pack it anew with tar -h --hard-dereference")
+        (2, "b", "'txt' is a link, without the file: pack files in its place, as tar -h does")
     ]
 
 
