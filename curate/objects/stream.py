@@ -30,6 +30,9 @@ Codec = Literal["gzip", "zstd"]
 BLOCK_BYTES = 1 << 20
 """Decompressed bytes read at a time. Parsed JSON takes some ten times this; larger blocks are no faster."""
 _BLOCKS_AHEAD = 3
+_BEGINS = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+_SKIPPABLE = b"\x2a\x4d\x18"
+"""Behind the first byte of what zstd passes over."""
 _SMALL_BYTES = 256 << 10
 """Stored bytes of an object for which a thread is not worth its start."""
 
@@ -52,6 +55,8 @@ class StoredStream:
         """Opens the object. Raises CorruptInput if it is gone or replaced."""
         self.uri = object.uri
         self.error: Exception | None = None
+        self.begins = b""
+        """The first bytes that were read."""
         self._stream: BinaryIO
         with naming(self.uri):
             self._stream = store.open(object)
@@ -59,7 +64,9 @@ class StoredStream:
     def read(self, size: int = -1) -> bytes:
         """Returns up to `size` bytes; none at the end."""
         try:
-            return self._stream.read(size)
+            data = self._stream.read(size)
+            self.begins = self.begins or data[:4]
+            return data
         except (ObjectNotFound, GenerationMismatch) as error:
             self.error = error
             with naming(self.uri):
@@ -155,12 +162,17 @@ class DecompressedStream:
         except _BROKEN as error:
             if self._stored.error is not None:
                 raise
-            raise CorruptInput(
-                f"{self.uri}: not a whole {self._codec} stream (truncated, or followed by something else): {error}"
-            ) from error
+            raise CorruptInput(f"{self.uri}: not a whole {self._codec} stream ({self._broken()}): {error}") from error
         if size < 0:
             blocks[-1], self._unread = blocks[-1][:size], blocks[-1][size:]
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def _broken(self) -> str:
+        """Returns what may be wrong with a stream that cannot be unpacked."""
+        begins = self._stored.begins
+        if begins.startswith(_BEGINS) or begins[1:] == _SKIPPABLE:
+            return "truncated, or followed by something else"
+        return "it does not begin as one; if it is not compressed, name it without its last suffix"
 
     def peek(self, size: int) -> bytes:
         """Returns what `read` does, and leaves it to be read."""

@@ -308,7 +308,11 @@ class TestBrokenShards:
         [
             ("0.jsonl.gz", truncated_gzip(), "not a whole gzip stream"),
             ("0.jsonl.gz", truncated_gzip()[:5], "not a whole gzip stream"),
-            ("0.jsonl.gz", b'{"id":"a","text":"x"}\n', "not a whole gzip stream"),
+            (
+                "0.jsonl.gz",
+                b'{"id":"a","text":"x"}\n',
+                "begin as one; if it is not compressed, name it without its last",
+            ),
             ("0.jsonl.zst", b"(\xb5/\xfd and no more", "not a whole zstd stream"),
             ("0.parquet", b"PAR1" + bytes(100), "not a whole Parquet file"),
             ("0.parquet", b"", "not a whole Parquet file"),
