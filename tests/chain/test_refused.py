@@ -84,7 +84,7 @@ BAD = {
     "backend": (CHAIN.replace("least = 4", 'backend = "rayy"'), "step 'kept': no backend 'rayy'; did you mean 'ray'?"),
     "option of another type": (
         CHAIN.replace("least = 4", 'max_in_flight = "many"'),
-        "step 'kept': an option of its run has a value of another type",
+        "step 'kept': --max-in-flight many is not a whole number",
     ),
     "size": (CHAIN.replace("least = 4", 'shard_bytes = "64 cows"'), "step 'kept': ", "64 cows"),
     "no such extra output": (
