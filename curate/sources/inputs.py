@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from curate.arrow.schema import widens
 from curate.arrow.unknown import all_nullable, empty, is_of_no_rows, of_no_rows
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
@@ -183,7 +184,8 @@ def first_schema(
     columns: Mapping[str, Any] | None = None,
 ) -> tuple[pa.Schema, str, CorruptInput | None]:
     """Returns the schema of the first of some listed files that can be read and has rows, of these `columns`, or of the
-    first that has columns; the URI of that file; and what the first one said that could not be read."""
+    first that has columns, if all have none, or it holds those rows too; the URI of that file; and what the first one
+    said that could not be read."""
     schema, first, problem = pa.schema([]), "", None
     for one in files.to_pylist():
         item = Object(one["uri"], one["size"], one["generation"])
@@ -193,8 +195,15 @@ def first_schema(
             problem = problem or error
             continue
         told = len(found) and not is_of_no_rows(found)
-        if told or not len(schema):
+        if told and len(schema) and _holds(schema, found):
+            schema = schema.remove_metadata()
+        elif told or not len(schema):
             schema, first = found, item.uri
         if told:
             break
     return schema, first, problem
+
+
+def _holds(schema: pa.Schema, rows: pa.Schema) -> bool:
+    """Returns whether a schema has all columns of some rows, of types that hold theirs."""
+    return all(one.name in schema.names and widens(one.type, schema.field(one.name).type) for one in rows)

@@ -133,6 +133,17 @@ def test_a_parquet_file_without_rows_decides_no_type(type: pa.DataType, tmp_path
     assert curate.read_parquet(tmp_path / "a.parquet").schema() == pa.schema([("id", type), ("more", type)])
 
 
+def test_a_parquet_file_without_rows_that_has_all_columns_holds(tmp_path: Path) -> None:
+    """As the first part of many a table: the rows behind it have some of its columns, in narrower types."""
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
+    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": pa.array([1], pa.int8())}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"s": ["x"], "id": [2**40]}), tmp_path / "c.parquet")
+    found = curate.read_parquet(tmp_path)
+    assert found.schema() == schema
+    assert found.take_all() == [{"id": 1, "s": None}, {"id": 2**40, "s": "x"}]
+
+
 def test_a_csv_file_of_a_header_has_its_columns(tmp_path: Path) -> None:
     """There were none, so that whatever names one was refused."""
     (tmp_path / "a.csv").write_text("id,s\n")
