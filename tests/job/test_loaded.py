@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import curate
+from curate.code import sources
 from curate.code.function import callable_text
 from curate.code.loaded import changed_since_import
 from tests.job.inline import refusing
@@ -125,6 +126,8 @@ def test_a_file_is_parsed_once_until_it_changes(
         return parse(source, *args, **kwargs)
 
     monkeypatch.setattr(ast, "parse", noted)
+    # Other tests have used the same file.
+    sources._top.cache_clear()
     first = [callable_text("f", one) for one in (module.made, module.outer, module.made)]
     assert files == [SOURCE.encode()]
     changed = OTHER["made"](SOURCE)
