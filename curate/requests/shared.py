@@ -22,8 +22,7 @@ class SharedClient(Generic[C]):
 
     def get(self) -> C:
         """Returns the client. Two threads may both make one: no harm."""
-        # After a fork, loops and connections are the parent's.
-        # One by one: another thread may be changing them.
+        # Variables one by one, as another thread may change them. After a fork, loops and connections are the parent's.
         environment = frozenset((name, os.environ.get(name)) for name in os.environ)
         key, kept = (os.getpid(), environment), self._kept
         if kept is None or kept[0] != key:

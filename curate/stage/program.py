@@ -150,7 +150,7 @@ class StageProgram:
         # share the way to the store. What is tried again may be there already.
         allowed = self.beside and task.attempt == 1 and self.stage.tasks.task_timeout_s is None
         shards = list(zip_longest(task.shards, task.given))
-        read = [one for (_, shard), given in shards for one in self.stage.rows.read_whole(shard, given)]
+        read = (one for (_, shard), given in shards for one in self.stage.rows.read_whole(shard, given))
         with (
             InputsAhead(read if allowed else (), self._store) as inputs,
             Beside(self.key, allowed=allowed) as beside,

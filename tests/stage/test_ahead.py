@@ -19,13 +19,9 @@ from curate.errors import TransientStorageError
 from curate.formats.encoding import Format
 from curate.objects import ahead
 from curate.objects.ahead import READ_AHEAD, InputsAhead
-from curate.objects.record import OutputFormat
 from curate.pipeline.pipeline import Pipeline
-from curate.pipeline.shard_books import ShardBooks
-from curate.pipeline.step import BatchPosition, Compute
 from curate.sources.inputs import FileRows, InputFiles
 from curate.sources.split import SHARD_BYTES, whole
-from curate.stage.job_record import JobRecord
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
 from curate.stage.stage import Stage, TaskSettings
@@ -36,12 +32,9 @@ from curate.storage.protocol import Calls, Object, Store
 from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard, SliceKind
 from curate.testing.clock import FakeClock
+from tests.stage.test_publishing import IN, JOB, WAIT_S, Copy
 
 ROOT = "memory://reading"
-IN = pa.schema([("n", pa.int64())])
-JOB = JobRecord("copy", {"version": 1}, OutputFormat.PARQUET, "zstd")
-WAIT_S = 60.0
-"""For what happens at once if it happens at all."""
 
 
 @dataclass
@@ -91,31 +84,6 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-
-@dataclass
-class Copy:
-    """An operator that gives what it is given, and does something at some rows."""
-
-    at: dict[int, Any] = field(default_factory=dict)
-    name: str = "copy"
-    batch_rows: int | None = None
-    compute: Compute | None = None
-    num_cpus: float | None = None
-    one_schema: bool = False
-
-    def opened(self) -> Copy:
-        return self
-
-    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterable[pa.Table]:
-        del tally, place
-        for n in batch["n"].to_pylist():
-            if n in self.at:
-                self.at[n]()
-        yield batch
-
-    def hide(self, text: str) -> str:
-        return text
 
 
 @pytest.fixture
