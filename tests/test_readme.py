@@ -276,7 +276,7 @@ def test_the_commands_of_figures_exist() -> None:
             commands.setdefault(command, set()).update(re.findall(r"--[a-z]+", found[2]))
         if found := re.match(r"\| `--only (\w+)`", line):
             commands[command].update(("--only", found[1]))
-    assert len(commands) == 17
+    assert len(commands) == 18
     # Of all commands of a script in one process: to start takes a second, mostly.
     asked: dict[str, list[str]] = {}
     for command in commands:

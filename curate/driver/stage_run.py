@@ -40,6 +40,7 @@ from curate.observe import registry
 from curate.runtime.protocol import Backend
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
+from curate.stage.publishing import in_flight
 from curate.stage.stage import MEMORY_BUDGET, Stage, TaskSettings
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.storage.uris import is_local
@@ -247,6 +248,7 @@ class _Run:
             self.clock,
             self.signals.interrupts,
             setup,
+            lambda launch, number: in_flight(number, launch.attempt, prepared.stage.tasks.task_timeout_s),
         )
         helping = part and Helping(part, prepared, account.scheduler, account, self.clock)
         if helping:

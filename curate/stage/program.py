@@ -38,7 +38,7 @@ from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import meters_of, stage_tables
 from curate.stage.outputs import NameConflict, Outputs
 from curate.stage.probe import answer_to
-from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard, aside_of
+from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard, aside_of, may_overlap
 from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
@@ -146,9 +146,7 @@ class StageProgram:
 
     def _run_shards(self, task: TaskInput) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
         self._told = self._calls()
-        # A time limit counts from the record of the shard before, which is not to wait for anything; nor is a shard to
-        # share the way to the store. What is tried again may be there already.
-        allowed = self.beside and task.attempt == 1 and self.stage.tasks.task_timeout_s is None
+        allowed = self.beside and may_overlap(task.attempt, self.stage.tasks.task_timeout_s)
         shards = list(zip_longest(task.shards, task.given))
         read = (one for (_, shard), given in shards for one in self.stage.rows.read_whole(shard, given))
         with (

@@ -8,9 +8,10 @@ To publish is to wait: an fsync of a small file takes a third of the time that m
 as long, and so does an upload. Of a local file, threads do the fsync alone (`Writer.settle`). Records come in the order
 of the shards, each when its output is there. What a kill costs is what was in flight: a few short shards more.
 
-Only where it pays, and nothing is lost by it: see `Beside.may`. A worker that dies is thought to have died of the first
-shard without an output, which may be one whose publishing it took along; so a task begins with some that are published
-before the next one is computed, which finds what dies early, and a shard that is tried again is published so too.
+Only where it pays, and nothing is lost by it: see `Beside.may`. A worker that dies has died of the first shard without
+an output, or of one that was computed while that one was published: see `in_flight`. A task begins with some that are
+published before the next one is computed, which finds at once what dies early; and shards that are tried again are
+published so too, which finds the rest.
 """
 
 from __future__ import annotations
@@ -216,6 +217,24 @@ class WholeShard:
             # Its files are closed by whoever publishes them.
             self._begun.exception()
         self.outputs.close()
+
+
+def may_overlap(attempt: int, task_timeout_s: float | None) -> bool:
+    """Returns whether shards of a task may be published beside others.
+
+    A time limit counts from the record of the shard before, which is not to wait for anything; nor is a shard to share
+    the way to the store. What is tried again may be there already, and is tried to find out what a worker died of.
+    """
+    return attempt == 1 and task_timeout_s is None
+
+
+def in_flight(number: int, attempt: int, task_timeout_s: float | None) -> int:
+    """Returns how many shards of a task, from the one of this number on, may have begun before that one is published.
+
+    >>> in_flight(7, 1, None), in_flight(8, 1, None), in_flight(8, 2, None)
+    (1, 32, 1)
+    """
+    return MOST_OPEN if number >= FIRST_ALONE and may_overlap(attempt, task_timeout_s) else 1
 
 
 class Beside:

@@ -31,7 +31,7 @@ from curate.tasks.events import (
     TaskStarted,
     Tick,
 )
-from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
+from curate.tasks.failure import FailureKind, ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 from curate.tasks.setup import SetUp, SetupWatch
 from curate.tasks.task_end import failure_of_end, kind_of_end
@@ -100,6 +100,8 @@ class Dispatcher:
     interrupts: Interrupts = field(default_factory=Interrupts)
     setup: SetupWatch = field(default_factory=lambda: SetupWatch(SystemClock(), done=True))
     """Hears of workers that are set up; then payloads make them say so, until one has."""
+    in_flight: Callable[[Launch, int], int] = lambda *_: 1
+    """Returns how many shards of a task, from its shard `number` on, are begun before that one's output is there."""
     others: Callable[[], Sequence[Event]] = lambda: ()
     """Returns what other drivers have done, and what to help them with."""
     _launches: dict[int, Launch] = field(default_factory=dict)
@@ -204,12 +206,15 @@ class Dispatcher:
         kind = kind_of_end(news.end) if left else None
         # A node that is lost is nobody's fault, and there may be many of them.
         suspect = None if news.end is TaskEnd.LOST else self._first_without_output(left)
+        suspects = 1
+        if suspect is not None and kind is not FailureKind.LOST and suspect != left[-1]:
+            suspects = self.in_flight(launch, launch.shards.index(suspect))
 
         def record_of(one: Record) -> ShardRecord:
             assert one.kind is not None
-            return ShardRecord(one.shard, 0.0, failure_of_end(news, one.kind))
+            return ShardRecord(one.shard, 0.0, failure_of_end(news, one.kind, suspects))
 
-        self._handle(TaskEnded(launch.task, kind, suspect, news.peak_bytes), record_of)
+        self._handle(TaskEnded(launch.task, kind, suspect, suspects, news.peak_bytes), record_of)
         del self._launches[launch.task]
 
     def _first_without_output(self, shards: Sequence[int]) -> int | None:

@@ -80,6 +80,8 @@ class TaskEnded:
     """Why it did not get to its last shard; None: it did."""
     suspect: int | None = None
     """The first of its shards without an output, where somebody looked: the one that it died of."""
+    suspects: int = 1
+    """How many of its shards, from `suspect` on, it may have died of: others were begun before that one was there."""
     peak_bytes: int = 0
     """Memory that it held, as far as is known."""
 

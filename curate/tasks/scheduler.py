@@ -499,15 +499,28 @@ class Scheduler:
         Where nobody looked for outputs it is the first one, which may be wrong: small shards end faster than word of
         them arrives. Halves find the culprit in a handful of crashes; the whole rest together would crash once for
         every shard before it.
+
+        Where it may have been one of several, they run again together: a second try says which, so this one counts
+        against none of them. What is told of the first is that it was lost.
         """
         suspect = event.suspect if event.suspect in record.left else next(iter(record.left))
-        others = [shard for shard in record.left if shard != suspect and not self._runs_elsewhere(record, shard)]
-        for shard in others:
+        left = list(record.left)
+        first = left.index(suspect)
+        behind = left[first + 1 : first + event.suspects] if suspect == event.suspect else []
+        others = [*left[:first], *left[first + 1 + len(behind) :]]
+        again, others = ([one for one in some if not self._runs_elsewhere(record, one)] for some in (behind, others))
+        for shard in (*again, *others):
             self._move(shard, Move.REQUEUE)
         self._ready.extend(_halves(others))
+        kind, peak_bytes = (FailureKind.LOST, 0) if behind else (kind, event.peak_bytes)
         outcome, tries, wait_s = Outcome.COPY_FAILED, 0, 0.0
         if not self._runs_elsewhere(record, suspect):
-            outcome, tries, wait_s = self._strike(suspect, kind, now_s, peak_bytes=event.peak_bytes)
+            outcome, tries, wait_s = self._strike(suspect, kind, now_s, peak_bytes=peak_bytes, queue=not behind)
+            if behind and outcome is Outcome.RETRY:
+                again.insert(0, suspect)
+                tries = 0
+        if again:
+            self._ready.append(tuple(again))
         actions.append(Record(suspect, event.task, outcome, kind, tries, wait_s))
 
     def _tick(self, event: Tick, now_s: float, actions: list[Action]) -> None:

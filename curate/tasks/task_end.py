@@ -21,8 +21,8 @@ def kind_of_end(end: TaskEnd) -> FailureKind:
     return FailureKind.OUT_OF_MEMORY if end is TaskEnd.OUT_OF_MEMORY else FailureKind.CRASHED
 
 
-def failure_of_end(news: TaskFinished, kind: FailureKind) -> Failure:
-    """Returns what is told of a shard that a task left when it ended."""
+def failure_of_end(news: TaskFinished, kind: FailureKind, suspects: int = 1) -> Failure:
+    """Returns what is told of a shard that a task left when it ended; it may have died of any of `suspects`."""
     where: dict[str, Any] = {"node": news.node, "pid": news.pid, "peak_bytes": news.peak_bytes}
     if kind is FailureKind.TIMED_OUT:
         return Failure(kind, "timed out: the shard took longer than task_timeout_s and was cancelled", **where)
@@ -31,4 +31,7 @@ def failure_of_end(news: TaskFinished, kind: FailureKind) -> Failure:
     lines = [line.strip() for line in news.detail.splitlines() if line.strip()] or ["no detail"]
     # A traceback says what happened in its last line, a message of Ray's in its first.
     line = lines[-1] if news.end is TaskEnd.RAISED else lines[0]
-    return Failure(kind, f"{news.end.value}: {line}"[:MAX_ERROR], news.detail[-MAX_DETAIL:], **where)
+    what = f"{news.end.value}: {line}"[:MAX_ERROR]
+    if suspects > 1 and kind is FailureKind.LOST:
+        what = f"lost with its task, by it or by another of {suspects} shards, which run again one by one; {what}"
+    return Failure(kind, what, news.detail[-MAX_DETAIL:], **where)

@@ -279,7 +279,7 @@ class Simulation:
         if event.kind is FailureKind.LOST:
             return event
         suspect = next((shard for shard in left if not self.published[shard]), left[-1])
-        return TaskEnded(event.task, event.kind, suspect, event.peak_bytes)
+        return TaskEnded(event.task, event.kind, suspect, peak_bytes=event.peak_bytes)
 
     def _tick(self, _: None) -> None:
         self._tell(Tick())
@@ -453,7 +453,7 @@ class Simulation:
         if not run.over:
             run.over = True
             del self.runs[run.task]
-            self._tell(TaskEnded(run.task, kind, None, peak_bytes))
+            self._tell(TaskEnded(run.task, kind, peak_bytes=peak_bytes))
 
     def _cancel(self, run: Run) -> None:
         if run.over or (run.started and run.node is None):

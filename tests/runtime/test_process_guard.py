@@ -177,6 +177,46 @@ def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {one["shard"] for one in failed} == {"in-07"}
 
 
+LATE = """
+import json, os, sys
+import curate
+
+seen = []
+
+def poisoned(row):
+    seen.append(row["id"])
+    if len(seen) == 600 and not os.path.lexists("poison"):
+        os.symlink(str(row["id"]), "poison")
+    if os.path.lexists("poison") and os.readlink("poison") == str(row["id"]):
+        os._exit(1)
+    return row
+
+for number in range(1600):
+    with open(f"in-{number:04d}.jsonl", "w") as file:
+        file.write('{"id": %d}' % number)
+rows = curate.read_json("in-*.jsonl").map(poisoned)
+ended = rows.write_parquet(sys.argv[1], backend=sys.argv[2], max_in_flight=1)
+print(json.dumps([ended.done, [(group.error.partition(":")[0], group.shard) for group in ended.failures]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
+def test_what_kills_its_worker_deep_in_a_bundle_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Where shards before it are still being published: these are not struck for it."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    ended = run(LATE, tmp_path, str(tmp_path / "out"), backend)
+    assert ended.returncode == 0, ended.stderr
+    killer = f"in-{int((tmp_path / 'poison').readlink().name):04d}"
+    assert json.loads(ended.stdout.splitlines()[-1]) == [1599, [["crashed", killer]]]
+    warned = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    kinds = [(one["shard"], one["kind"]) for one in warned if one["event"].startswith("shard failed")]
+    assert [one for one in kinds if one[1] != "lost"] == [(killer, "crashed")] * 3
+    assert len(kinds) <= 4
+
+
 def test_what_a_program_removes_between_runs_stays_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run in this process gives back what it found itself, and not what an earlier one did."""
     monkeypatch.setenv("OF_THE_PROGRAM", "1")

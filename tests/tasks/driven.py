@@ -103,10 +103,15 @@ class Driven:
         return self.tell(ShardFailed(launch.task, shard, kind, after_s))
 
     def ended(
-        self, launch: Launch, kind: FailureKind | None = None, suspect: int | None = None, peak_bytes: int = 0
+        self,
+        launch: Launch,
+        kind: FailureKind | None = None,
+        suspect: int | None = None,
+        peak_bytes: int = 0,
+        suspects: int = 1,
     ) -> list[Launch]:
         """Reports the end of a task."""
-        return self.tell(TaskEnded(launch.task, kind, suspect, peak_bytes))
+        return self.tell(TaskEnded(launch.task, kind, suspect, suspects, peak_bytes))
 
     def finish(self, launch: Launch, seconds: float = 1.0) -> list[Launch]:
         """Reports every shard of a task as done, and its end."""

@@ -185,6 +185,25 @@ def test_a_task_that_died_strikes_the_shard_that_it_died_of(kind: FailureKind) -
     assert driven.scheduler.attempts == 8
 
 
+@pytest.mark.parametrize("kind", [K.CRASHED, K.OUT_OF_MEMORY])
+@pytest.mark.parametrize("suspects", [2, 3, 10])
+def test_a_task_that_died_of_one_of_several_strikes_none(kind: FailureKind, suspects: int) -> None:
+    """They run again together, in their order, as a second try, which tells; the first of them is told of as lost. No
+    shard asks for more memory, or runs in a process of its own, for what another has done."""
+    driven, launch = bundle_of(9)
+    driven.done(launch, 100)
+    again = driven.ended(launch, kind, suspect=104, suspects=suspects, peak_bytes=GIB)
+    last = min(104 + suspects, 109)
+    behind = tuple(range(last, 109))
+    together = next(one for one in again if one.shards[0] == 104)
+    assert together.shards == tuple(range(104, last))
+    assert {shard for one in again for shard in one.shards} == {101, 102, 103, *together.shards, *behind}
+    assert {(one.attempt, one.memory, one.fresh) for one in again} == {(2, None, False)}
+    assert [(one.shard, one.outcome, one.kind) for one in driven.took()[1:]] == [(104, RETRY, K.LOST)]
+    driven.ended(together, kind, suspect=105, peak_bytes=GIB)
+    assert [(one.shard, one.outcome, one.kind) for one in driven.took()] == [(105, RETRY, kind)]
+
+
 def test_where_nobody_looked_the_first_shard_without_a_report_is_suspected() -> None:
     """Shards run in order. So it is where the suspect is none of the task's."""
     for suspect in (None, 100, 999):

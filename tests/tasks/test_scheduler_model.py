@@ -216,13 +216,14 @@ class AnyOrder(RuleBasedStateMachine):
         nth=st.integers(0, 30),
         kind=st.sampled_from(TASK_KINDS),
         peak=st.sampled_from([0, 2 * GIB]),
+        suspects=st.integers(1, 4),
     )
-    def task_ended(self, which: int, nth: int, kind: FailureKind, peak: int) -> None:
+    def task_ended(self, which: int, nth: int, kind: FailureKind, peak: int, suspects: int) -> None:
         task = self._task(which)
         suspect = self._shard(task, nth)
         held = self._held(task)
         records = []
-        told = kind
+        told, peak_told = kind, peak
         if held is not None:
             if held.left and kind is K.OUT_OF_MEMORY:
                 self._saw(peak)
@@ -230,6 +231,9 @@ class AnyOrder(RuleBasedStateMachine):
                 # What it means is known already: it says something else.
                 kind = K.TIMED_OUT if held.over_time else K.LOST
             struck = held.left if kind is K.LOST else [suspect] if suspect in held.left else held.left[:1]
+            if kind is not K.LOST and suspect in held.left[:-1] and suspects > 1:
+                # One of several: none is struck for it, and the first is told of.
+                kind, peak = K.LOST, 0
             self.attempts += len(held.left)
             for shard in held.left:
                 if shard in struck:
@@ -240,7 +244,7 @@ class AnyOrder(RuleBasedStateMachine):
                 twin.twin, twin.copied = None, not (held.left and kind is K.LOST)
             if not self.finished:
                 del self.tasks[task]
-        self._tell(TaskEnded(task, told if held is None or held.left else None, suspect, peak), records)
+        self._tell(TaskEnded(task, told if held is None or held.left else None, suspect, suspects, peak_told), records)
 
     @rule(most=st.integers(0, 5), last=st.booleans())
     def released(self, most: int, last: bool) -> None:
@@ -620,7 +624,7 @@ class AnyOrder(RuleBasedStateMachine):
     def _ended(self, task: TaskId) -> None:
         place = list(self.tasks).index(task)
         if place < 28:
-            self.task_ended(place, 0, K.LOST, 0)
+            self.task_ended(place, 0, K.LOST, 0, 1)
 
 
 TestAnyOrder = AnyOrder.TestCase
