@@ -15,8 +15,10 @@ from curate.units import KIB, MIB
 _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.I)
-_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[^\r\n]{0,200}\r\n")
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,200})?\r\n")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP_BITS = 31
+"""What `zlib` calls gzip."""
 _PIECE = 16 * KIB
 """Bytes that are read at a time: of those that end in an error nothing is left."""
 _NESTED = 3
@@ -84,7 +86,7 @@ def unpacked(payload: bytes, encoding: str, transfer: str, most: int) -> bytes:
             payload = _from_brotli(payload, most) or payload
     for _ in range(_NESTED):
         if payload.startswith(_GZIP):
-            payload = _inflated(payload, 31, most) or b""
+            payload = _inflated(payload, _GZIP_BITS, most) or b""
         elif payload.startswith(_ZSTD):
             payload = _from_zstd(payload, most) or b""
         else:
@@ -93,15 +95,17 @@ def unpacked(payload: bytes, encoding: str, transfer: str, most: int) -> bytes:
 
 
 def _inflated(data: bytes, bits: int, most: int) -> bytes | None:
-    """Returns what can be unpacked; None if nothing can."""
+    """Returns what can be unpacked, of gzip all members; None if nothing can."""
     inflate = zlib.decompressobj(wbits=bits)
     found = bytearray()
     with suppress(zlib.error):
-        while data and not inflate.eof:
+        while data:
             found += inflate.decompress(data, 1 * MIB)
             data = inflate.unconsumed_tail
             if len(found) > most:
                 raise TooLarge
+            if inflate.eof and inflate.unused_data.startswith(_GZIP) and bits == _GZIP_BITS:
+                data, inflate = inflate.unused_data, zlib.decompressobj(wbits=bits)
     return bytes(found) or None
 
 
@@ -129,9 +133,14 @@ def _read(reader: Any, most: int) -> bytes | None:
 
 
 def _without_chunks(data: bytes) -> bytes:
-    found, place = [], 0
+    found: list[bytes] = []
+    place = 0
     while (head := _CHUNK.match(data, place)) is not None:
         size = int(head[1], 16)
+        behind = b"" if found else data[head.end() + size : head.end() + size + 2]
+        if size and not b"\r\n".startswith(behind):
+            # A page without chunks, whose first line only looks like a size.
+            break
         found.append(data[head.end() : head.end() + size])
         place = head.end() + size + 2
         if not size or place >= len(data):

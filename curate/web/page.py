@@ -25,6 +25,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """What each extractor is called with."""
 _HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body|title|meta)\b", re.I)
 _ESCAPE = b"\x1b"
+_WIDE = ("utf-16-le", "utf-16-be")
+_SUPERSETS = {
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+    "iso8859-11": "cp874",
+}
+"""Codecs of what browsers read as a charset, and pages are written in: more characters than Python's of that name."""
 _SNIFFED = 1024
 _SAMPLE = f"<html><title>A title</title><body><article><p>{'Some words of a page. ' * 20}</p></article></body></html>"
 
@@ -100,7 +109,9 @@ def is_html(payload: bytes) -> bool:
 
 def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
     """Returns the charset of a page and its text: UTF-8 if it is that, whatever is said; then the charset that is
-    declared, if the bytes are of it; then what the page says or what its bytes look like, other characters replaced.
+    declared, if the bytes are of it; then what the page says or what its bytes look like. A page of which some bytes
+    are of none of these, such as one that is cut off within a character, is UTF-8 if most of its other characters are,
+    and else of that charset of these in which the fewest are replaced.
 
     >>> decoded("é".encode("latin-1"), "utf-8")[1], decoded("é".encode(), "iso-8859-1")[1]
     ('é', 'é')
@@ -109,7 +120,9 @@ def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
 
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16", data.decode("utf-16", "replace")
-    said = map_encoding_to_html5(declared, False) if declared else None
+    said = _possible(map_encoding_to_html5(declared, False) if declared else None, data)
+    if said is not None and said in _WIDE:
+        return said, data.decode(said, "replace")
     try:
         # Of seven bits, too, is what changes its alphabet.
         if not (_ESCAPE in data and (said or detect_encoding(data, from_html_meta=True)) == "iso2022_jp"):
@@ -122,14 +135,32 @@ def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
         partial(detect_encoding, data, from_html_meta=True),
         partial(detect_encoding, data),
     )
+    names: list[str] = []
     for guess in guesses:
-        name = guess()
+        name = _possible(guess(), data)
         if name and name != "utf-8":
             try:
-                return name, data.decode(name)
-            except (UnicodeDecodeError, LookupError):
+                return name, data.decode(_SUPERSETS.get(name, name))
+            except UnicodeDecodeError:
+                names.append(name)
+            except LookupError:
                 continue
-    return "utf-8", data.decode("utf-8-sig", "replace")
+    text = data.decode("utf-8-sig", "replace")
+    if not names or _replaced(text) <= sum(not one.isascii() for one in text) / 2:
+        return "utf-8", text
+    texts = [(name, data.decode(_SUPERSETS.get(name, name), "replace")) for name in names]
+    return min(texts, key=lambda one: _replaced(one[1]))
+
+
+def _possible(name: str | None, data: bytes) -> str | None:
+    """Returns the name of a charset, unless the bytes cannot be of it: every tag has zeros in UTF-16."""
+    if name is None or (name in _WIDE and b"\0" not in data):
+        return None
+    return name
+
+
+def _replaced(text: str) -> int:
+    return text.count("\ufffd")
 
 
 def _resiliparse(options: Mapping[str, Any]) -> Callable[[str], tuple[str | None, str]]:

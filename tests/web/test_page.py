@@ -49,6 +49,49 @@ def test_charsets(data: str | bytes, declared: str | None, charset: str, text: s
     assert found[1] == text if text is not None else "привет" in found[1]
 
 
+@pytest.mark.parametrize(
+    ("text", "codec", "declared", "charset"),
+    [
+        ("你好，世界。" * 9, "gbk", "gb2312", "gbk"),
+        ("これは日本語です。" * 9, "cp932", "shift_jis", "shift_jis"),
+        ("これは日本語です。" * 9, "euc_jp", "euc-jp", "euc_jp"),
+        ("안녕하세요. " * 9, "euc_kr", "euc-kr", "euc_kr"),
+        ("Über die Größe der Häuser. " * 9, "cp1252", "iso-8859-1", "cp1252"),
+        ("Über die Größe der Häuser. " * 9, "cp1252", None, "cp1252"),
+        ("Über die Größe der Häuser. " * 9, "utf-8", "utf-8", "utf-8"),
+        ("你好，世界。" * 9, "utf-8", "gbk", "utf-8"),
+    ],
+)
+@pytest.mark.parametrize("wrong", [b"\x81", b"\xff </p>"])
+def test_a_page_with_a_byte_of_no_charset_loses_that_byte_alone(
+    text: str, codec: str, declared: str | None, charset: str, wrong: bytes
+) -> None:
+    found = decoded(f"<p>{text}".encode(codec) + wrong, declared)
+    assert found[0] == charset
+    assert found[1].startswith(f"<p>{text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "declared"),
+    [
+        ("①②髙日本語", "cp932", "shift_jis"),
+        ("똠방각하", "cp949", "euc-kr"),
+        ("ราคา “ทดสอบ”", "cp874", "tis-620"),
+        ("<p>plain</p>", "utf-16-le", "utf-16"),
+        ("<p>plain</p>", "utf-16-be", "utf-16be"),
+    ],
+)
+def test_a_charset_is_what_browsers_read_as_it(text: str, codec: str, declared: str) -> None:
+    assert decoded(text.encode(codec), declared)[1] == text
+
+
+def test_no_page_is_in_utf_16_without_zeros() -> None:
+    """Some editors wrote `charset=unicode` into all pages."""
+    page = "<meta charset=unicode><p>Schöne Häuser und Mädchen. "
+    for more in ("", " "):
+        assert decoded((page + more).encode("cp1252"), "utf-16") == ("cp1252", page + more)
+
+
 @given(st.binary(max_size=200), st.one_of(st.none(), st.sampled_from(["utf-8", "gbk", "utf-16", "x", "koi8-r"])))
 def test_any_bytes_have_a_text(data: bytes, declared: str | None) -> None:
     decoded(data, declared)[1].encode("utf-8")
@@ -72,6 +115,7 @@ def deflated(data: bytes, bits: int) -> bytes:
         (pack(b"page"), "", ""),
         (pack(pack(b"page")), "gzip", ""),
         (pack(pack(b"page")), "gzip, gzip", ""),
+        (pack(b"pa") + pack(b"ge"), "gzip", ""),
         (deflated(b"page", 15), "deflate", ""),
         (deflated(b"page", -15), "deflate", ""),
         (deflated(pack(b"page"), 15), "gzip, deflate", ""),
@@ -85,6 +129,12 @@ def deflated(data: bytes, bits: int) -> bytes:
 )
 def test_what_a_page_was_sent_in_is_taken_off_if_it_is_there(payload: bytes, encoding: str, transfer: str) -> None:
     assert http.unpacked(payload, encoding, transfer, MOST) == b"page"
+
+
+@pytest.mark.parametrize("line", [b"Database connected", b"Deprecated: x", b"add", b"2"])
+def test_a_page_without_chunks_keeps_a_first_line_that_begins_as_their_sizes_do(line: bytes) -> None:
+    page = line + b"\r\n<html>" + b"x" * 4000
+    assert http.unpacked(page, "", "chunked", MOST) == page
 
 
 def test_what_is_cut_off_is_unpacked_as_far_as_it_goes() -> None:
