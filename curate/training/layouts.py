@@ -134,9 +134,9 @@ def look_at_parquet(object: Object, column: str) -> TokenFile:
         type = file.schema_arrow.field(column).type
         if not is_list(type) or not pt.is_integer(type.value_type):
             raise ConfigError(f"{object.uri}: column {column!r} is {type}; expected lists of whole numbers, the tokens")
-        place = next(
-            number for number in range(len(file.schema)) if file.schema.column(number).path.partition(".")[0] == column
-        )
+        # The name of a column may have a dot in it, too.
+        paths = [file.schema.column(number).path for number in range(len(file.schema))]
+        place = next(number for number, path in enumerate(paths) if path.startswith(f"{column}."))
         metadata = file.metadata
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         known = [_tokens_of(group, group.column(place)) for group in groups]

@@ -91,6 +91,8 @@ class TokenShards:
         allow_incomplete_input: bool = False,
     ) -> None:
         check_share(batch_size, rank, world_size)
+        # Numbers of numpy are none of JSON, in which states are written.
+        batch_size, rank, world_size = int(batch_size), int(rank), int(world_size)
         check_seed(seed)
         for name, value, least in (("sequence_length", sequence_length, 1), ("shuffle_bytes", shuffle_bytes, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

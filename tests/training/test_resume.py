@@ -130,3 +130,11 @@ def test_a_state_is_taken_by_another_number_of_ranks(tmp_path: Path) -> None:
     two = TokenShards(str(path), LENGTH, BATCH, seed=7, rank=1, world_size=2)
     two.load_state_dict(one.state_dict())
     assert np.array_equal(next(iter(two)), next(batches)[4:])
+
+
+def test_a_batch_size_of_numpy_is_in_a_state_as_any_other(tmp_path: Path) -> None:
+    path = str(as_npy(tmp_path, [numbered(64)]))
+    one, two = TokenShards(path, LENGTH, np.int64(BATCH), seed=7), TokenShards(path, LENGTH, BATCH, seed=7)
+    next(iter(one))
+    two.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert np.array_equal(list(one), list(two))

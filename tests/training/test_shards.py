@@ -410,3 +410,11 @@ class Copy(curate.Job):
 
     def process(self, batch: pa.Table) -> pa.Table:
         return batch
+
+
+def test_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
+    others = pa.array([{"tokens": [7, 7]}, {"tokens": []}], pa.struct([("tokens", pa.list_(pa.uint16()))]))
+    rows = pa.array([[1, 2, 3], [4]], pa.list_(pa.uint16()))
+    pq.write_table(pa.table({"my": others, "text.tokens": rows}), tmp_path / "a.parquet")
+    shards = TokenShards(str(tmp_path), 4, 1, column="text.tokens")
+    assert [one.tolist() for one in shards] == [[[1, 2, 3, 4]]]
