@@ -25,6 +25,7 @@ from curate.tokens.documents import Array, Documents, offsets
 CONCATENATE, BEST_FIT = "concatenate", "best-fit"
 WINDOW = 4096
 """Sequences that documents are chosen for at a time, about: only the last few of a window are not full."""
+NO_PIECES: Array = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Packer(Protocol):
         """Takes further documents; returns the sequences that are complete."""
         ...
 
-    def end(self) -> tuple[Sequences, int]:
-        """Returns the sequences that are left, and how many tokens are in none."""
+    def end(self) -> tuple[Sequences, Array]:
+        """Returns the sequences that are left, and the tokens of each piece of a document that is in none."""
         ...
 
 
@@ -83,15 +84,15 @@ class Concatenated:
         self._left = Documents(documents.ids[whole:].copy(), np.diff(at[at > whole], prepend=whole))
         return Sequences(documents.ids[:whole], pieces, counts, np.zeros(len(cuts), np.int64))
 
-    def end(self) -> tuple[Sequences, int]:
+    def end(self) -> tuple[Sequences, Array]:
         left, self._left = self._left, None
         if left is None or not len(left.ids):
-            return _none(), 0
+            return _none(), NO_PIECES
         if self._pad is None:
-            return _none(), len(left.ids)
+            return _none(), left.lengths
         padding = self._length - len(left.ids)
         ids = np.concatenate([left.ids, np.full(padding, self._pad, left.ids.dtype)])
-        return Sequences(ids, left.lengths, np.array([len(left.lengths)]), np.array([padding])), 0
+        return Sequences(ids, left.lengths, np.array([len(left.lengths)]), np.array([padding])), NO_PIECES
 
 
 class BestFit:
@@ -121,8 +122,8 @@ class BestFit:
             at = end
         return _together(made)
 
-    def end(self) -> tuple[Sequences, int]:
-        return self._window(), 0
+    def end(self) -> tuple[Sequences, Array]:
+        return self._window(), NO_PIECES
 
     def _window(self) -> Sequences:
         waiting, self._waiting, self._tokens = self._waiting, [], 0
@@ -198,8 +199,7 @@ def cut(lengths: Array, room: int) -> Array:
 
 
 def _none() -> Sequences:
-    empty = np.zeros(0, np.int64)
-    return Sequences(empty, empty, empty, empty)
+    return Sequences(NO_PIECES, NO_PIECES, NO_PIECES, NO_PIECES)
 
 
 def _together(parts: Sequence[Sequences]) -> Sequences:

@@ -110,8 +110,9 @@ class PackedShard:
         yield self._table(last)
         if self._rows > self._made:
             self._tally.drop(self._rows - self._made, PACKED)
-        cuts = self._pieces - self._documents
-        for name, number in ((N_DROPPED, dropped), (N_CUTS, max(0, cuts))):
+        # A document that ends in the tail is in pieces, too, if it begins before.
+        cuts = self._pieces + len(dropped) - self._documents
+        for name, number in ((N_DROPPED, int(dropped.sum())), (N_CUTS, cuts)):
             if number:
                 self._tally.count(name, number)
 

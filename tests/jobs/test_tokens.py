@@ -117,6 +117,15 @@ class TestPacked:
         assert len(ran.rows) * 16 + told["tokens dropped from the end of shards"] == told["tokens"]
         assert "padding" not in told
 
+    @pytest.mark.parametrize("tail", ["pad", "drop"])
+    @pytest.mark.parametrize("length", [5, 16, 40])
+    def test_each_document_is_cut_where_a_sequence_ends_within_it(self, bpe: str, tail: Any, length: int) -> None:
+        whole = run_local(Tokenize(tokenizer=bpe, end_token=END), ROWS)
+        ends = list(itertools.accumulate(len(row["tokens"]) for row in whole.rows))
+        ran = run_local(Tokenize(tokenizer=bpe, end_token=END, pack=length, tail=tail), ROWS)
+        cuts = sum(at not in ends for at in range(length, ends[-1], length))
+        assert counters(ran).get("cuts in documents", 0) == cuts
+
     def test_a_document_longer_than_a_sequence(self, bpe: str) -> None:
         """Refused with both numbers, unless it is to be cut or dropped; either is counted."""
         common = {"tokenizer": bpe, "end_token": END, "pack": 32, "pack_by": "best-fit"}

@@ -37,7 +37,7 @@ def packed(packer: Packer, calls: list[Documents]) -> tuple[list[tuple[list[int]
     found = []
     for one in [*made, last]:
         found += rows(one)
-    return found, dropped
+    return found, int(dropped.sum())
 
 
 def rows(made: Sequences) -> list[tuple[list[int], list[int], int]]:
