@@ -139,7 +139,7 @@ class Extract(FileJob):
         if record.body is None:
             return _Found(number, place, row, dropped=TOO_LARGE)
         if kind == "conversion":
-            row["content_type"] = fields.get("content-type", "").partition(";")[0].strip().lower() or None
+            row["content_type"] = http.media_type(fields.get("content-type", ""))
             if len(record.body) > self.max_page_bytes:
                 return _Found(number, place, row, dropped=TOO_LARGE)
             charset, text = decoded(record.body, None)
@@ -147,7 +147,7 @@ class Extract(FileJob):
         answer = http.answer(record.body)
         if answer is None:
             return _Found(number, place, row, dropped=NOT_HTTP)
-        type = fields.get("warc-identified-payload-type", "").strip().lower() or answer.content_type
+        type = http.media_type(fields.get("warc-identified-payload-type", "")) or answer.content_type
         row["content_type"] = type or (HTML[0] if is_html(answer.payload) else None)
         if answer.status != 200:
             return _Found(number, place, row, dropped=STATUS)

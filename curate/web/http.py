@@ -41,13 +41,22 @@ class Answer:
     @property
     def content_type(self) -> str | None:
         """The type that the server says, such as `text/html`."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower() or None
+        return media_type(self.headers.get("content-type", ""))
 
     @property
     def charset(self) -> str | None:
         """The charset that the server says."""
         found = _CHARSET.search(self.headers.get("content-type", ""))
         return found[1] if found else None
+
+
+def media_type(value: str) -> str | None:
+    """Returns the type that a field says, without its parameters; of several that were joined the first.
+
+    >>> media_type("Text/HTML, text/html; charset=utf-8")
+    'text/html'
+    """
+    return re.split("[;,]", value)[0].strip().lower() or None
 
 
 def answer(data: bytes) -> Answer | None:

@@ -81,6 +81,8 @@ KINDS: dict[bytes, str | None] = {
     record("conversion", url(13), b" \n", Content_Type="text/plain"): extract.EMPTY,
     record("request", url(14), b"GET / HTTP/1.1\r\n\r\n"): "request",
     record("metadata", url(15), b"x"): "metadata",
+    page(16, head="Content-Type: text/html, text/html; charset=utf-8"): None,
+    page(17).replace(b"WARC-Type", b"WARC-Identified-Payload-Type: text/html; charset=utf-8\r\nWARC-Type"): None,
 }
 
 
