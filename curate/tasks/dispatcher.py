@@ -208,7 +208,8 @@ class Dispatcher:
         suspect = None if news.end is TaskEnd.LOST else self._first_without_output(left)
         suspects = 1
         if suspect is not None and kind is not FailureKind.LOST and suspect != left[-1]:
-            suspects = self.in_flight(launch, launch.shards.index(suspect))
+            begun = self.in_flight(launch, launch.shards.index(suspect))
+            suspects = min(begun, len(left) - left.index(suspect))
 
         def record_of(one: Record) -> ShardRecord:
             assert one.kind is not None

@@ -565,7 +565,7 @@ def test_what_a_bundle_died_of_is_found_in_few_looks(end: TaskEnd, finished: int
     assert struck == (set(range(16)) if end is TaskEnd.CANCELLED else {min(finished, 15)})
 
 
-@pytest.mark.parametrize(("finished", "struck"), [(3, "crashed"), (9, "lost"), (15, "crashed")])
+@pytest.mark.parametrize(("finished", "struck"), [(3, "crashed"), (9, "lost"), (13, "lost"), (15, "crashed")])
 def test_what_was_begun_before_the_first_without_an_output_is_suspected_too(finished: int, struck: str) -> None:
     """None of several is struck, and it is said that there are several; there is one at the end of a task."""
     run, asked = Run(16, bundled=True), []
@@ -580,7 +580,7 @@ def test_what_was_begun_before_the_first_without_an_output_is_suspected_too(fini
     assert run.run() is True
     assert asked == ([] if finished == 15 else [(1, finished)])
     assert run.watcher.failed_ == [(finished, struck, RETRY)]
-    several = "lost with its task, by it or by another of 4 shards, which run again one by one; "
+    several = f"lost with its task, by it or by another of {min(4, 16 - finished)} shards, which run again one by one; "
     assert run.watcher.errors[0].error == (several if struck == "lost" else "") + "crashed: gone"
     assert run.watcher.ends == dict.fromkeys(range(16), 1)
 
