@@ -111,8 +111,9 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     objects, cut, ledger = iter(objects), len(root) + 1, f"{root}/{layout.LEDGER}/"
     # In blocks, and by their columns: of millions, what is done for each object decides how long it takes.
     while block := list(islice(objects, BLOCK_ROWS)):
-        others = [one for one in block if one.uri.startswith(ledger) or isinstance(one, Special)]
-        if others:
+        uris = [one.uri for one in block]
+        if ledger in "\n".join(uris) or any(issubclass(kind, Special) for kind in set(map(type, block))):
+            others = [one for one in block if one.uri.startswith(ledger) or isinstance(one, Special)]
             for item in others:
                 if isinstance(item, Special):
                     refuse_special(item, item.uri[cut:])
@@ -121,9 +122,8 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
                 else:
                     _note(found, name, item)
             block = [one for one in block if not (one.uri.startswith(ledger) or isinstance(one, Special))]
-        outputs.add_block(
-            [one.uri[cut:] for one in block], [one.size for one in block], [one.generation for one in block]
-        )
+            uris = [one.uri for one in block]
+        outputs.add_block([uri[cut:] for uri in uris], [one.size for one in block], [one.generation for one in block])
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
     found.objects, found.samples = outputs.table(), samples.table()
     return found
