@@ -72,12 +72,34 @@ def filled(type: pa.DataType, other: pa.DataType) -> pa.DataType:
     return type
 
 
+def told_as_text(schema: pa.Schema) -> pa.Schema:
+    """Returns a schema with texts for what its types do not tell.
+
+    >>> told_as_text(pa.schema([("a", pa.list_(pa.null())), ("b", pa.int8())]))
+    a: list<item: string>
+      child 0, item: string
+    b: int8
+    """
+
+    def told(type: pa.DataType) -> pa.DataType:
+        return pa.string() if pt.is_null(type) else type if is_known(type) else with_children(type, told)
+
+    return pa.schema([one.with_type(told(one.type)) for one in schema], schema.metadata)
+
+
 def fill_schema(schema: pa.Schema | None, other: pa.Schema | None) -> pa.Schema | None:
     """Returns a schema with what its types do not tell taken from another one; that one, if there is none."""
     if schema is None or other is None:
         return other if schema is None else schema
-    types = {field.name: field.type for field in other}
-    return pa.schema([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in schema])
+    there = {field.name: field for field in other}
+
+    def fill(one: pa.Field) -> pa.Field:
+        found = there.get(one.name, one)
+        return (
+            found.with_nullable(one.nullable) if pt.is_null(one.type) else one.with_type(filled(one.type, found.type))
+        )
+
+    return pa.schema([fill(one) for one in schema])
 
 
 def of_no_rows(schema: pa.Schema) -> pa.Schema:

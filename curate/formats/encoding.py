@@ -42,7 +42,8 @@ class ReadAs:
 
     format: Format
     schema: Any = None
-    """The schema that was declared: all columns that rows have. None: that of the first file."""
+    """The schema that was declared: all columns that rows have. None: that of the first file with rows, and of columns
+    with only nulls in it that of files behind it."""
     first: str = ""
     """The file that the schema is from, for who is told of another one; empty if it was declared."""
     whole: bool = True

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from curate.arrow.schema import widens
-from curate.arrow.unknown import all_nullable, empty, is_of_no_rows, of_no_rows
-from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.arrow.unknown import all_nullable, empty, fill_schema, is_known, is_of_no_rows, of_no_rows, told_as_text
+from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, known_schema, sample_schema
 from curate.log import get_logger
@@ -27,6 +27,9 @@ from curate.sources.slice_rows import Filters, slice_rows
 from curate.sources.split import whole_object
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard
+
+TYPE_FILES = 8
+"""Further files that are looked into for the types of columns that have only nulls in the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +188,13 @@ def first_schema(
 ) -> tuple[pa.Schema, str, CorruptInput | None]:
     """Returns the schema of the first of some listed files that can be read and has rows, of these `columns`, or of the
     first that has columns, if all have none, or it holds those rows too; the URI of that file; and what the first one
-    said that could not be read."""
+    said that could not be read.
+
+    Types that it does not tell, of columns with only nulls, are those of the next `TYPE_FILES` files; else texts in
+    formats that spell values out.
+    """
     schema, first, problem = pa.schema([]), "", None
+    told = 0
     for one in files.to_pylist():
         item = Object(one["uri"], one["size"], one["generation"])
         try:
@@ -194,13 +202,23 @@ def first_schema(
         except CorruptInput as error:
             problem = problem or error
             continue
-        told = len(found) and not is_of_no_rows(found)
-        if told and len(schema) and _holds(schema, found):
+        except ConfigError:
+            # What is wrong with it, its own shard says.
+            if told:
+                continue
+            raise
+        tells = bool(len(found)) and not is_of_no_rows(found)
+        if told and tells:
+            schema = fill_schema(schema, found)
+        elif tells and len(schema) and _holds(schema, found):
             schema = schema.remove_metadata()
-        elif told or not len(schema):
+        elif tells or not len(schema):
             schema, first = found, item.uri
-        if told:
+        told += tells
+        if told > TYPE_FILES or (told and all(is_known(field.type) for field in schema)):
             break
+    if first and encoding(first).format in (Format.JSONL, Format.WEBDATASET):
+        schema = told_as_text(schema)
     return schema, first, problem
 
 

@@ -57,9 +57,11 @@ class Shape:
                 field.see(item, depth + 1)
 
     def type(self, path: str) -> pa.DataType:
-        """Returns the one type that holds every value seen. Raises Mixed if there is none."""
+        """Returns the one type that holds every value seen, null where none was. Raises Mixed if there is none."""
         kinds = set(self.kinds)
-        if not kinds or kinds == {"string"} or self._is_text():
+        if not kinds:
+            return pa.null()
+        if kinds == {"string"} or self._is_text():
             return pa.string()
         if kinds == {"boolean"}:
             return pa.bool_()
@@ -105,7 +107,8 @@ _KINDS: dict[type, str] = {
 def infer_schema(
     uri: str, rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, pa.DataType | None] | None
 ) -> pa.Schema:
-    """Returns the schema of JSON rows: every column in order of appearance, or the wanted ones in their order.
+    """Returns the schema of JSON rows: every column in order of appearance, or the wanted ones in their order. A type
+    that no value tells is null.
 
     A column of several types becomes JSON text (see `json_values.JSON_TEXT`) unless it was asked for by name; if there
     are texts among them, that is logged, for they are in quotes then. One of texts but for a few numbers or booleans is
