@@ -21,7 +21,7 @@ import structlog
 from tests.support.examples import use_profile
 from tests.support.fakes import FakeClock
 from tests.support.ray_head import for_workers, ray_head
-from tests.support.sweeps import Mode, Sweep, mode_of, some_cases, sweep_of
+from tests.support.sweeps import QUICK_CASES, Mode, Sweep, mode_of, some_cases, sweep_of
 
 # Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
@@ -60,15 +60,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, on Ray and of
-    the quick tests most cases of those that have many."""
+    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, and on Ray, or
+    in quick tests, most cases of those that have many."""
     mode = mode_of(config)
     left_out = {one for one in items if mode is not Mode.NIGHTLY and one.get_closest_marker("nightly")}
     if mode is not Mode.NIGHTLY:
         on_ray = [one for one in items if one.get_closest_marker("ray_lane")]
         left_out |= set(on_ray) - set(some_cases(on_ray, "ray"))
     if mode is Mode.QUICK:
-        left_out |= set(items) - set(some_cases(items))
+        left_out |= set(items) - set(some_cases(items, "quick", QUICK_CASES))
     if left_out:
         items[:] = [one for one in items if one not in left_out]
         config.hook.pytest_deselected(items=list(left_out))

@@ -15,6 +15,8 @@ from curate.dataset.grouped import GroupedData
 from curate.dataset.split import DataIterator
 
 # Importing Ray takes seconds, and what is there to see of it needs a cluster.
+pytestmark = pytest.mark.quick
+
 LEFT_OUT = "curate.backends.ray.backend"
 MODULES = sorted(
     {"curate"}

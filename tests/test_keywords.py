@@ -19,6 +19,8 @@ from curate.errors import ConfigError
 from curate.job.settings import SETTINGS, TUNABLE
 from curate.operators.udf import UdfOptions
 
+pytestmark = pytest.mark.quick
+
 FUNCTIONS: list[tuple[Callable[..., Any], Any]] = [
     (curate.Job.run, RunArguments),
     (curate.Job.options, RunArguments),

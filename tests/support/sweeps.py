@@ -31,14 +31,19 @@ def mode_of(config: pytest.Config) -> Mode:
     return Mode.QUICK if config.getoption("markexpr") == "not slow" else Mode.CI
 
 
-def some_cases(items: Iterable[pytest.Item], mark_name: str = "quick") -> Iterator[pytest.Item]:
-    """Yields the tests, but of one with the mark `quick(n)` only n cases, evenly spread over those that there are."""
+QUICK_CASES = 4
+"""Cases of a test that the quick tests take, if it has no mark `quick`. CI takes all."""
+
+
+def some_cases(items: Iterable[pytest.Item], mark_name: str, most: int | None = None) -> Iterator[pytest.Item]:
+    """Yields the tests, but of one with the mark, such as `quick(n)`, only n cases, of one without it `most`, evenly
+    spread over those that there are. No number, or None: all of them."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for found in cases.values():
         mark = found[0].get_closest_marker(mark_name)
-        wanted = min(mark.args[0], len(found)) if mark else len(found)
+        wanted = min((mark.args[0] if mark and mark.args else None if mark else most) or len(found), len(found))
         yield from (found[at * len(found) // wanted] for at in range(wanted))
 
 

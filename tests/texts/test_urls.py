@@ -145,7 +145,7 @@ def test_a_list_of_the_wrong_shape_is_told_with_file_and_line(
 
 @pytest.mark.parametrize("piece", ["a", "a.", ".", "@", ":", "/", "[", "%", "ü", "\\", "http://", "sexx ", "a@b:"])
 def test_no_url_takes_more_than_linear_time(piece: str) -> None:
-    """For a host of a million characters Python runs as many lines as for one of a thousand; the kernels of Arrow,
+    """For a host of 200,000 characters Python runs as many lines as for one of a thousand; the kernels of Arrow,
     whose regular expressions do not go back, are linear."""
     parts = urls.Parts.of(pa.array(["sexxx", "aab"]))
 
@@ -160,4 +160,4 @@ def test_no_url_takes_more_than_linear_time(piece: str) -> None:
         return lines_run(read)
 
     lines(10)
-    assert lines(1_000_000) <= lines(1_000)
+    assert lines(200_000) <= lines(1_000)
