@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from curate.job.asset import Asset
     from curate.job.job import Job
     from curate.job.params import param
-    from curate.job.shapes import FileJob, TextJob
+    from curate.job.shapes import FileJob, RowsJob, TextJob
     from curate.ledger.summary import RunState, Summary
     from curate.pipeline.step import ActorPool
     from curate.sources.datasource import Datasource, SourceShard
@@ -46,6 +46,7 @@ _HOME = {
     # writing a job
     "Job": "curate.job",
     "TextJob": "curate.job",
+    "RowsJob": "curate.job",
     "FileJob": "curate.job",
     "param": "curate.job",
     "Asset": "curate.job",
@@ -109,6 +110,7 @@ __all__ = [
     "Job",
     "Options",
     "RetryLater",
+    "RowsJob",
     "RunState",
     "SourceShard",
     "Step",

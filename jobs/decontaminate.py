@@ -34,12 +34,12 @@ from curate.dataset.dataset import Dataset
 from curate.dedup.evaluation import Compared, evaluation_sets
 from curate.errors import ConfigError
 from curate.job.asset import Asset
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 from curate.units import check_whole
 
 
-class Decontaminate(Job):
+class Decontaminate(RowsJob):
     """Drop, mark or cut texts that have words of evaluation sets.
 
     Rows keep their order and columns. The extra output `contaminated` lists n-grams, each with set, example and row.

@@ -20,11 +20,11 @@ make anew.
 from __future__ import annotations
 
 from curate.dataset.dataset import Dataset
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 
 
-class DedupExact(Job):
+class DedupExact(RowsJob):
     """Keep one of all rows with the same text, or the same values.
 
     Rows keep their order and columns. The extra output `duplicates` lists the dropped rows, each with the row that was

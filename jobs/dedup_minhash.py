@@ -34,11 +34,11 @@ from __future__ import annotations
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 
 
-class DedupMinhash(Job):
+class DedupMinhash(RowsJob):
     """Drop rows whose text is nearly that of a row that is kept.
 
     Rows keep their order and columns. The extra output `duplicates` lists the dropped rows, each with the row that was

@@ -12,8 +12,9 @@
     weight = 0.3
     max_epochs = 2
 
-`--source-column` says which source a row is of. Folders called `source=web` are such a column, too. Or each source has
-patterns of files, as `files = ["web/*"]`: their paths below the input, without ending; then the column is added.
+`--source-column` says which source a row is of. Or each source has patterns of files, as `files = ["web/*"]`, or
+`["source=web/*"]`: their paths below the input, without ending; then the column is added. Sources seldom have the same
+columns: `--keep-columns id,text` names those that all have, and are to be kept.
 
 A source gives its share of the budget: whole epochs first, all of its rows; then those with the lowest hashes of
 `--id-column` once more. A source of which 2.3 epochs are wanted has every row twice, and 30 % of them a third time. A
@@ -49,13 +50,13 @@ from typing import Any
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.asset import Asset
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 from curate.mixture.file import digest, parse_mixture
 from curate.mixture.mixture import Mixture
 
 
-class Mix(Job):
+class Mix(RowsJob):
     """Mix rows of several sources by weight, up to a budget.
 
     The budget is in documents, characters or tokens. Rows keep their order and columns, and some are there several

@@ -31,11 +31,11 @@ from __future__ import annotations
 from typing import Literal
 
 from curate.dataset.dataset import Dataset
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 
 
-class Paragraphs(Job):
+class Paragraphs(RowsJob):
     """Cut out lines, paragraphs or sentences of earlier texts.
 
     Rows keep their order and columns. The extra output `removed` lists what was cut out, each with where it is kept.

@@ -14,11 +14,11 @@ from __future__ import annotations
 from curate.dataset.dataset import Dataset
 from curate.dataset.exchanges import SHARDS
 from curate.errors import ConfigError
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 
 
-class Shuffle(Job):
+class Shuffle(RowsJob):
     """Shuffle all rows into training shards of equal size.
 
     A row's place depends on --seed and on its file and line: renamed or differently split input files give another

@@ -24,12 +24,12 @@ import math
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, did_you_mean
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 from curate.operators.parts import LITTLE
 
 
-class Split(Job):
+class Split(RowsJob):
     """Split rows into parts by the hash of their id.
 
     One part is the output, each other one an extra output. A row is in the same part however the corpus grows.

@@ -19,7 +19,10 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | N
         for name in held.names:
             if name not in found.names:
                 near = did_you_mean(name, found.names)
-                raise SchemaMismatch(f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}")
+                raise SchemaMismatch(
+                    f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}; every input needs "
+                    "the columns of the first one, or those that the job reads by name (columns, keep_columns)"
+                )
     times = {name: found.names.count(name) for name in held.names}
     problems = [f"column {name!r} occurs {count} times" for name, count in times.items() if count > 1]
     problems += [

@@ -1,4 +1,4 @@
-"""TextJob: a job over one text column. The plumbing that toxicity, language and quality jobs share."""
+"""The shapes of jobs: over whole files, over a text column, over whole rows. The plumbing that jobs share."""
 
 from __future__ import annotations
 
@@ -51,6 +51,32 @@ class FileJob(Job):
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         del columns
         return Made(ProcessFile(self, self._hidden), settings_of(self).held)
+
+
+@with_settings
+class RowsJob(Job):
+    """Base of jobs that drop, move or repeat whole rows, with a parameter for the columns that rows have.
+
+    Without it these are all columns of the first input, and every input needs them.
+
+    >>> from curate.testing import run_local
+    >>> class Long(curate.RowsJob):
+    ...     version = "1"
+    ...     def build(self, ds):
+    ...         return ds.filter(lambda row: len(row["text"]) > 3)
+    >>> rows = [{"id": 1, "text": "four", "url": "a"}, {"id": 2, "text": "two", "url": "b"}]
+    >>> run_local(Long(keep_columns=["id", "text"]), rows).rows
+    [{'id': 1, 'text': 'four'}]
+    """
+
+    keep_columns: list[str] = param(
+        [], help="columns to read and keep, with those the job needs; none: all of the first input", identity=False
+    )
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Columns to read, which are part of the job's identity."""
+        return self.keep_columns or None
 
 
 @with_settings
