@@ -6,7 +6,7 @@ its operator is like any other, and only this file knows that there are no rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import widens
 from curate.arrow.unknown import all_nullable, empty, fill_schema, is_known, is_of_no_rows, of_no_rows, told_as_text
-from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.errors import ConfigError, CorruptInput, GenerationMismatch, MissingColumn, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, known_schema, sample_schema
 from curate.log import get_logger
@@ -136,7 +136,7 @@ class FileRows(InputFiles):
 
     def _sample(self, inputs: Inputs, rows: Sequence[int], store_of: StoreOf) -> pa.Schema:
         """Returns the schema of the first of these inputs that has rows and can be read."""
-        schema, _, problem = first_schema(inputs.table.take(rows), self.encoding, store_of, self.columns)
+        schema, _, problem = first_schema(inputs.table.take(rows), self.encoding, store_of, self.columns, self.required)
         types = (self.columns or {"": None}).values()
         told = (len(schema) and not is_of_no_rows(schema)) or None not in types
         if not len(schema):
@@ -185,20 +185,35 @@ def first_schema(
     encoding: Callable[[str], Encoding],
     store_of: StoreOf,
     columns: Mapping[str, Any] | None = None,
+    required: Container[str] = (),
 ) -> tuple[pa.Schema, str, CorruptInput | None]:
     """Returns the schema of the first of some listed files that can be read and has rows, of these `columns`, or of the
     first that has columns, if all have none, or it holds those rows too; the URI of that file; and what the first one
     said that could not be read.
 
     Types that it does not tell, of columns with only nulls, are those of the next `TYPE_FILES` files; else texts in
-    formats that spell values out.
+    formats that spell values out. So are columns of JSON that it lacks, unless they are `required`. Raises
+    MissingColumn for one that none of these files has.
     """
     schema, first, problem = pa.schema([]), "", None
     told = 0
+    missing: dict[str, MissingColumn] = {}
+
+    def sampled(item: Object) -> pa.Schema:
+        how, wanted = encoding(item.uri), columns
+        while True:
+            try:
+                return sample_schema(store_of(item.uri), item, how, wanted)
+            except MissingColumn as error:
+                if how.format is not Format.JSONL or error.column in required or wanted is None:
+                    raise
+                missing.setdefault(error.column, error)
+                wanted = {name: type for name, type in wanted.items() if name != error.column}
+
     for one in files.to_pylist():
         item = Object(one["uri"], one["size"], one["generation"])
         try:
-            found = sample_schema(store_of(item.uri), item, encoding(item.uri), columns)
+            found = sampled(item)
         except CorruptInput as error:
             problem = problem or error
             continue
@@ -209,14 +224,21 @@ def first_schema(
             raise
         tells = bool(len(found)) and not is_of_no_rows(found)
         if told and tells:
-            schema = fill_schema(schema, found)
+            added = [field for field in found if field.name in missing and field.name not in schema.names]
+            schema = fill_schema(pa.schema([*schema, *added]), found) or schema
         elif tells and len(schema) and _holds(schema, found):
             schema = schema.remove_metadata()
         elif tells or not len(schema):
             schema, first = found, item.uri
         told += tells
-        if told > TYPE_FILES or (told and all(is_known(field.type) for field in schema)):
+        lacking = missing.keys() - {*schema.names}
+        if told > TYPE_FILES or (told and not lacking and all(is_known(field.type) for field in schema)):
             break
+    if missing and columns is not None:
+        for name, refusal in missing.items():
+            if name not in schema.names:
+                raise refusal
+        schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
     if first and encoding(first).format in (Format.JSONL, Format.WEBDATASET):
         schema = told_as_text(schema)
     return schema, first, problem

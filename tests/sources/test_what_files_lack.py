@@ -1,4 +1,4 @@
-"""Of a column that has only nulls in the first file, the files behind it tell the type: their rows are no bad ones."""
+"""Of a column that has only nulls in the first file, or that it lacks, files behind it tell the type: no row is bad."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
+from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.sources.inputs import TYPE_FILES
 
@@ -105,3 +106,62 @@ def test_jobs(job: type[Job], tmp_path: Path) -> None:
     tables = [pq.read_table(one) for one in sorted((tmp_path / "out").glob("*.parquet"))]
     assert {table.schema.field("v").type for table in tables} == {pa.float64()}
     assert list(itertools.chain(*(table["v"].to_pylist() for table in tables))) == [None, None, 2.5]
+
+
+class Several(Kept):
+    """Names columns that no file has all of."""
+
+    columns = ("id", "url", "pages")
+
+
+def lines(folder: Path, *files: list[dict[str, Any]]) -> str:
+    """Writes JSON lines, a file for each list of rows; returns what names them all."""
+    folder.mkdir()
+    for number, rows in enumerate(files):
+        (folder / f"{number:03d}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return f"{folder}/*.jsonl"
+
+
+def kept(job: type[Job], inputs: str, out: Path) -> list[dict[str, Any]]:
+    """Returns the rows that a job writes, none of which it may set aside or cut."""
+    ended = job().run(input=inputs, output=str(out), backend="inline")
+    assert (ended.state.exit_code, ended.books.quarantined, ended.books.counters) == (0, 0, {})
+    return [row for one in sorted(out.glob("*.parquet")) for row in pq.read_table(one).to_pylist()]
+
+
+def test_columns_that_the_first_file_lacks(tmp_path: Path) -> None:
+    """As long as one behind it has them: keys that are left out are nulls."""
+    inputs = lines(
+        tmp_path / "in", [{"id": 1, "pages": 2}], [{"other": 1}], [{"id": 2, "url": "u"}, {"url": "v", "id": 3}]
+    )
+    found = kept(Several, inputs, tmp_path / "out")
+    assert [(row["id"], row["url"], row["pages"]) for row in found] == [
+        *((1, None, 2), (None, None, None), (2, "u", None), (3, "v", None))
+    ]
+    assert list(found[0]) == ["id", "url", "pages"]
+
+
+@pytest.mark.parametrize("rows", [[{"id": 1, "url": "u"}], [{"other": 1}]])
+def test_one_that_no_file_has_is_refused(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Of the first file, with what it has; also where it has none of all that are named."""
+    inputs = lines(tmp_path / "in", rows, [{"other": 2}], [{"id": 2, "url": "u"}])
+    with pytest.raises(ConfigError, match=r"no column '(pages|id|url)' in .*000\.jsonl; it has '(id|other)'"):
+        Several().run(input=inputs, output=str(tmp_path / "out"), backend="inline")
+    with pytest.raises(ConfigError, match=r"no column 'v' in .*000\.jsonl"):
+        Named().run(input=inputs, output=str(tmp_path / "out"), backend="inline")
+
+
+def test_one_without_which_no_row_is_whole_is_refused(tmp_path: Path) -> None:
+    """All rows of the first file would be bad ones."""
+    inputs = lines(tmp_path / "in", [{"id": 1}], [{"id": 2, "text": "a"}])
+    with pytest.raises(ConfigError, match=r"no column 'text' in .*000\.jsonl; it has 'id'"):
+        Texts().run(input=inputs, output=str(tmp_path / "out"), backend="inline")
+
+
+class Texts(curate.TextJob):
+    """Reads texts, which may not be null."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch
