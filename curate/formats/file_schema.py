@@ -32,7 +32,10 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | N
     ]
     if how is None:
         if problems:
-            raise SchemaMismatch(f"{uri}: {problems[0]}")
+            raise SchemaMismatch(
+                f"{uri}: {problems[0]}; columns are as in the first input, or as the job declares them: rewrite the "
+                "file, or declare a type that holds both (columns)"
+            )
         return
     for name in dict.fromkeys(found.names) if how.whole and how.schema is None else ():
         if name not in held.names:
