@@ -33,6 +33,7 @@ from typing import Literal
 from curate.dataset.dataset import Dataset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
+from curate.texts.words import check_installed
 
 
 class Paragraphs(RowsJob):
@@ -55,6 +56,10 @@ class Paragraphs(RowsJob):
     )
     min_unit_words: int = param(0, help="minimum words of a unit that is compared; Dolma and CCNet have none")
     min_words: int = param(50, help="minimum words of a text of which something was cut out, as datatrove has it")
+
+    def check(self) -> None:
+        """Raises ConfigError where spaCy is asked for and not installed."""
+        check_installed(self.words)
 
     def build(self, ds: Dataset) -> Dataset:
         return ds.dedup_paragraphs(

@@ -19,7 +19,6 @@ for which a row would have been dropped, so that thresholds can be chosen from `
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from curate.job.shapes import TextJob
 from curate.texts import c4, dolma, fineweb, gopher, repetition
 from curate.texts.pieces import Array, lengths
 from curate.texts.rules import Measures, Rule, first_failed
-from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, by_whitespace, splitter
+from curate.texts.words import WHITESPACE, Splitter, Words, by_whitespace, check_installed, splitter
 
 GOPHER, REPETITION, C4, FINEWEB, DOLMA = "gopher", "gopher-repetition", "c4", "fineweb", "dolma"
 SETS = (GOPHER, REPETITION, C4, FINEWEB, DOLMA)
@@ -179,8 +178,7 @@ class Quality(TextJob):
             raise ConfigError("attributes are columns of each row, and rows are dropped; add --annotate")
         if self.annotate:
             self._check_own(*(rule.measure for name in self.rules for rule in self._rules_of(name)), REASON)
-        if self.words == SPACY and importlib.util.find_spec("spacy") is None:
-            raise ConfigError(f"--words {SPACY} needs spaCy, which is not installed: pip install spacy")
+        check_installed(self.words)
 
     def _check_own(self, *names: str) -> None:
         """Raises ConfigError for a column that is kept and is called like one of the output's own."""

@@ -8,6 +8,7 @@ tokens of white space alone, which those who count words leave out, too.
 
 from __future__ import annotations
 
+import importlib.util
 import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +93,15 @@ def splitter(name: str) -> Splitter:
     return PlainWords() if name == WHITESPACE else SpacyWords()
 
 
+def check_installed(words: str) -> None:
+    """Raises ConfigError if words are to be split by spaCy, and it is not installed here."""
+    if words == SPACY and importlib.util.find_spec("spacy") is None:
+        raise ConfigError(
+            "words as spaCy has them need spaCy, which is not installed: pip install spacy; or choose "
+            f"{WHITESPACE!r}, which needs nothing"
+        )
+
+
 def by_whitespace(texts: pa.Array) -> Words:
     """Returns what is between white space in texts.
 
@@ -133,13 +143,9 @@ class SpacyWords:
     """Splits texts into the words that spaCy's blank English pipeline makes of them, as datatrove's filters do."""
 
     def __init__(self) -> None:
-        try:
-            import spacy
-        except ImportError:
-            raise ConfigError(
-                "words as spaCy has them need spaCy, which is not installed: pip install spacy; or choose "
-                f"{WHITESPACE!r}, which needs nothing"
-            ) from None
+        check_installed(SPACY)
+        import spacy
+
         self._tokenizer: Any = spacy.blank("en").tokenizer
         self._forget()
 

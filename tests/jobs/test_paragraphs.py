@@ -76,6 +76,18 @@ def test_what_makes_no_sense_is_refused() -> None:
         Paragraphs(unit="lines")
 
 
+def test_spacy_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before anything runs: words are counted last, behind two stages over all texts."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"id": 1, "text": "a"}\n')
+    with pytest.raises(
+        ConfigError, match="need spaCy, which is not installed: pip install spacy; or choose 'whitespace'"
+    ):
+        Paragraphs(words="spacy").run(input=str(path), output=str(tmp_path / "out"), backend="inline")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("unit", ["line", "sentences"])
 def test_texts_that_are_not_utf8_stay_and_are_counted(unit: str) -> None:
     """Half a surrogate, or any other byte: such a text is compared with nothing, and is written as it was."""
