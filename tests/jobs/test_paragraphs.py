@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 def test_spacy_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before anything runs: words are counted last, behind two stages over all texts."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     path = tmp_path / "in.jsonl"
     path.write_text('{"id": 1, "text": "a"}\n')
     with pytest.raises(
