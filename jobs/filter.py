@@ -33,8 +33,8 @@ import pyarrow.compute as pc
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 
 COMPARISONS: dict[type[ast.cmpop], Any] = {
     ast.Eq: operator.eq,
@@ -167,7 +167,7 @@ def _value(node: ast.expr) -> Any:
     raise _Unfit(f"{ast.unparse(node)} is neither a column nor a value: a number, a text in quotes, true or false")
 
 
-class Filter(Job):
+class Filter(RowsJob):
     """Keep the rows that fulfil conditions.
 
     Rows keep their order, files and columns. The summary counts the dropped rows for each condition: a row counts for

@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 from curate.arrow.types import is_text
 from curate.errors import ConfigError, MissingColumn, SchemaMismatch, did_you_mean
 from curate.job.asset import Asset
-from curate.job.job import Job
 from curate.job.params import param
+from curate.job.shapes import RowsJob
 from curate.texts import urls
 from curate.texts.pieces import Array, readable, shown
 from curate.texts.words import different
@@ -46,7 +46,7 @@ LISTS = {
 }
 
 
-class Urls(Job):
+class Urls(RowsJob):
     """Keep the rows whose URL passes lists of domains and words.
 
     Rows without a URL are bad rows, and go to quarantine.

@@ -16,10 +16,12 @@ from curate.errors import ConfigError, SchemaMismatch
 from jobs.decontaminate import Decontaminate
 from jobs.dedup_exact import DedupExact
 from jobs.dedup_minhash import DedupMinhash
+from jobs.filter import Filter
 from jobs.mix import Mix
 from jobs.paragraphs import Paragraphs
 from jobs.shuffle import Shuffle
 from jobs.split import Split
+from jobs.urls import Urls
 from tests.job.inline import run_job
 
 WORDS = ["ant", "bee", "cat", "dog"]
@@ -40,10 +42,13 @@ JOBS: dict[str, Make] = {
     "decontaminate": lambda folder, **kept: Decontaminate(sets=[str(folder / "sets.jsonl")], n=2, **kept),
     "dedup_exact": lambda _, **kept: DedupExact(**kept),
     "dedup_minhash": lambda _, **kept: DedupMinhash(**kept),
+    "filter": lambda _, **kept: Filter(where=["id != 'x'"], **kept),
     "mix": lambda folder, **kept: Mix(mixture=str(folder / "mix.toml"), **kept),
     "paragraphs": lambda _, **kept: Paragraphs(min_words=0, **kept),
     "shuffle": lambda _, **kept: Shuffle(shards=2, **kept),
     "split": lambda _, **kept: Split(parts={"train": 0.5, "test": 0.5}, **kept),
+    # Whatever column it is that has them.
+    "urls": lambda folder, **kept: Urls(url_column="id", block_domains=str(folder / "domains.txt"), **kept),
 }
 
 
@@ -58,6 +63,7 @@ def sources(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         else:
             path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "sets.jsonl").write_text('{"text": "no such words"}\n')
+    (tmp_path / "domains.txt").write_text("a.de\n")
     (tmp_path / "mix.toml").write_text(MIXTURE)
     return tmp_path
 
