@@ -28,7 +28,7 @@ from curate.ledger.packed import BLOCK_ROWS
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.prefetch import ahead
-from curate.sources.inputs import first_schema
+from curate.sources.inputs import first_schema, objects_in, spread
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
@@ -276,9 +276,12 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     if known is not None and how.format is not Format.PARQUET:
         return known, ""
     listing = source.listing
-    filled = listing.filter(pc.greater(listing["size"], 0)).slice(0, SAMPLED_FILES)
+    filled = listing.filter(pc.greater(listing["size"], 0))
     schema, first, problem = first_schema(
-        filled if len(filled) else listing.slice(0, 1), lambda uri: detect(uri, replace(how, schema=None)), open_store
+        objects_in(filled.slice(0, SAMPLED_FILES) if len(filled) else listing.slice(0, 1)),
+        lambda: objects_in(filled.take(pa.array(spread(len(filled)), pa.int64()))),
+        lambda uri: detect(uri, replace(how, schema=None)),
+        open_store,
     )
     if known is not None:
         if first:

@@ -29,7 +29,8 @@ from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard
 
 TYPE_FILES = 8
-"""Further files that are looked into for the types of columns that have only nulls in the first one."""
+"""Further files that are looked into for what the first one does not tell. They are from all over the inputs: sources
+follow each other, and files of one source are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +132,18 @@ class FileRows(InputFiles):
         schemas: dict[str, pa.Schema] = {}
         for format, rows in by_format.items():
             schema = stored(format.value)
-            schemas[format.value] = self._sample(inputs, rows, store_of) if schema is None else schema
+            schemas[format.value] = self._sample(inputs, format, rows, store_of) if schema is None else schema
         return self.holding(schemas)
 
-    def _sample(self, inputs: Inputs, rows: Sequence[int], store_of: StoreOf) -> pa.Schema:
-        """Returns the schema of the first of these inputs that has rows and can be read."""
-        schema, _, problem = first_schema(inputs.table.take(rows), self.encoding, store_of, self.columns, self.required)
+    def _sample(self, inputs: Inputs, format: Format, rows: Sequence[int], store_of: StoreOf) -> pa.Schema:
+        """Returns the schema of the first of these inputs, all of a format, that has rows and can be read."""
+
+        def others() -> list[Object]:
+            some = objects_in(inputs.table.take(spread(len(inputs.table))))
+            return [one for one in some if one.size and self.encoding(one.uri).format is format]
+
+        files = objects_in(inputs.table.take(rows))
+        schema, _, problem = first_schema(files, others, self.encoding, store_of, self.columns, self.required)
         types = (self.columns or {"": None}).values()
         told = (len(schema) and not is_of_no_rows(schema)) or None not in types
         if not len(schema):
@@ -180,8 +187,24 @@ def _listed(inputs: Inputs) -> Iterator[tuple[str, int]]:
         yield from zip(block["uri"].to_pylist(), block["size"].to_pylist(), strict=True)
 
 
+def objects_in(listing: pa.Table) -> list[Object]:
+    """Returns the objects of some rows of a listing."""
+    return [Object(one["uri"], one["size"], one["generation"]) for one in listing.to_pylist()]
+
+
+def spread(count: int) -> list[int]:
+    """Returns which of so many files are looked into beside the first one: from all over them, the last among them.
+
+    >>> spread(4), spread(100)
+    ([1, 2, 3], [12, 24, 37, 49, 61, 74, 86, 99])
+    """
+    most = min(TYPE_FILES, count - 1)
+    return [(at + 1) * (count - 1) // most for at in range(most)]
+
+
 def first_schema(
-    files: pa.Table,
+    files: Iterable[Object],
+    others: Callable[[], Iterable[Object]],
     encoding: Callable[[str], Encoding],
     store_of: StoreOf,
     columns: Mapping[str, Any] | None = None,
@@ -191,12 +214,12 @@ def first_schema(
     first that has columns, if all have none, or it holds those rows too; the URI of that file; and what the first one
     said that could not be read.
 
-    Types that it does not tell, of columns with only nulls, are those of the next `TYPE_FILES` files; else texts in
-    formats that spell values out. So are columns of JSON that it lacks, unless they are `required`. Raises
-    MissingColumn for one that none of these files has.
+    Types that it does not tell, of columns with only nulls, are those of `others`; else texts in formats that spell
+    values out. So are columns of JSON that it lacks, unless they are `required`. Raises MissingColumn for one that none
+    of these files has.
     """
     schema, first, problem = pa.schema([]), "", None
-    told = 0
+    told = False
     missing: dict[str, MissingColumn] = {}
 
     def sampled(item: Object) -> pa.Schema:
@@ -210,8 +233,8 @@ def first_schema(
                 missing.setdefault(error.column, error)
                 wanted = {name: type for name, type in wanted.items() if name != error.column}
 
-    for one in files.to_pylist():
-        item = Object(one["uri"], one["size"], one["generation"])
+    left = iter(files)
+    while (item := next(left, None)) is not None:
         try:
             found = sampled(item)
         except CorruptInput as error:
@@ -230,10 +253,10 @@ def first_schema(
             schema = schema.remove_metadata()
         elif tells or not len(schema):
             schema, first = found, item.uri
-        told += tells
-        lacking = missing.keys() - {*schema.names}
-        if told > TYPE_FILES or (told and not lacking and all(is_known(field.type) for field in schema)):
+        if tells and not missing.keys() - {*schema.names} and all(is_known(field.type) for field in schema):
             break
+        if tells and not told:
+            told, left = True, iter(others())
     if missing and columns is not None:
         for name, refusal in missing.items():
             if name not in schema.names:

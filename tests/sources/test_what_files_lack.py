@@ -51,6 +51,14 @@ def test_json_lines(first: Any, then: Any, type: pa.DataType, before: int, tmp_p
     assert [row["v"] for row in found.take_all()] == [first] * before + [complete(then, first or then)]
 
 
+def test_sources_that_follow_each_other(tmp_path: Path) -> None:
+    """Files from all over the inputs are looked into: those next to the first one are of the same source."""
+    found = curate.read_json(written(tmp_path, *([[None]] * 30), *([[1.5]] * 10)))
+    assert [row["v"] for row in found.take_all()] == [None] * 30 + [1.5] * 10
+    ended = Kept().run(input=f"{tmp_path}/*.jsonl", output=str(tmp_path / "out"), backend="inline")
+    assert (ended.books.rows_out, ended.books.quarantined) == (40, 0)
+
+
 def test_parquet(tmp_path: Path) -> None:
     """Files of pandas have the type null for a column without values."""
     for number, column in enumerate([pa.nulls(2), pa.array([None, 1.5]), pa.nulls(1)]):
