@@ -56,6 +56,11 @@ class Paragraphs(RowsJob):
     min_unit_words: int = param(0, help="minimum words of a unit that is compared; Dolma and CCNet have none")
     min_words: int = param(50, help="minimum words of a text of which something was cut out, as datatrove has it")
 
+    def check(self) -> None:
+        """Says which parameters have no effect."""
+        if self.unit != "sentences":
+            self._say_unused(("sentences",), "--unit sentences")
+
     def build(self, ds: Dataset) -> Dataset:
         return ds.dedup_paragraphs(
             self.text_column,
