@@ -78,6 +78,8 @@ class Decontaminate(RowsJob):
                 raise ConfigError(
                     f'--columns-of-sets: {name!r} has {columns!r}, expected a list of columns, as ["question"]'
                 )
+        if self.action != "cut":
+            self._say_unused(("margin", "min_words"), "--action cut")
         # Here 0 counts all n-grams, for which a dataset has None.
         check_whole("decontaminate: max_documents", self.max_documents, 0)
         compared = Compared(self._sets(), self.n, self.normalise, self.words)

@@ -58,8 +58,10 @@ class Paragraphs(RowsJob):
     min_words: int = param(50, help="minimum words of a text of which something was cut out, as datatrove has it")
 
     def check(self) -> None:
-        """Raises ConfigError where spaCy is asked for and not installed."""
+        """Raises ConfigError where spaCy is asked for and not installed. Says which parameters have no effect."""
         check_installed(self.words)
+        if self.unit != "sentences":
+            self._say_unused(("sentences",), "--unit sentences")
 
     def build(self, ds: Dataset) -> Dataset:
         return ds.dedup_paragraphs(

@@ -101,31 +101,33 @@ class Quality(TextJob):
         WHITESPACE, help="what a word is: what is between white space, or what spaCy's English rules make of it"
     )
     annotate: bool = param(False, help="drop nothing, and write what was measured as columns")
-    min_words: int = param(50, help="gopher: minimum words of a text that are not punctuation alone")
-    max_words: int = param(100_000, help="gopher: maximum words of a text that are not punctuation alone")
+    min_words: int = param(50, help="gopher, dolma: minimum words of a text that are not punctuation alone")
+    max_words: int = param(100_000, help="gopher, dolma: maximum words of a text that are not punctuation alone")
     min_mean_word_length: float = param(3.0, help="gopher: minimum mean length of these words, in characters")
     max_mean_word_length: float = param(10.0, help="gopher: maximum mean length of these words, in characters")
-    max_symbol_ratio: float = param(0.1, help="gopher: maximum ratio of hash signs to words, and of ellipses to words")
-    max_bullet_lines: float = param(0.9, help="gopher: maximum share of lines that start with a bullet point")
-    max_ellipsis_lines: float = param(0.3, help="gopher: maximum share of lines that end with an ellipsis")
-    min_alpha_words: float = param(0.8, help="gopher: minimum share of words with a letter")
-    min_stop_words: int = param(2, help="gopher: minimum number of different stop words, of 8 English ones")
+    max_symbol_ratio: float = param(
+        0.1, help="gopher, dolma: maximum ratio of hash signs to words, and of ellipses to words"
+    )
+    max_bullet_lines: float = param(0.9, help="gopher, dolma: maximum share of lines that start with a bullet point")
+    max_ellipsis_lines: float = param(0.3, help="gopher, dolma: maximum share of lines that end with an ellipsis")
+    min_alpha_words: float = param(0.8, help="gopher, dolma: minimum share of words with a letter")
+    min_stop_words: int = param(2, help="gopher, dolma: minimum number of different stop words, of 8 English ones")
     max_repeated_lines: float = param(0.3, help="gopher-repetition: maximum share of lines that repeat an earlier one")
     max_repeated_paragraphs: float = param(0.3, help="gopher-repetition: the same, of paragraphs")
     max_repeated_line_chars: float = param(0.2, help="gopher-repetition: maximum share of characters in such lines")
     max_repeated_paragraph_chars: float = param(0.2, help="gopher-repetition: the same, of such paragraphs")
     max_top_ngram_chars: dict[str, float] = param(
         {"2": 0.2, "3": 0.18, "4": 0.16},
-        help="gopher-repetition: maximum share of characters in the most frequent n words in a row, by n",
+        help="gopher-repetition, dolma: maximum share of characters in the most frequent n words in a row, by n",
     )
     max_repeated_ngram_chars: dict[str, float] = param(
         {"5": 0.15, "6": 0.14, "7": 0.13, "8": 0.12, "9": 0.11, "10": 0.1},
-        help="gopher-repetition: maximum share of characters in n words in a row that repeat earlier ones, by n",
+        help="gopher-repetition, dolma: maximum share of characters in n words in a row that repeat earlier ones, by n",
     )
     min_line_words: int = param(3, help="c4: minimum words of a line; the code that made C4 has 5")
     max_word_length: int = param(1000, help="c4: maximum characters of a word of a line")
     min_sentences: int = param(5, help="c4: minimum sentences in the lines that are kept; the code that made C4 has 3")
-    ended_lines: bool = param(True, help="c4: keep only lines that end in a mark of punctuation")
+    ended_lines: bool = param(True, help="c4, dolma: keep only lines that end in a mark of punctuation")
     min_ended_lines: float = param(0.12, help="fineweb: minimum share of lines that end in a mark of punctuation")
     max_short_lines: float = param(0.67, help="fineweb: maximum share of short lines")
     short_line_chars: int = param(30, help="fineweb: maximum characters of a short line")
@@ -152,6 +154,11 @@ class Quality(TextJob):
                 raise ConfigError(f"--rules has {name} twice; name each set once")
         if not self.rules:
             raise ConfigError(f"--rules is empty, so every text would be kept; there are {known}")
+        for one in self._params.values():
+            # The sets that a parameter is of stand before its help.
+            of = one.help.partition(": ")[0].split(", ")
+            if set(of) <= set(SETS) and set(of).isdisjoint(self.rules):
+                self._say_unused([one.name], f"--rules {' or '.join(of)}")
         for what in ("words", "mean_word_length", "median_word_length"):
             least, most = f"min_{what}", f"max_{what}"
             if getattr(self, least) > getattr(self, most):

@@ -43,7 +43,9 @@ def refuse_outdated(last: Stage, options: RunOptions, *, begun: bool) -> None:
                 continue
             if name == "drop_removed" and begun and last.rows.grows:
                 continue  # files that it did not begin with are refused once it is to read them
-            again = [f"run again with {option(name)}"] * (not asked) + [start_over()] * begun
+            # Without what was given beside it, the next run would be refused for that.
+            given = [one for one in ("overwrite", "redo_stale", "drop_removed") if getattr(options, one) or one == name]
+            again = [f"run again with {' and '.join(map(option, given))}"] * (not asked) + [start_over()] * begun
             shards, first = int(np.count_nonzero(found)), plan.shard_id(int(np.flatnonzero(found)[0]))
             raise ConfigError(
                 f"the checkpoint {before.path} is out of date: the inputs of {format_count(shards, 'shard')} of it, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -399,6 +399,14 @@ class Job:
             task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
         )
         return made.stages(Stage(record, tasks, made.operator, self._rows(columns, required)))
+
+    def _say_unused(self, names: Iterable[str], needs: str) -> None:
+        """Logs which of these parameters are not as by default, though they have no effect without `needs`."""
+        params = [self._params[name] for name in names]
+        given = [one.option for one in params if getattr(self, one.name) != one.default]
+        if given:
+            verb = "has" if len(given) == 1 else "have"
+            self.log.warning(f"{', '.join(given)} {verb} no effect without {needs}", options=given)
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""

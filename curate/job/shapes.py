@@ -70,7 +70,9 @@ class RowsJob(Job):
     """
 
     keep_columns: list[str] = param(
-        [], help="columns to read and keep, with those the job needs; none: all of the first input", identity=False
+        [],
+        help="columns to read and keep, those that the job needs among them; none: all of the first input",
+        identity=False,
     )
 
     @property

@@ -160,7 +160,8 @@ def test_a_checkpoint_before_an_exchange_whose_input_changed(source: Path, tmp_p
             doubled(source).checkpoint(tmp_path / "kept").sort("n").write_json(
                 tmp_path / output, backend="inline", **(again if output == "out" else {})
             )
-        assert str(caught.value).endswith("as they are now; run again with redo_stale=True")
+        asked = "overwrite=True and redo_stale=True" if output == "out" else "redo_stale=True"
+        assert str(caught.value).endswith(f"as they are now; run again with {asked}")
     assert curate.read_json(tmp_path / "out").take_all() == [{"n": 2}, {"n": 4}, {"n": 6}]
     assert not (tmp_path / "other").exists()
     assert write(redo_stale=True, **again).state == "complete"
