@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from curate.clock import SystemClock
 from curate.observe.job import read_status
 from tests.support.fakes import NEVER_S
 from tests.support.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
+from tests.support.ports import free_port
 from tests.support.ray_head import lists_jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
@@ -71,13 +71,6 @@ class Head:
         return self.ray("job", "submit", "--working-dir", ".", "--", *argv, **env)
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     # Paths of sockets are limited to 107 characters.
@@ -92,12 +85,12 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         "RAY_AUTH_TOKEN": uuid.uuid4().hex,
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
-    port = _free_port()
+    port = free_port()
     ports = {
-        "port": _free_port(),
+        "port": free_port(),
         "dashboard-port": port,
-        "dashboard-agent-listen-port": _free_port(),
-        "ray-client-server-port": _free_port(),
+        "dashboard-agent-listen-port": free_port(),
+        "ray-client-server-port": free_port(),
     }
     command = [BIN / "ray", "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=2"]
     command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={temporary}"]

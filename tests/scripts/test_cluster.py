@@ -29,6 +29,7 @@ from scripts.clusters.problems import ROOT, Refused
 from scripts.clusters.submit import Submission
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import write_files
+from tests.support.ports import free_port
 
 SCRIPT = ROOT / "scripts/cluster"
 TOKEN = "ab" * 32
@@ -198,13 +199,6 @@ def dashboard() -> Iterator[Dashboard]:
     yield made
     made.server.shutdown()
     made.server.server_close()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class TestConnecting:

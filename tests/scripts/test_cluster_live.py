@@ -35,6 +35,7 @@ from tests.support.harness import (
     wait_until,
     write_files,
 )
+from tests.support.ports import free_port
 from tests.support.ray_head import lists_jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
@@ -118,13 +119,6 @@ class Cluster:
         return json.dumps(Api(self.address, self.env["RAY_AUTH_TOKEN"]).get("/api/jobs/"), sort_keys=True)
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     # Paths of sockets are limited to 107 characters.
@@ -145,7 +139,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         shutil.copy(ROOT / name, work)
     shutil.copy(ROOT / "tests/e2e/jobs/curation.py", work / "jobs")
     write_files(work, {"jobs/pooled.py": POOLED.encode(), "demo/big": bytes(1000)})
-    gcs, port = _free_port(), _free_port()
+    gcs, port = free_port(), free_port()
     start = [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", "--object-store-memory=100000000"]
     head = [
         "--head",
@@ -155,13 +149,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "--dashboard-host=127.0.0.1",
         "--num-cpus=0",
     ]
-    head += [f"--ray-client-server-port={_free_port()}"]
+    head += [f"--ray-client-server-port={free_port()}"]
     processes = []
 
     def begin(*words: str) -> subprocess.Popen[bytes]:
         # As on machines of their own: each agent listens at another port and unpacks the code of a job elsewhere. In
         # one folder the last agent would remove what others unpacked and unpack it again, while the job reads it.
-        apart = [f"--dashboard-agent-listen-port={_free_port()}", f"--temp-dir={temporary}/{len(processes)}"]
+        apart = [f"--dashboard-agent-listen-port={free_port()}", f"--temp-dir={temporary}/{len(processes)}"]
         command = [*start, *words, *apart]
         with (work / "ray.log").open("a") as log:
             marked_env = env | dict([mark.split("=")])
