@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
@@ -19,7 +18,7 @@ from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_heartbeats
-from curate.ledger.ledger import Ledger
+from curate.ledger.ledger import INPUTS, Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
@@ -139,17 +138,12 @@ class FoundJob:
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
 
-INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
-"""Files that a job reads, as a table."""
-
-
 def inputs_of_job(found: FoundJob) -> Any:
     """Returns the files that a job has planned, each once, as a table of `INPUTS`: those of its plan, or those that a
-    job with an exchange began with. Raises ObjectNotFound if the list of these is missing."""
+    job with an exchange began with. Raises ObjectNotFound if the list of these is missing,
+    ConfigError if it is damaged."""
     if name := found.job.get("inputs"):
-        data = found.ledger.store.read(found.ledger.uri(name))
-        # By this thread: one of Arrow's may hold the bytes when Python is gone already.
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(INPUTS.names).cast(INPUTS)
+        table = found.ledger.read_inputs(name)
     else:
         plan = found.plan.table
         columns = [plan["uri"], plan["object_bytes"], plan["generation"]]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import curate
 from curate.errors import ConfigError, CorruptInput
 from curate.job.job import Job
 from curate.ledger import layout
@@ -112,3 +113,17 @@ def test_a_file_of_bad_rows_without_any_is_told(folder: Path, data: bytes) -> No
     file.write_bytes(data)
     with pytest.raises(CorruptInput, match="it has none, and at least one was set aside"):
         list(quarantined(find_job(str(folder / "out"))))
+
+
+@pytest.mark.parametrize("cut", [0, 100])
+def test_a_damaged_list_of_inputs_is_refused(folder: Path, cut: int) -> None:
+    """By a run, with its name and the next step; it was an error of Arrow's. Starting over writes it anew."""
+    out = folder / "sorted"
+    rows = curate.read_json(str(folder / "in" / "b.jsonl")).sort("id")
+    rows.write_parquet(out, backend="inline")
+    [file] = (out / layout.INPUTS).iterdir()
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(ConfigError, match=f"{file.name} is not a list of inputs .*damaged: .* start over"):
+        rows.write_parquet(out, backend="inline")
+    rows.write_parquet(out, backend="inline", overwrite=True, yes=True)
+    assert verify(str(out)).state == OK
