@@ -198,9 +198,9 @@ def _more_were_planned(found: FoundJob) -> int:
     summary = read_summary(found.ledger, listing) or {}
     own = summary.get("fingerprint") == found.job["fingerprint"]
     told = [summary.get("shards", {}).get("total", 0)] if own else []
-    # Of a job of several stages, a run tells of the one that it is at.
-    beats = newest_heartbeats(found.ledger, listing.run_ids)
-    told += [beat.shards["total"] for beat in beats if not beat.stages]
+    for beat in newest_heartbeats(found.ledger, listing.run_ids):
+        # Of a job of several stages, it counts those of the one that it is at, and has each one's beside them.
+        told += [one.total for one in beat.stages if one.key == LAST] if beat.stages else [beat.shards["total"]]
     most = max(told, default=0)
     return most if most > _ever_planned(plan) else 0
 

@@ -127,3 +127,16 @@ def test_a_damaged_list_of_inputs_is_refused(folder: Path, cut: int) -> None:
         rows.write_parquet(out, backend="inline")
     rows.write_parquet(out, backend="inline", overwrite=True, yes=True)
     assert verify(str(out)).state == OK
+
+
+def test_the_plan_of_a_job_with_an_exchange_that_is_gone_is_told(folder: Path) -> None:
+    """Its runs count the shards of the stage that they are at; those of the last one are beside them."""
+    out = folder / "sorted"
+    rows = curate.read_json(str(folder / "in" / "b.jsonl")).sort("id")
+    rows.write_parquet(out, backend="inline")
+    (out / layout.SUMMARY).unlink()
+    (out / layout.plan_part(0)).unlink()
+    with pytest.raises(ConfigError, match="names 0 shards, and the job had 1"):
+        read_status(str(out), NOW)
+    rows.write_parquet(out, backend="inline")
+    assert verify(str(out)).state == OK
