@@ -14,8 +14,9 @@ from curate.chain.plan import StepState
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
+from curate.ledger.ledger import INPUTS
 from curate.ledger.side_outputs import side_name, sides_of_job
-from curate.observe.job import INPUTS, FoundJob, NoJobError, find_job, inputs_of_job, status_of
+from curate.observe.job import FoundJob, NoJobError, find_job, inputs_of_job, status_of
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes

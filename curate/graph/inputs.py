@@ -23,7 +23,6 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.arrow.schema import format_schema
@@ -65,14 +64,12 @@ def read_inputs(ledger: Ledger, job: Mapping[str, Any]) -> Inputs:
     """Returns the inputs that a job has: `job`, as `read_job` returned it. Raises ConfigError."""
     name = job.get("inputs", layout.inputs_of("?"))
     try:
-        data = ledger.store.read(ledger.uri(name))
+        return inputs_in(ledger.read_inputs(name))
     except ObjectNotFound as error:
         raise ConfigError(
             f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
             f"choose another output, or {start_over()}"
         ) from error
-    # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
-    return inputs_in(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False))
 
 
 def as_before(before: Inputs, now: Inputs) -> Inputs:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.stages import StageReport, parse_stages
+from curate.log import get_logger
 from curate.tasks.books import Books
 from curate.tasks.parts import Part
 from curate.tasks.times import Times
@@ -238,6 +240,16 @@ def _is_operator(one: Any) -> bool:
     )
 
 
+@lru_cache(maxsize=1024)
+def _warn_of_damaged(run_id: str, error: str) -> None:
+    """Says once in a process that the last state of a run cannot be read: runs are looked at again and again."""
+    get_logger().warning(
+        "cannot read the last state of a run; its failures are in: curate failures",
+        run=run_id,
+        error=error,
+    )
+
+
 def read_heartbeats(
     ledger: Ledger, run_ids: Iterable[str], *, begun: bool = False, newest: int = NEWEST_RUNS
 ) -> list[Heartbeat]:
@@ -253,8 +265,9 @@ def read_heartbeats(
                 return Heartbeat.of(run_id, ledger.read_json(layout.run_file(run_id, name)))
             except ObjectNotFound:
                 continue
-            except ConfigError:
-                return None  # damaged: it says nothing
+            except ConfigError as error:
+                _warn_of_damaged(run_id, str(error))  # it says nothing, so nothing it said is counted
+                return None
         return None
 
     with ThreadPoolExecutor(NEWEST_RUNS) as pool:

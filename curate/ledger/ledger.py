@@ -39,6 +39,8 @@ PART_ROW_BYTES = 100
 many of them a row takes at least."""
 PART_ROWS = 1 << 16
 """Rows of a row group of a part: while one is read, its rows take a kilobyte each, five times what they take then."""
+INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+"""Files that a job reads, as a table."""
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
 """What every `job.json` of this format version has, beside the version."""
 
@@ -111,6 +113,20 @@ class Ledger:
         told = self.read_json(layout.growth(listing.growth))
         missing = {"inputs": layout.inputs_of("?"), "segments": [], "stages": []}
         return {name: told.get(name, other) for name, other in missing.items()}
+
+    def read_inputs(self, name: str) -> Any:
+        """Returns the list of inputs of that name, a table of `INPUTS`. Raises ObjectNotFound, ConfigError."""
+        data = self.store.read(self.uri(name))
+        try:
+            # By this thread: one of Arrow's may let go of the bytes when Python is gone, which aborts the process.
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(INPUTS.names).cast(INPUTS)
+            table.validate(full=True)
+        except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+            raise ConfigError(
+                f"{self.uri(name)} is not a list of inputs ({error}); the ledger is damaged: choose another output, or "
+                f"{start_over()}"
+            ) from error
+        return table
 
     def create_schema(self, name: str, make: Callable[[], Any]) -> Any:
         """Returns the Arrow schema stored under `name`, else what `make` returns, stored: the first one holds."""

@@ -41,16 +41,21 @@ class Quarantined:
 
 
 def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
-    """Yields the rows of a file of quarantined rows, in order, a block at a time. Raises CorruptInput."""
+    """Yields the rows of a file of quarantined rows, in order, a block at a time. Raises CorruptInput, also for a file
+    without any row: none is written."""
+    empty = True
     for lines in line_blocks(store, object, "zstd"):
         for line in lines:
             try:
                 value = orjson.loads(line)
                 coded = "row" not in value
                 row = value["row_base64" if coded else "row"]
+                empty = False
                 yield Quarantined(value["line"], value["reason"], row, coded, value.get("at", ""))
             except (ValueError, TypeError, KeyError) as error:
                 raise CorruptInput(f"{object.uri}: not a file of quarantined rows: {error!r}") from error
+    if empty:
+        raise CorruptInput(f"{object.uri}: not a file of quarantined rows: it has none, and at least one was set aside")
 
 
 class QuarantineWriter:

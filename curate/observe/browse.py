@@ -64,7 +64,7 @@ def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
         return
     if shard is not None:
         ranks = [found.done_rank(shard)]
-    elif not found.listing.quarantine:
+    elif not found.listing.quarantine and summary is not None and not summary["rows"]["quarantined"]:
         return
     else:
         asked = found.matched.done.copy()

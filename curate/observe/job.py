@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_heartbeats
-from curate.ledger.ledger import Ledger
+from curate.ledger.ledger import INPUTS, Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
@@ -31,7 +31,7 @@ from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.storage.uris import normalise
 from curate.tasks.books import Books
-from curate.units import shell_word
+from curate.units import format_count, shell_word
 
 RUN_CODEC = "none"
 """Run files, which no reader of datasets reads, are not compressed."""
@@ -138,17 +138,12 @@ class FoundJob:
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
 
-INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
-"""Files that a job reads, as a table."""
-
-
 def inputs_of_job(found: FoundJob) -> Any:
     """Returns the files that a job has planned, each once, as a table of `INPUTS`: those of its plan, or those that a
-    job with an exchange began with. Raises ObjectNotFound if the list of these is missing."""
+    job with an exchange began with. Raises ObjectNotFound if the list of these is missing,
+    ConfigError if it is damaged."""
     if name := found.job.get("inputs"):
-        data = found.ledger.store.read(found.ledger.uri(name))
-        # By this thread: one of Arrow's may hold the bytes when Python is gone already.
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(INPUTS.names).cast(INPUTS)
+        table = found.ledger.read_inputs(name)
     else:
         plan = found.plan.table
         columns = [plan["uri"], plan["object_bytes"], plan["generation"]]
@@ -171,9 +166,43 @@ def find_job(output: str) -> FoundJob:
     listing = ledger.list()
     if not listing.has_job:
         raise _no_job(ledger, len(listing.objects))
+    found = _found(ledger, listing)
+    # Looked at again: a run may have planned more since the listing.
+    if _more_were_planned(found) and (told := _more_were_planned(found := _found(ledger, ledger.list()))):
+        raise ConfigError(
+            f"{ledger.uri(layout.PLAN)} names {format_count(_ever_planned(found.plan), 'shard')}, and the job had "
+            f"{told:,}: a part of the plan is missing; the ledger is damaged: run the job again with all of its "
+            f"inputs, which plans them anew, or {start_over()}"
+        )
+    return found
+
+
+def _found(ledger: Ledger, listing: OutputListing) -> FoundJob:
     job = ledger.read_job() | ledger.read_growth(listing)
     plan = ledger.read_plan(listing)
     return FoundJob(ledger, listing, job, plan, match_outputs(plan, listing, job["suffix"]))
+
+
+def _ever_planned(plan: ShardPlan) -> int:
+    return len(plan.table if plan.written is None else plan.written)
+
+
+def _more_were_planned(found: FoundJob) -> int:
+    """Returns how many shards the job had, as its summary or its last runs say, if the plan names fewer; else 0.
+
+    Asked only where shards may be missing: for objects or failures that are of none, or for want of any shard.
+    """
+    listing, plan = found.listing, found.plan
+    if len(plan) and not found.matched.foreign and not listing.failures:
+        return 0
+    summary = read_summary(found.ledger, listing) or {}
+    own = summary.get("fingerprint") == found.job["fingerprint"]
+    told = [summary.get("shards", {}).get("total", 0)] if own else []
+    for beat in newest_heartbeats(found.ledger, listing.run_ids):
+        # Of a job of several stages, it counts those of the one that it is at, and has each one's beside them.
+        told += [one.total for one in beat.stages if one.key == LAST] if beat.stages else [beat.shards["total"]]
+    most = max(told, default=0)
+    return most if most > _ever_planned(plan) else 0
 
 
 def read_status(output: str, now: float) -> JobStatus:

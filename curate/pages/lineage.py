@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import CurateError
 from curate.keywords import option
 from curate.ledger import layout
-from curate.ledger.ledger import open_ledger
+from curate.ledger.ledger import INPUTS, open_ledger
 from curate.ledger.summary import incomplete_text, missing_text
 from curate.ledger.validation import one_part
-from curate.observe.job import INPUTS, FoundJob, inputs_of_job, quick_status
+from curate.observe.job import FoundJob, inputs_of_job, quick_status
 from curate.observe.registry import list_jobs
 from curate.observe.status import JobStatus
 from curate.pages.model import Lineage, Neighbour
@@ -36,7 +35,7 @@ def read_lineage(found: FoundJob, status: JobStatus, given: tuple[str, ...], now
     """Returns the lineage of a job, which was given these inputs. What cannot be read is noted."""
     try:
         inputs = inputs_of_job(found)
-    except (CurateError, pa.ArrowException) as error:
+    except CurateError as error:
         notes.append(_line(f"the list of the job's inputs cannot be read: {error}"))
         inputs = INPUTS.empty_table()
     remarks = [*incomplete_text(status.incomplete_input)]
