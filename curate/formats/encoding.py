@@ -43,7 +43,7 @@ class ReadAs:
     format: Format
     schema: Any = None
     """The schema that was declared: all columns that rows have. None: that of the first file with rows, and of columns
-    with only nulls in it that of files behind it."""
+    with only nulls in it that of others."""
     first: str = ""
     """The file that the schema is from, for who is told of another one; empty if it was declared."""
     whole: bool = True

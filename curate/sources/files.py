@@ -279,7 +279,8 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     filled = listing.filter(pc.greater(listing["size"], 0))
     schema, first, problem = first_schema(
         objects_in(filled.slice(0, SAMPLED_FILES) if len(filled) else listing.slice(0, 1)),
-        lambda: objects_in(filled.take(pa.array(spread(len(filled)), pa.int64()))),
+        # What is declared is compared with what the first file itself has.
+        lambda: objects_in(filled.take(pa.array(spread(len(filled)), pa.int64()))) if known is None else [],
         lambda uri: detect(uri, replace(how, schema=None)),
         open_store,
     )

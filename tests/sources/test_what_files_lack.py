@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.errors import ConfigError
+from curate.errors import ConfigError, SchemaMismatch
 from curate.job.job import Job
 from curate.sources.inputs import TYPE_FILES
 
@@ -66,6 +66,15 @@ def test_parquet(tmp_path: Path) -> None:
     found = curate.read_parquet(f"{tmp_path}/*.parquet")
     assert found.schema() == pa.schema([("v", pa.float64())])
     assert [row["v"] for row in found.take_all()] == [None, None, None, 1.5, None]
+
+
+def test_a_declared_schema_is_compared_with_the_first_file_alone(tmp_path: Path) -> None:
+    """What another one has otherwise is said of that one, when it is read."""
+    pq.write_table(pa.table({"v": pa.nulls(1)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"v": [1]}), tmp_path / "b.parquet")
+    found = curate.read_parquet(f"{tmp_path}/*.parquet", schema=pa.schema([("v", pa.string())]))
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'v' is int64, expected string"):
+        found.take_all()
 
 
 def test_if_none_tells_json_lines_are_texts_and_parquet_is_what_it_was(tmp_path: Path) -> None:
