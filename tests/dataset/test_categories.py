@@ -172,6 +172,7 @@ def test_what_has_no_room_is_refused_with_its_column(tmp_path: Path) -> None:
     assert re.search(refused, failure.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [100, 350])
 def test_a_job_may_return_dictionaries_of_narrow_indexes(rows: int, tmp_path: Path) -> None:
     class Words(curate.Job):

@@ -87,6 +87,7 @@ def books(summary: Summary) -> tuple[int, int, dict[str, int]]:
     return summary.books.rows_in, summary.books.rows_out, dict(summary.books.dropped)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     ROWS,

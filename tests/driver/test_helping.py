@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -292,6 +293,7 @@ def test_a_driver_that_stops_is_waited_for_three_heartbeats() -> None:
     check(world, play(world, [0.0, 0.0], {1: 5.0}, {}), 3)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=15, deadline=None)
 def test_whatever_happens_every_shard_is_done(data: st.DataObject) -> None:

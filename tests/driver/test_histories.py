@@ -33,6 +33,7 @@ def names_in(root: Path) -> set[str]:
     return {str(path.with_suffix("")) for path in found if not str(path).startswith("_")}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(steps=st.lists(STEPS, min_size=3, max_size=14), sizes=BLOCKS, ahead=st.integers(1, 5))
 def test_in_the_end_a_job_is_as_if_it_had_run_once(

@@ -291,6 +291,7 @@ class TestShuffle:
         assert (len(sizes), sum(sizes), max(sizes) - min(sizes) <= 1) == (count, 181, True)
         assert sorted(k for table in made for k in ids(table)) == list(range(181))
 
+    @pytest.mark.slow
     def test_outputs_of_whole_buckets(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where no number is asked for: as many as the bytes say, whatever the seed is, and about as large."""
         monkeypatch.setattr(ranges, "LEAST_BYTES", 8 << 10)
@@ -345,6 +346,7 @@ def upper(freedom: int) -> float:
 
 
 class TestRepartition:
+    @pytest.mark.slow
     @settings(
         max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
     )

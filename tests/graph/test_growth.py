@@ -180,7 +180,7 @@ ADDED = st.lists(ROWS, min_size=1, max_size=3)
 
 
 class TestGrown:
-    @pytest.mark.quick(1)
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", [*DATASETS, "job"])
     @settings(max_examples=6)
     @given(
@@ -213,7 +213,7 @@ class TestGrown:
         complete(world.write())
         world.check()
 
-    @pytest.mark.quick(1)
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", ["one", "job"])
     def test_a_kill_while_stages_are_removed_behind_which_inputs_are_added(self, how: str, sweep: Sweep) -> None:
         """Of a stage of which only part is left, the next run needs all, as it has more to compare."""
@@ -232,7 +232,7 @@ class TestGrown:
             complete(world.write())
             world.check()
 
-    @pytest.mark.quick(1)
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", ["one", "job"])
     def test_a_kill_before_any_change(self, how: str, sweep: Sweep) -> None:
         """The next run ends with what a run from nothing ends with, and writes only what is not there."""

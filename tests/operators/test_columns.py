@@ -97,6 +97,7 @@ def test_chains_over_tables(rows: list[Row], steps: list[Step]) -> None:
     same(found, expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=4), st.lists(st.sampled_from(STEPS), max_size=5), st.integers(1, 5))
 def test_chains_over_parquet(tmp_path_factory: Any, files: list[list[Row]], steps: list[Step], group_rows: int) -> None:

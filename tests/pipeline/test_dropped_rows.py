@@ -63,6 +63,7 @@ def ids(rows: list[DroppedRow]) -> list[str]:
 WHOLE = sampled([corpus()])
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 900), max_size=8))
 def test_batches_do_not_matter(sizes: list[int]) -> None:
     assert sampled(cut(corpus(), sizes)) == WHOLE

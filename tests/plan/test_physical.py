@@ -312,6 +312,7 @@ def test_a_limit_of_a_sort_keeps_no_other_rows(folder: Path, tmp_path: Path) -> 
     assert sum(sizes) < sum(other)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(60),
     deadline=None,

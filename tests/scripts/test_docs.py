@@ -24,6 +24,7 @@ def undocumented(module: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> l
     return list(script.undocumented(pdoc.Module(module)))
 
 
+@pytest.mark.slow
 def test_the_reference_is_complete(tmp_path: Path) -> None:
     """Each public name has a place there, and pdoc warns of nothing."""
     made = subprocess.run([sys.executable, SCRIPT, "--output", tmp_path], capture_output=True, text=True, check=False)

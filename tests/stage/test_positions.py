@@ -150,6 +150,7 @@ class Quarantining(curate.Job):
         return batch.filter(pc.not_equal(pc.bit_wise_and(batch["n"], 0), 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_a_job_that_quarantines_rows(tmp_path: Path, known: bool) -> None:
     """By their positions in the batch, rows that were taken out of it counted too; else the lines of the batch."""

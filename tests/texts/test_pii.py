@@ -194,6 +194,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_pattern_takes_more_than_linear_time(hostile: str) -> None:
     """What is added to a text runs as many lines of Python, however long it was; what each does is bounded: see below.

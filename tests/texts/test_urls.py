@@ -143,6 +143,7 @@ def test_a_list_of_the_wrong_shape_is_told_with_file_and_line(
         urls.read_list(str(path), shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["a", "a.", ".", "@", ":", "/", "[", "%", "ü", "\\", "http://", "sexx ", "a@b:"])
 def test_no_url_takes_more_than_linear_time(piece: str) -> None:
     """For a host of 200,000 characters Python runs as many lines as for one of a thousand; the kernels of Arrow,

@@ -86,6 +86,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SAID)
 @given(texts=TEXTS)
 def test_what_lies_behind_texts_changes_nothing(what: str, texts: list[str]) -> None:
