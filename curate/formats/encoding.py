@@ -42,8 +42,8 @@ class ReadAs:
 
     format: Format
     schema: Any = None
-    """The schema that was declared: all columns that rows have. None: that of the first file with rows, and of columns
-    with only nulls in it that of others."""
+    """The schema that was declared: all columns that rows have. None: that of the first file with rows, and what some
+    others add to it (see `curate.sources.columns`)."""
     first: str = ""
     """The file that the schema is from, for who is told of another one; empty if it was declared."""
     whole: bool = True
@@ -115,6 +115,12 @@ class Encoding:
     how: ReadAs | None = None
     typed: frozenset[str] = frozenset()
     """Columns whose type a job declares; that of others is what their first rows are."""
+    job_reads_all: bool = False
+
+    @property
+    def all_read(self) -> bool:
+        """Whether all columns are asked for, so that one that is not held would be lost."""
+        return self.job_reads_all if self.how is None else self.how.whole and self.how.schema is None
 
     @property
     def splittable(self) -> bool:

@@ -6,15 +6,16 @@ import pyarrow as pa
 
 from curate.arrow.schema import format_schema, readable
 from curate.errors import SchemaMismatch, did_you_mean
-from curate.formats.encoding import Format, ReadAs
+from curate.formats.encoding import Encoding, Format
 
 
-def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> None:
+def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, encoding: Encoding) -> None:
     """Raises SchemaMismatch if a file of the columns `found` cannot be read as `held`; a type of null fits all.
 
-    A column that is missing is refused, unless `how` is given: then it will be null, and it is a column that is not
-    held that is refused, where the whole file is read and no schema was declared.
+    So it is for a column that is not held, where all are asked for; and for one that is missing, unless files are read
+    as somebody said: then it will be null.
     """
+    how = encoding.how
     if how is None:
         for name in held.names:
             if name not in found.names:
@@ -30,16 +31,16 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | N
         for field in held
         if times[field.name] == 1 and not readable(type := found.field(field.name).type, field.type)
     ]
+    for name in dict.fromkeys(found.names) if encoding.all_read else ():
+        if name not in held.names:
+            problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
     if how is None:
         if problems:
             raise SchemaMismatch(
                 f"{uri}: {problems[0]}; columns are as in the first input, or as the job declares them: rewrite the "
-                "file, or declare a type that holds both (columns)"
+                "file, or name the columns to read, with a type that holds both (columns, keep_columns)"
             )
         return
-    for name in dict.fromkeys(found.names) if how.whole and how.schema is None else ():
-        if name not in held.names:
-            problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
     if problems:
         other = f"{how.first} has" if how.first else "declared is"
         raise SchemaMismatch(

@@ -193,7 +193,7 @@ def _read(
     begin, end = (0, None) if whole else (start, stop)
     match encoding.format:
         case Format.PARQUET:
-            return read_parquet(store, object, begin, end, schema, on_bad_row, how)
+            return read_parquet(store, object, begin, end, schema, on_bad_row, encoding)
         case Format.JSONL:
             told = on_bad_row, on_blank_line, on_other_keys
             return read_jsonl(store, object, encoding.codec, begin, end, schema, *told)
@@ -202,15 +202,15 @@ def _read(
         case Format.TEXT:
             return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
         case Format.CSV:
-            return read_csv(store, object, encoding.codec, schema, on_bad_row, how, encoding.typed)
+            return read_csv(store, object, encoding, schema, on_bad_row)
         case Format.BINARY:
             return read_binary(store, object, schema)
         case Format.WEBDATASET:
-            return read_webdataset(store, object, encoding.codec, schema, how, on_bad_row, on_other_keys)
+            return read_webdataset(store, object, encoding, schema, on_bad_row, on_other_keys)
         case Format.TFRECORDS:
-            return read_tfrecords(store, object, encoding.codec, schema, how, on_bad_row)
+            return read_tfrecords(store, object, encoding, schema, on_bad_row)
         case Format.NUMPY:
-            return read_npy(store, object, encoding.codec, schema, how)
+            return read_npy(store, object, encoding, schema)
         case Format.IMAGE:
             assert how is not None
             return read_image(store, object, schema, how, on_bad_row)

@@ -243,7 +243,7 @@ class ShardBooks:
             get_logger().warning(
                 "rows have keys that are no columns, and these are left out",
                 keys=keys[:SHOWN_KEYS],
-                next="columns are those of the first file with rows: declare them all (schema, columns, keep_columns)",
+                next="columns are those that some files begin with: declare them all (schema, columns, keep_columns)",
             )
         self.count(OTHER_KEYS, rows)
 

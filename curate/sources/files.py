@@ -28,8 +28,7 @@ from curate.ledger.packed import BLOCK_ROWS
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.prefetch import ahead
-from curate.sources.inputs import first_schema, objects_in, spread
-from curate.sources.key_types import refuse_other_types
+from curate.sources.columns import first_schema, objects_in, refuse_other_types, spread
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
@@ -287,7 +286,7 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     if known is not None:
         if first:
             try:
-                refuse_mismatch(first, schema, known, how)
+                refuse_mismatch(first, schema, known, detect(first, how))
             except SchemaMismatch as error:
                 raise ConfigError(f"{source.method}(schema=...): {error}") from error
         return known, ""

@@ -6,20 +6,20 @@ its operator is like any other, and only this file knows that there are no rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from curate.arrow.schema import widens
-from curate.arrow.unknown import all_nullable, empty, fill_schema, is_known, is_of_no_rows, of_no_rows, told_as_text
-from curate.errors import ConfigError, CorruptInput, GenerationMismatch, MissingColumn, ObjectNotFound
+from curate.arrow.unknown import all_nullable, empty, is_of_no_rows, of_no_rows
+from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
-from curate.formats.rows import SAMPLED_FILES, known_schema, sample_schema
+from curate.formats.rows import SAMPLED_FILES, known_schema
 from curate.log import get_logger
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
+from curate.sources.columns import first_schema, objects_in, spread
 from curate.sources.listing import Inputs, list_inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
@@ -27,10 +27,6 @@ from curate.sources.slice_rows import Filters, slice_rows
 from curate.sources.split import whole_object
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard
-
-TYPE_FILES = 8
-"""Further files that are looked into for what the first one does not tell. They are from all over the inputs: sources
-follow each other, and files of one source are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +163,8 @@ class FileRows(InputFiles):
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         del given
         typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
-        encoding, store = replace(self.encoding(shard.uri), typed=typed), store_of(shard.uri)
+        encoding = replace(self.encoding(shard.uri), typed=typed, job_reads_all=not self._declared)
+        store = store_of(shard.uri)
         schema = self.held[encoding.format.value]
         yield (
             shard.id,
@@ -185,88 +182,3 @@ def _listed(inputs: Inputs) -> Iterator[tuple[str, int]]:
     """Yields URI and size of each input; of millions, only some thousand are there as Python's objects."""
     for block in inputs.table.batches("uri", "size"):
         yield from zip(block["uri"].to_pylist(), block["size"].to_pylist(), strict=True)
-
-
-def objects_in(listing: pa.Table) -> list[Object]:
-    """Returns the objects of some rows of a listing."""
-    return [Object(one["uri"], one["size"], one["generation"]) for one in listing.to_pylist()]
-
-
-def spread(count: int) -> list[int]:
-    """Returns which of so many files are looked into beside the first one: from all over them, the last among them.
-
-    >>> spread(4), spread(100)
-    ([1, 2, 3], [12, 24, 37, 49, 61, 74, 86, 99])
-    """
-    most = min(TYPE_FILES, count - 1)
-    return [(at + 1) * (count - 1) // most for at in range(most)]
-
-
-def first_schema(
-    files: Iterable[Object],
-    others: Callable[[], Iterable[Object]],
-    encoding: Callable[[str], Encoding],
-    store_of: StoreOf,
-    columns: Mapping[str, Any] | None = None,
-    required: Container[str] = (),
-) -> tuple[pa.Schema, str, CorruptInput | None]:
-    """Returns the schema of the first of some listed files that can be read and has rows, of these `columns`, or of the
-    first that has columns, if all have none, or it holds those rows too; the URI of that file; and what the first one
-    said that could not be read.
-
-    Types that it does not tell, of columns with only nulls, are those of `others`; else texts in formats that spell
-    values out. So are columns of JSON that it lacks, unless they are `required`. Raises MissingColumn for one that none
-    of these files has.
-    """
-    schema, first, problem = pa.schema([]), "", None
-    told = False
-    missing: dict[str, MissingColumn] = {}
-
-    def sampled(item: Object) -> pa.Schema:
-        how, wanted = encoding(item.uri), columns
-        while True:
-            try:
-                return sample_schema(store_of(item.uri), item, how, wanted)
-            except MissingColumn as error:
-                if how.format is not Format.JSONL or error.column in required or wanted is None:
-                    raise
-                missing.setdefault(error.column, error)
-                wanted = {name: type for name, type in wanted.items() if name != error.column}
-
-    left = iter(files)
-    while (item := next(left, None)) is not None:
-        try:
-            found = sampled(item)
-        except CorruptInput as error:
-            problem = problem or error
-            continue
-        except ConfigError:
-            # What is wrong with it, its own shard says.
-            if told:
-                continue
-            raise
-        tells = bool(len(found)) and not is_of_no_rows(found)
-        if told and tells:
-            added = [field for field in found if field.name in missing and field.name not in schema.names]
-            schema = fill_schema(pa.schema([*schema, *added]), found) or schema
-        elif tells and len(schema) and _holds(schema, found):
-            schema = schema.remove_metadata()
-        elif tells or not len(schema):
-            schema, first = found, item.uri
-        if tells and not missing.keys() - {*schema.names} and all(is_known(field.type) for field in schema):
-            break
-        if tells and not told:
-            told, left = True, iter(others())
-    if missing and columns is not None:
-        for name, refusal in missing.items():
-            if name not in schema.names:
-                raise refusal
-        schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
-    if first and encoding(first).format in (Format.JSONL, Format.WEBDATASET):
-        schema = told_as_text(schema)
-    return schema, first, problem
-
-
-def _holds(schema: pa.Schema, rows: pa.Schema) -> bool:
-    """Returns whether a schema has all columns of some rows, of types that hold theirs."""
-    return all(one.name in schema.names and widens(one.type, schema.field(one.name).type) for one in rows)

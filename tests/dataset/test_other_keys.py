@@ -1,4 +1,4 @@
-"""Keys of JSON rows that are no columns, as the first file with rows has none of them: counted, not lost in silence."""
+"""Keys of JSON rows that are no columns, as no file has them that is looked into: counted, not lost in silence."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ import structlog.testing
 
 import curate
 from curate.pipeline.shard_books import OTHER_KEYS
+from curate.sources import columns
 
 Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _one_is_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MORE_FILES", 0)
+
+
 FIRST: Rows = [{"id": "1", "text": "a"}, {"id": "2", "text": "b"}]
 
 

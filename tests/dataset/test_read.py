@@ -155,10 +155,10 @@ class TestDiffering:
         assert [row["n"] for row in found.take_all()] == [None, None, 3]
 
     def test_json_keys(self, tmp_path: Path) -> None:
-        """Missing ones are null, others are left out; a declared schema says which."""
+        """Missing ones are null; a declared schema says which there are."""
         (tmp_path / "0.jsonl").write_text('{"n": 1}\n')
         (tmp_path / "1.jsonl").write_text('{"m": 2.5}\n')
-        assert curate.read_json(tmp_path).take_all() == [{"n": 1}, {"n": None}]
+        assert curate.read_json(tmp_path).take_all() == [{"n": 1, "m": None}, {"n": None, "m": 2.5}]
         schema = pa.schema([("m", pa.float32()), ("n", pa.float64())])
         found = curate.read_json(tmp_path, schema=schema)
         assert found.schema() == schema

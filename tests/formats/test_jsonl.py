@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, TransientStorageError
 from curate.formats.encoding import detect
+from curate.formats.read.json_schema import say_quoted
 from curate.formats.read.json_values import JSON_TEXT
 from curate.formats.rows import read, sample_schema
 from curate.objects import lines
@@ -333,9 +334,10 @@ def test_a_few_numbers_among_texts_are_bad_rows_and_quote_no_text(values: str, i
 
 def test_a_column_that_is_in_quotes_for_its_other_values_is_told_of() -> None:
     with structlog.testing.capture_logs() as logs:
-        sampled('{"v":"a","w":1}\n{"v":1,"w":true}\n')
+        schema = say_quoted(sampled('{"v":"a","w":1}\n{"v":1,"w":true}\n'))
     (one,) = logs
-    assert (one["column"], one["types"], one["file"]) == ("v", "string, int64", "a.jsonl")
+    assert (one["column"], one["types"]) == ("v", "string, int64 in a.jsonl")
+    assert [field.metadata for field in schema] == [JSON_TEXT, JSON_TEXT]
 
 
 def test_json_text_and_plain_text_columns_are_kept_apart() -> None:

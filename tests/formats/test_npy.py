@@ -24,7 +24,7 @@ from curate.errors import (
     SchemaMismatch,
     TransientStorageError,
 )
-from curate.formats.encoding import Format, ReadAs
+from curate.formats.encoding import Encoding, Format, ReadAs
 from curate.formats.read.npy import ArrayHeader, read_npy, sample_npy
 from curate.formats.write.writer import make_writer, suffix
 from curate.objects.record import OutputFormat, read_record
@@ -106,7 +106,7 @@ def test_texts_are_what_numpy_says(texts: list[str], kind: str) -> None:
     object = store.put("a.npy", stored(array))
     how = ReadAs(Format.NUMPY)
     schema = sample_npy(store, object, None)  # type: ignore[arg-type]
-    [table] = read_npy(store, object, None, schema, how)  # type: ignore[arg-type]
+    [table] = read_npy(store, object, Encoding(Format.NUMPY, how=how), schema)  # type: ignore[arg-type]
     assert table["data"].to_pylist() == array.tolist()
     made = curate.range(len(array)).map_batches(lambda _: {"data": array}, batch_size=len(array))
     for ds in (curate.from_numpy(array), made):

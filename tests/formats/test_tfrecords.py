@@ -28,6 +28,7 @@ from curate.objects.tf_example import frame
 from curate.observe.job import find_job
 from curate.observe.preview import preview
 from curate.observe.verify import verify
+from curate.sources import columns
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 
@@ -117,12 +118,17 @@ def test_broken_records_are_bad_rows_with_their_number() -> None:
     assert [one.reason for one in bad] == ["column 'n' is null"]
 
 
-def test_a_feature_that_only_later_records_have_is_not_passed_over(tmp_path: Path) -> None:
-    """A bad row says what to declare; what is declared is all that is read."""
+def test_a_feature_that_only_later_records_have_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a column, and where no file has it that is looked into, a bad row says what to declare; what is declared is
+    all that is read."""
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.tfrecords").write_bytes(framed(example(TEXT)))
     (folder / "b.tfrecords").write_bytes(framed(example(TEXT, FLOAT), example(TEXT)))
+    assert [len(row) for row in curate.read_tfrecords(folder).take_all()] == [2, 2, 2]
+    monkeypatch.setattr(columns, "MORE_FILES", 0)
     ended = curate.read_tfrecords(folder).write_parquet(tmp_path / "out", backend="inline")
     assert (ended.books.rows_out, ended.books.quarantined) == (2, 1)
     schema = pa.schema([("t", pa.binary())])

@@ -11,8 +11,8 @@ import pytest
 
 import curate
 from curate.errors import ConfigError
-from curate.sources import key_types
-from curate.sources.key_types import refuse_other_types
+from curate.sources import columns as looked_into
+from curate.sources.columns import refuse_other_types
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 
@@ -64,8 +64,8 @@ def test_what_cannot_be_read_is_left_to_who_reads_it(tmp_path: Path) -> None:
 
 def test_of_very_many_files_some_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    monkeypatch.setattr(key_types, "LOOKED_AT", 4)
-    monkeypatch.setattr(key_types, "_schema_of", lambda item: looked.append(item.uri))
+    monkeypatch.setattr(looked_into, "LOOKED_AT", 4)
+    monkeypatch.setattr(looked_into, "_schema_of", lambda item: looked.append(item.uri))
     assert refused({"n": pa.int64()}, [Object(str(number), 1, "") for number in range(10)]) is None
     assert sorted(looked) == ["0", "3", "6", "9"]
     looked.clear()

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import re
+import tarfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import curate
 from curate.errors import ConfigError, SchemaMismatch
 from curate.job.job import Job
-from curate.sources.inputs import TYPE_FILES
+from curate.pipeline.shard_books import OTHER_KEYS
+from curate.sources.columns import MORE_FILES
+from tests.support.examples import examples
 
 VALUES: list[tuple[Any, Any, pa.DataType]] = [
     (None, 1, pa.int64()),
@@ -43,7 +52,7 @@ def complete(value: Any, like: Any) -> Any:
 
 
 @pytest.mark.parametrize(("first", "then", "type"), VALUES, ids=lambda one: str(one).replace(" ", ""))
-@pytest.mark.parametrize("before", [1, TYPE_FILES])
+@pytest.mark.parametrize("before", [1, MORE_FILES])
 def test_json_lines(first: Any, then: Any, type: pa.DataType, before: int, tmp_path: Path) -> None:
     """All rows are there as they were written, and none is left out."""
     found = curate.read_json(written(tmp_path, *([[first]] * before), [then]))
@@ -91,10 +100,140 @@ def test_values_of_several_types_in_a_file_behind_are_json(tmp_path: Path) -> No
     assert [row["v"] for row in found.take_all()] == [None, "1", '"a"', "2"]
 
 
-def test_what_the_first_file_tells_holds(tmp_path: Path) -> None:
-    """Others fill in only what it does not tell."""
-    found = curate.read_json(written(tmp_path, [{"x": 1, "y": None}], [{"x": 1.5, "y": 2, "z": 3}]))
-    assert found.schema().field("v").type == pa.struct([("x", pa.int64()), ("y", pa.int64())])
+def test_what_the_first_file_tells_holds_unless_another_widens_it(tmp_path: Path) -> None:
+    """Fields of both are there; text beside numbers in another file is no reason to read all of them as JSON."""
+    values: list[list[Any]] = [[{"x": 1, "y": None, "t": 1}], [{"x": 1.5, "y": 2, "z": 3, "t": "a"}]]
+    found = curate.read_json(written(tmp_path, *values))
+    fields = [("x", pa.float64()), ("y", pa.int64()), ("t", pa.int64()), ("z", pa.int64())]
+    assert found.schema().field("v").type == pa.struct(fields)
+
+
+NUMBERS = st.none() | st.integers(-5, 5) | st.sampled_from([0.5, -1.5, 2.0])
+TEXTS = st.none() | st.sampled_from(["", "a", "b"])
+LISTS = st.none() | st.lists(NUMBERS, max_size=3)
+
+
+def objects(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draws objects of one of these keys at least."""
+    return st.fixed_dictionaries({}, optional=values).filter(bool)
+
+
+ROWS = st.lists(
+    objects(n=NUMBERS, t=TEXTS, l=LISTS, s=st.none() | objects(n=NUMBERS, t=TEXTS, s=objects(a=LISTS, b=TEXTS))),
+    min_size=1,
+    max_size=6,
+)
+
+
+def ordered(value: Any) -> Any:
+    """Returns a value with the keys of its objects in order."""
+    return {key: ordered(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=MORE_FILES + 1))
+def test_rows_in_files_are_those_of_one_file(files: list[list[dict[str, Any]]]) -> None:
+    """Columns and fields that some lack, at any depth, and numbers that are whole or not: as if all were in one."""
+    with TemporaryDirectory() as folder:
+        some = lines(Path(folder) / "some", *files)
+        one = lines(Path(folder) / "one", [row for rows in files for row in rows])
+        found, expected = curate.read_json(some).take_all(), curate.read_json(one).take_all()
+    assert [ordered(row) for row in found] == [ordered(row) for row in expected]
+
+
+CELLS = st.lists(st.sampled_from(["", "1", "-2", "1.5", "true", "007", "x"]), min_size=1, max_size=3)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.lists(CELLS, min_size=1, max_size=MORE_FILES + 1))
+def test_cells_in_files_are_those_of_one_file(files: list[list[str]]) -> None:
+    """Of CSV: a type that holds all of them, which is text at last."""
+    with TemporaryDirectory() as folder:
+        for number, cells in enumerate(files):
+            Path(folder, f"{number}.csv").write_text(
+                "".join(f"{line}\n" for line in ["n,v", *(f"0,{c}" for c in cells)])
+            )
+        found = curate.read_csv(f"{folder}/*.csv")
+        rows, schema = found.take_all(), found.schema()
+        Path(folder, "one.csv").write_text("n,v\n" + "".join(f"0,{cell}\n" for cells in files for cell in cells))
+        one = curate.read_csv(f"{folder}/one.csv")
+        assert (rows, schema) == (one.take_all(), one.schema())
+
+
+def test_what_later_inputs_have_does_not_change_the_columns_of_a_job(tmp_path: Path) -> None:
+    """They are those of its first run: what does not fit is told of, and what is there stays as it is."""
+    inputs = lines(tmp_path / "in", [{"x": 1}])
+    out = tmp_path / "out"
+    for run in (
+        lambda: Kept().run(input=inputs, output=str(out / "job"), backend="inline"),
+        lambda: curate.read_json(inputs).write_parquet(out / "rows", backend="inline"),
+    ):
+        (tmp_path / "in" / "001.jsonl").unlink(missing_ok=True)
+        run()
+        (tmp_path / "in" / "001.jsonl").write_text('{"x": 2, "y": 3}\n{"x": 2.5}\n')
+        ended = run()
+        assert (ended.books.counters, ended.books.quarantined) == ({OTHER_KEYS: 1}, 1)
+    for folder in ("job", "rows"):
+        tables = [pq.read_table(one) for one in sorted((out / folder).glob("*.parquet"))]
+        assert {table.schema.remove_metadata() for table in tables} == {pa.schema([("x", pa.int64())])}
+        assert sorted(itertools.chain(*(table["x"].to_pylist() for table in tables))) == [1, 2]
+
+
+def test_what_is_made_anew_of_more_inputs_is_as_from_nothing(tmp_path: Path) -> None:
+    """Stages that are kept are none that were read as other columns."""
+    inputs = lines(tmp_path / "in", *([{"x": number}] for number in range(3)))
+
+    def write(out: str, **how: Any) -> list[dict[str, Any]]:
+        curate.read_json(inputs).sort("x").write_parquet(tmp_path / out, backend="inline", **how)
+        return [row for one in sorted((tmp_path / out).glob("*.parquet")) for row in pq.read_table(one).to_pylist()]
+
+    write("out")
+    (tmp_path / "in" / "003.jsonl").write_text('{"x": 1.5, "y": 3}\n')
+    expected = [{"x": x, "y": 3 if x == 1.5 else None} for x in (0.0, 1.0, 1.5, 2.0)]
+    assert write("out", overwrite=True, yes=True) == write("fresh") == expected
+
+
+def test_a_column_that_is_quoted_is_told_of_once(tmp_path: Path) -> None:
+    """Though several files are looked into; and not at all where it is no JSON, as the first one has texts alone."""
+    mixed: list[Any] = ["a", 1, 2]
+    with structlog.testing.capture_logs() as logs:
+        curate.read_json(written(tmp_path, mixed, mixed, mixed))
+    [told] = [one for one in logs if "texts in quotes" in one["event"]]
+    assert told["types"].startswith("string, int64 in ")
+    with structlog.testing.capture_logs() as logs:
+        curate.read_json(written(tmp_path, ["a"], mixed, mixed))
+    assert logs == []
+
+
+def stored(folder: Path, suffix: str, *files: dict[str, Any]) -> str:
+    """Writes files of one row each."""
+    folder.mkdir()
+    for number, row in enumerate(files):
+        path = folder / f"{number}.{suffix}"
+        match suffix:
+            case "parquet":
+                pq.write_table(pa.Table.from_pylist([row]), path)
+            case "csv":
+                path.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
+            case "tar":
+                with tarfile.open(path, "w") as tar:
+                    for name, value in row.items():
+                        info = tarfile.TarInfo(f"{number}.{name}")
+                        info.size = len(str(value))
+                        tar.addfile(info, io.BytesIO(str(value).encode()))
+    return f"{folder}/*.{suffix}"
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "tar"])
+def test_a_job_of_all_columns_loses_none_that_only_a_later_file_has(suffix: str, tmp_path: Path) -> None:
+    """It says which, and what to do; one that names its columns leaves others out on purpose."""
+    inputs = stored(tmp_path / "in", suffix, {"txt": "a"}, {"txt": "b", "cls": 1})
+    ended = Kept(max_bad_rows=0).run(input=inputs, output=str(tmp_path / "out"), backend="inline")
+    assert ended.state.exit_code != 0
+    [failure] = ended.failures
+    assert re.search(r"column 'cls' is in this file only|it has a file 'cls', unlike the first", failure.error)
+    ended = OneColumn().run(input=inputs, output=str(tmp_path / "one"), backend="inline")
+    assert (ended.state.exit_code, ended.books.rows_out, ended.books.quarantined) == (0, 2, 0)
 
 
 class Kept(Job):
@@ -123,6 +262,12 @@ def test_jobs(job: type[Job], tmp_path: Path) -> None:
     tables = [pq.read_table(one) for one in sorted((tmp_path / "out").glob("*.parquet"))]
     assert {table.schema.field("v").type for table in tables} == {pa.float64()}
     assert list(itertools.chain(*(table["v"].to_pylist() for table in tables))) == [None, None, 2.5]
+
+
+class OneColumn(Kept):
+    """Names the column that all files have."""
+
+    columns = ("txt",)
 
 
 class Several(Kept):

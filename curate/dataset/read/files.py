@@ -1,8 +1,10 @@
 """The functions that make a Dataset of files. Names are those of ray.data.
 
-Only a listing is read here, and for the schema one footer or the first MiB of a file.
+Only a listing is read here, and for the schema one footer, or the first MiB of up to nine files whose values are spelt
+out (see `curate.sources.columns`).
 
-All files have the schema of the first one that has rows, or the one that is declared. A file that differs is brought to
+All files have the schema of the first one that has rows, of which others may widen types, and in JSON lines and
+TFRecords add columns; or the one that is declared. A file that differs is brought to
 it when it is read: a column that it lacks is null, integers and floats are widened, a column of nothing but nulls fits
 any type. What cannot be held is refused then, with both schemas and both files: another type, and a column that only
 this file has, where all columns are read. `schema=` says in advance what is to come.
@@ -97,7 +99,8 @@ def read_json(
 ) -> Dataset:
     """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst).
 
-    The schema is sampled from the first file with rows, unless `schema` declares it; other keys are left out, which
+    Unless `schema` declares it, the schema is what the beginnings of up to nine files from all over the inputs have
+    together, columns of the first one before: a number is a float if any of them is. Other keys are left out, which
     is counted and logged, and missing ones are null. A column of texts with a few numbers or booleans is one of
     texts; one of any other values of several types has their JSON text. A line or array element that does not fit
     is a bad row: up to 0.1 % of a file (at least 10) are skipped with a warning, or quarantined by a write. The

@@ -36,7 +36,7 @@ from curate.arrow.recast import from_text
 from curate.arrow.types import is_text_or_binary
 from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.encoding import ReadAs
+from curate.formats.encoding import Encoding, ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow, RowNumbers
@@ -405,23 +405,16 @@ def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_csv(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    schema: pa.Schema,
-    on_bad_row: OnBadRow,
-    how: ReadAs | None = None,
-    typed: frozenset[str] = frozenset(),
+    store: Store, object: Object, encoding: Encoding, schema: pa.Schema, on_bad_row: OnBadRow
 ) -> Iterator[pa.Table]:
-    """Yields the rows with exactly `schema`. The types of columns that are not `typed` are those that the first rows
-    have, unless all were declared: a value that would have told another one is a bad row.
+    """Yields the rows with exactly `schema`. The types of columns that none declared are those that the first rows
+    have: a value that would have told another one is a bad row.
 
-    A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for one that is missing
-    otherwise.
+    Raises CorruptInput; SchemaMismatch for columns that do not fit (see `refuse_mismatch`).
     """
-    parser = _opened(store, object, codec, schema, how)
-    declared = how is not None and how.schema is not None
-    typed = frozenset(schema.names) if declared else typed
+    parser = _opened(store, object, encoding, schema)
+    declared = encoding.how is not None and encoding.how.schema is not None
+    typed = frozenset(schema.names) if declared else encoding.typed
     done = 0  # valid rows
     batches = parser.batches()
     while True:
@@ -449,14 +442,14 @@ def read_csv(
             yield held
 
 
-def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None) -> _Parser:
+def _opened(store: Store, object: Object, encoding: Encoding, schema: pa.Schema) -> _Parser:
     """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
-    parser = _Parser(store, object, codec, how)
+    parser = _Parser(store, object, encoding.codec, encoding.how)
     # Before any row: one of Arrow's threads asks for the end of the file, and must not wait for another one of them.
     names = parser.header()
     if len(schema):
         if names:
-            refuse_mismatch(object.uri, _as_schema(names, schema), schema, how)
+            refuse_mismatch(object.uri, _as_schema(names, schema), schema, encoding)
         # Rows are rows if none of their columns is held, too.
         parser.names = [name for name in schema.names if name in names] or names[:1]
     return parser

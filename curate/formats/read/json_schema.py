@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.errors import ConfigError, MissingColumn, did_you_mean
-from curate.formats.read.json_values import JSON_TEXT, readable
+from curate.formats.read.json_values import JSON_TEXT, json_text, readable
 from curate.log import get_logger
 from curate.objects.bad_line import DECLARE
 
@@ -89,6 +89,7 @@ class Shape:
         return self.kinds.keys() <= _SCALARS and odd < texts and odd <= max(_FEW, _FEW_SHARE * texts)
 
 
+TEXTS_AND = b"curate:texts_and"
 _DEEPEST = 64
 _FEW = 10
 _FEW_SHARE = 0.01
@@ -111,8 +112,8 @@ def infer_schema(
     that no value tells is null.
 
     A column of several types becomes JSON text (see `json_values.JSON_TEXT`) unless it was asked for by name; if there
-    are texts among them, that is logged, for they are in quotes then. One of texts but for a few numbers or booleans is
-    one of texts.
+    are texts among them, its metadata says so (see `say_quoted`). One of texts but for a few numbers or booleans is one
+    of texts.
 
     Raises ConfigError for a wanted column that no row has, that has several types and none was declared, or whose
     declared type cannot be read from JSON.
@@ -143,16 +144,25 @@ def infer_schema(
                     f"column {name!r} of {uri} has no single type: {path!r} is {' and '.join(kinds)}; "
                     f"declare a type for {name!r}"
                 ) from None
-            if "string" in shapes[name].kinds:
-                get_logger().warning(
-                    "a column has texts and other values, so all of them are read as JSON, the texts in quotes",
-                    column=name,
-                    types=", ".join(shapes[name].kinds),
-                    file=uri,
-                    next=f"then what does not fit is a bad row: {DECLARE}",
-                )
-            fields.append(pa.field(name, pa.string(), metadata=JSON_TEXT))
+            told = {TEXTS_AND: f"{', '.join(shapes[name].kinds)} in {uri}"} if "string" in shapes[name].kinds else {}
+            fields.append(pa.field(name, pa.string(), metadata=JSON_TEXT | told))
     return pa.schema(fields)
+
+
+def say_quoted(schema: pa.Schema) -> pa.Schema:
+    """Warns of columns with texts that are read as JSON, and so in quotes; returns the schema without what says so."""
+    fields = []
+    for field in schema:
+        if json_text(field) and (types := field.metadata.get(TEXTS_AND)) is not None:
+            get_logger().warning(
+                "a column has texts and other values, so all of them are read as JSON, the texts in quotes",
+                column=field.name,
+                types=types.decode(),
+                next=f"then what does not fit is a bad row: {DECLARE}",
+            )
+            field = field.with_metadata(JSON_TEXT)
+        fields.append(field)
+    return pa.schema(fields, schema.metadata)
 
 
 def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> MissingColumn:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from curate.arrow.values import of_numpy
 from curate.errors import CorruptInput, CurateError
-from curate.formats.encoding import ReadAs
+from curate.formats.encoding import Encoding
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.binary import LARGEST_BYTES
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, buffered
@@ -110,19 +110,17 @@ def sample_npy(store: Store, object: Object, codec: Codec | None) -> pa.Schema:
     return pa.schema([(DATA, header.type)] if header.rows else [])
 
 
-def read_npy(
-    store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None
-) -> Iterator[pa.Table]:
+def read_npy(store: Store, object: Object, encoding: Encoding, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yields the entries, a block at a time: an array that is stored by column as a whole.
 
     Raises CorruptInput for what is no array, or ends too early; SchemaMismatch for entries of another type or shape.
     """
-    with DecompressedStream(store, object, codec) as source:
+    with DecompressedStream(store, object, encoding.codec) as source:
         stream = buffered(source)
         header = ArrayHeader(object.uri, stream)
         if not header.rows:
             return
-        refuse_mismatch(object.uri, pa.schema([(DATA, header.type)]), schema, how)
+        refuse_mismatch(object.uri, pa.schema([(DATA, header.type)]), schema, encoding)
         step = header.rows if header.by_column else max(1, BLOCK_BYTES // max(1, header.row_bytes))
         for at in range(0, header.rows, step):
             rows = min(step, header.rows - at)

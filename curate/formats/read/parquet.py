@@ -21,7 +21,7 @@ from curate.arrow.sizes import row_bytes
 from curate.arrow.types import contains, is_list_view, is_text, type_to_read
 from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.encoding import ReadAs
+from curate.formats.encoding import Encoding
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.parquet_file import broken, open_parquet, reopened
@@ -83,12 +83,11 @@ def read_parquet(
     stop: int | None,
     schema: pa.Schema,
     on_bad_row: OnBadRow,
-    how: ReadAs | None = None,
+    encoding: Encoding,
 ) -> Iterator[pa.Table]:
     """Yields the rows of row groups [start, stop) with exactly `schema`; a null where it has none makes a bad row.
 
-    A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for a column that is missing
-    otherwise, or does not widen to its held type.
+    Raises CorruptInput; SchemaMismatch for columns that do not fit (see `refuse_mismatch`).
     """
     with StoredStream(store, object) as stored:
         file = open_parquet(stored)
@@ -108,7 +107,7 @@ def read_parquet(
             return
         if not file.metadata.num_rows:
             return  # no value is of another type, whatever the footer says
-        refuse_mismatch(stored.uri, found, schema, how)
+        refuse_mismatch(stored.uri, found, schema, encoding)
         there = [name for name in schema.names if name in found.names]
         stop = count if stop is None else stop
         if stop > count:

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from curate.arrow.types import is_list, is_text
 from curate.errors import ConfigError
-from curate.formats.encoding import ReadAs
+from curate.formats.encoding import Encoding
 from curate.formats.read.gathered import Gathered
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import OnBadRow
@@ -75,21 +75,15 @@ def sample_tfrecords(
 
 
 def read_tfrecords(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    schema: pa.Schema,
-    how: ReadAs | None,
-    on_bad_row: OnBadRow,
+    store: Store, object: Object, encoding: Encoding, schema: pa.Schema, on_bad_row: OnBadRow
 ) -> Iterator[pa.Table]:
     """Yields the rows, a block at a time. A record whose checksum is wrong, that is no Example, or does not fit the
     schema is a bad row; so is one with a feature that has no column, if all are read. Raises CorruptInput for a file
     that cannot be read on."""
     columns = [_Column(field) for field in schema]
-    all_read = how is not None and how.whole and how.schema is None
     names = set(schema.names)
     gathered = Gathered(schema, [column.array for column in columns], on_bad_row)
-    with DecompressedStream(store, object, codec) as source:
+    with DecompressedStream(store, object, encoding.codec) as source:
         for number, (record, sound) in enumerate(framed(source), 1):
             if not sound:
                 gathered.reject(number, WRONG_CHECKSUM, record)
@@ -98,7 +92,7 @@ def read_tfrecords(
             try:
                 if not features and len(record) > _EMPTY_BYTES:
                     raise _Misfit("not a tf.train.Example")
-                if all_read and (more := set(features) - names):
+                if encoding.all_read and (more := set(features) - names):
                     raise _Misfit(f"it has a feature {min(more)!r}, unlike the first records: declare schema=")
                 values = [column.value(features) for column in columns]
             except _Misfit as misfit:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from curate.arrow.types import is_binary, is_text
 from curate.errors import ConfigError
-from curate.formats.encoding import Format, ReadAs
+from curate.formats.encoding import Encoding, Format, ReadAs
 from curate.formats.read.gathered import Build, Gathered
 from curate.formats.read.images import decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
@@ -148,24 +148,23 @@ def _loaded(data: bytes) -> Any:
 def read_webdataset(
     store: Store,
     object: Object,
-    codec: Codec | None,
+    encoding: Encoding,
     schema: pa.Schema,
-    how: ReadAs | None,
     on_bad_row: OnBadRow,
     on_other_keys: OnOtherKeys | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the samples, a block at a time. A sample with a file that cannot be decoded, or does not fit the schema,
     is a bad row; so is one with a file that has no column, if all files are read. Raises CorruptInput for an archive
     that is not whole. `on_other_keys` is told of samples with keys in their JSON that no column holds."""
-    chosen = _chosen(how)
-    all_read = how is not None and how.whole and how.suffixes is None
+    chosen = _chosen(how := encoding.how)
+    all_read = encoding.job_reads_all if how is None else how.whole and how.suffixes is None
     parts = [(field.name, _decoder(field)) for field in schema if field.name != KEY]
     names = [name for name, _ in parts]
     documents = [field for field in schema if kind_of(field.name) == "json" and not is_binary(field.type)]
     columns = columns_of(pa.schema(documents))
     gathered = Gathered(schema, [_build(field) for field in schema], on_bad_row)
     at = schema.names.index(KEY) if KEY in schema.names else None
-    with DecompressedStream(store, object, codec) as source:
+    with DecompressedStream(store, object, encoding.codec) as source:
         for sample in samples(source, lambda part: all_read or (part in names and chosen(part))):
             try:
                 values = _values(sample, parts)

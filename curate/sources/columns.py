@@ -1,0 +1,233 @@
+"""The columns that input files have, as those tell it that are looked into before anything runs.
+
+Where a file spells its values out (JSON lines, CSV, TFRecords), types are what values look like, and what one
+file shows need not hold for the next: the first one may have whole numbers only, or lack a key. So some of the others,
+from all over the inputs, are looked into, too, and columns are what all of them tell together, as if they were one
+file. Others say their types: more files are looked into for columns alone that have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from curate.arrow.schema import plain, widens
+from curate.arrow.types import is_list
+from curate.arrow.unknown import fill_schema, is_known, is_of_no_rows, told_as_text
+from curate.errors import ConfigError, CorruptInput, MissingColumn, StorageError, did_you_mean
+from curate.formats.encoding import Encoding, Format
+from curate.formats.read.json_schema import say_quoted
+from curate.formats.read.json_values import json_text
+from curate.formats.rows import sample_schema
+from curate.prefetch import ahead
+from curate.sources.protocol import StoreOf
+from curate.storage.open import open_store
+from curate.storage.protocol import Object
+
+MORE_FILES = 8
+"""Further files that are looked into beside the first one. They are from all over the inputs: sources follow each
+other, and files of one source are alike."""
+_SPELT = (Format.JSONL, Format.CSV, Format.TFRECORDS)
+"""Not samples of a WebDataset: of those, files are looked into by the eight MiB."""
+
+LOOKED_AT = 1024
+"""Footers that are read, at most; of more files as many, evenly spread: what differs in the others is refused when they
+are read."""
+READERS = 32
+"""Footers that are read at once: 1,024 of them from a bucket take about two seconds."""
+_EXAMPLES = 3
+
+
+def objects_in(listing: pa.Table) -> list[Object]:
+    """Returns the objects of some rows of a listing."""
+    return [Object(one["uri"], one["size"], one["generation"]) for one in listing.to_pylist()]
+
+
+def spread(count: int) -> list[int]:
+    """Returns which of so many files are looked into beside the first one: from all over them, the last among them.
+
+    >>> spread(4), spread(100)
+    ([1, 2, 3], [12, 24, 37, 49, 61, 74, 86, 99])
+    """
+    most = min(MORE_FILES, count - 1)
+    return [(at + 1) * (count - 1) // most for at in range(most)]
+
+
+def first_schema(
+    files: Iterable[Object],
+    others: Callable[[], Iterable[Object]],
+    encoding: Callable[[str], Encoding],
+    store_of: StoreOf,
+    columns: Mapping[str, Any] | None = None,
+    required: Container[str] = (),
+) -> tuple[pa.Schema, str, CorruptInput | None]:
+    """Returns the schema of the first of some listed files that can be read and has rows, of these `columns`, or of the
+    first that has columns, if all have none, or it holds those rows too; the URI of that file; and what the first one
+    said that could not be read.
+
+    Behind its columns come those that only `others` have, in formats that spell values out, and its types hold the
+    values of those, too (see `joined`). Types that none of them tells, of columns with only nulls, are texts there. In
+    Parquet files, types of nulls alone are those of others. A column that is asked for and that the first file of JSON
+    lacks may be one of the others, unless it is `required`. Raises MissingColumn for one that none of these files has.
+    """
+    missing: dict[str, MissingColumn] = {}
+
+    def sampled(item: Object) -> pa.Schema | ConfigError | CorruptInput:
+        how, wanted = encoding(item.uri), columns
+        while True:
+            try:
+                return sample_schema(store_of(item.uri), item, how, wanted)
+            except MissingColumn as error:
+                if how.format is not Format.JSONL or error.column in required or wanted is None:
+                    return error
+                missing.setdefault(error.column, error)
+                wanted = {name: type for name, type in wanted.items() if name != error.column}
+            except (ConfigError, CorruptInput) as error:
+                return error
+
+    schema, first, problem = pa.schema([]), "", None
+    for item in files:
+        found = sampled(item)
+        if isinstance(found, CorruptInput):
+            problem = problem or found
+            continue
+        if isinstance(found, ConfigError):
+            raise found
+        tells = bool(len(found)) and not is_of_no_rows(found)
+        if tells and len(schema) and _holds(schema, found):
+            schema = schema.remove_metadata()
+        elif tells or not len(schema):
+            schema, first = found, item.uri
+        if not tells:
+            continue
+        format = encoding(item.uri).format
+        if format in _SPELT:
+            if columns is None or None in columns.values():
+                # What is wrong with one of them, its own shard says.
+                for _, more in ahead(sampled, others(), READERS):
+                    if isinstance(more, pa.Schema) and not is_of_no_rows(more):
+                        schema = joined(schema, more, format)
+            break
+        for other in others():
+            if all(is_known(field.type) for field in schema):
+                break
+            if isinstance(more := sampled(other), pa.Schema) and not is_of_no_rows(more):
+                schema = fill_schema(schema, more) or schema
+        break
+    if missing and columns is not None:
+        for name, refusal in missing.items():
+            if name not in schema.names:
+                raise refusal
+        schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
+    if first and encoding(first).format in (*_SPELT, Format.WEBDATASET):
+        schema = say_quoted(told_as_text(schema))
+    return schema, first, problem
+
+
+def _holds(schema: pa.Schema, rows: pa.Schema) -> bool:
+    """Returns whether a schema has all columns of some rows, of types that hold theirs."""
+    return all(one.name in schema.names and widens(one.type, schema.field(one.name).type) for one in rows)
+
+
+def joined(schema: pa.Schema, other: pa.Schema, format: Format) -> pa.Schema:
+    """Returns the schema of values that are spelt out in one file as the first schema says, and in another as `other`
+    does: with the columns and fields of both, those of the first one before, and types that hold the values of both.
+    Where there is none, the first one's stays, and what does not fit it is a bad row.
+
+    CSV has headers: files that differ there are refused, or not, when they are read. And text holds all that it has.
+
+    >>> a, b = pa.schema([("n", pa.int64())]), pa.schema([("more", pa.string()), ("n", pa.float64())])
+    >>> joined(a, b, Format.JSONL)
+    n: double
+    more: string
+    """
+    there = {field.name: field for field in other}
+
+    def both(one: pa.Field) -> pa.Field:
+        found = there.pop(one.name, one)
+        if pt.is_null(one.type):
+            return found.with_nullable(one.nullable)
+        return one if json_text(one) or json_text(found) else one.with_type(_joined(one.type, found.type, format))
+
+    held = [*map(both, schema)]
+    return pa.schema(held if format is Format.CSV else [*held, *there.values()], schema.metadata)
+
+
+def _joined(one: pa.DataType, other: pa.DataType, format: Format) -> pa.DataType:
+    if pt.is_null(other) or one.equals(other):
+        return one
+    if pt.is_null(one):
+        return other
+    if pt.is_struct(one) and pt.is_struct(other):
+        return pa.struct(list(joined(pa.schema(list(one)), pa.schema(list(other)), format)))
+    if is_list(one) and is_list(other):
+        return pa.list_(_joined(one.value_type, other.value_type, format))
+    if format is Format.TFRECORDS:
+        # A feature has one value, or several.
+        return other if is_list(other) and other.value_type.equals(one) else one
+    if _is_number(one) and _is_number(other) and (pt.is_floating(one) or pt.is_floating(other)):
+        return pa.float64() if pt.is_integer(one) or pt.is_integer(other) else one
+    return pa.string() if format is Format.CSV else one
+
+
+def _is_number(type: pa.DataType) -> bool:
+    return bool(pt.is_integer(type) or pt.is_floating(type))
+
+
+def refuse_other_types(
+    what: str, columns: Sequence[str], held: pa.Schema, files: Sequence[Object], *, nulls_for_missing: bool
+) -> None:
+    """Raises ConfigError, in a message that begins with `what`, if one of these columns is of a type in some files that
+    cannot be read as the one in `held`; or is missing, unless that is read as null.
+
+    Reads the footers of Parquet files, of which `files` are some; one that cannot be read is left to who reads it all.
+    """
+    columns = [name for name in columns if name in held.names]
+    step = -(-len(files) // LOOKED_AT) or 1
+    looked_at = files[::step]
+    if not columns:
+        return
+    with ThreadPoolExecutor(READERS) as pool:
+        schemas = list(pool.map(_schema_of, looked_at))
+    for name in columns:
+        expected = held.field(name).type
+        others: dict[str, list[str]] = {}
+        for item, found in zip(looked_at, schemas, strict=True):
+            if found is not None and (other := _other(found, name, expected, nulls_for_missing)):
+                others.setdefault(other, []).append(item.uri)
+        if others:
+            told = "; ".join(f"{other} in {', '.join(_few(uris))}" for other, uris in others.items())
+            near = "" if "missing" not in others else did_you_mean(name, (schemas[0] or held).names)
+            raise ConfigError(
+                f"{what}: the key {name!r} is read as {expected}, and it is {told}{near}; keys of several types cannot "
+                "be sorted: write those files again with one type, or leave them out"
+            )
+
+
+def _few(uris: Sequence[str]) -> Iterator[str]:
+    yield from uris[:_EXAMPLES]
+    if len(uris) > _EXAMPLES:
+        yield f"{len(uris) - _EXAMPLES:,} more"
+
+
+def _other(found: pa.Schema, name: str, expected: pa.DataType, nulls_for_missing: bool) -> str:
+    """Returns what a column is there, if it cannot be read as expected; else nothing."""
+    indices = found.get_all_field_indices(name)
+    if not indices:
+        return "" if nulls_for_missing else "missing"
+    type = plain(found.field(indices[0]).type)
+    return "" if widens(type, plain(expected)) else str(type)
+
+
+def _schema_of(item: Object) -> pa.Schema | None:
+    try:
+        with open_store(item.uri).open(item) as stream:
+            metadata = pq.read_metadata(pa.PythonFile(stream, mode="r"))
+    except (pa.ArrowException, OSError, StorageError):
+        return None
+    return metadata.schema.to_arrow_schema() if metadata.num_rows else None
