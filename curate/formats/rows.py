@@ -26,6 +26,7 @@ from curate.formats.read.text import LINES_SCHEMA, read_lines, read_text, sample
 from curate.formats.read.tfrecords import feature_type, read_tfrecords, sample_tfrecords
 from curate.formats.read.webdataset import read_webdataset, sample_webdataset
 from curate.objects.bad_line import OnBadRow, OnBlankLine, OnOtherKeys, ignored
+from curate.objects.stream import BLOCK_BYTES
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
 
@@ -34,9 +35,14 @@ SAMPLED_FILES = 256
 
 
 def sample_schema(
-    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None = None
+    store: Store,
+    object: Object,
+    encoding: Encoding,
+    wanted: Mapping[str, pa.DataType | None] | None = None,
+    json_bytes: int = BLOCK_BYTES,
 ) -> pa.Schema:
-    """Returns the schema to hold, from the first MiB of the object (decompressed), or its footer (Parquet).
+    """Returns the schema to hold, from the first MiB of the object (decompressed), of JSON lines from the first that
+    are so long together; or from its footer (Parquet).
 
     `wanted` None means all columns; otherwise these, in this order, and a type given is held instead of what is
     inferred. A file without rows gives one that is empty, or of no rows: sample another. Raises ConfigError for a
@@ -49,7 +55,7 @@ def sample_schema(
         return _part(object.uri, known, wanted)
     own = file_columns(how).names
     asked = None if wanted is None else {name: type for name, type in wanted.items() if name not in own}
-    found = _sampled(store, object, encoding, asked)
+    found = _sampled(store, object, encoding, asked, json_bytes)
     if not own or not len(found):
         return found
     made = with_file_columns(pa.schema([field for field in found if field.name not in own]), how)
@@ -58,21 +64,20 @@ def sample_schema(
 
 
 def _sampled(
-    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None
+    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None, json_bytes: int
 ) -> pa.Schema:
     """Returns the columns that a file has inside."""
-    how = encoding.how
     match encoding.format:
         case Format.PARQUET:
             return sample_parquet(store, object, wanted)
         case Format.JSONL:
-            return sample_jsonl(store, object, encoding.codec, wanted)
+            return sample_jsonl(store, object, encoding.codec, wanted, json_bytes)
         case Format.CSV:
-            return sample_csv(store, object, encoding.codec, wanted, how)
+            return sample_csv(store, object, encoding, wanted)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
         case Format.WEBDATASET:
-            return sample_webdataset(store, object, encoding.codec, wanted, how)
+            return sample_webdataset(store, object, encoding, wanted)
         case Format.TFRECORDS:
             return sample_tfrecords(store, object, encoding.codec, wanted)
         case Format.NUMPY:

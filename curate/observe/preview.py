@@ -121,13 +121,14 @@ def _jsonl(store: Store, object: Object, codec: Codec | None, columns: Sequence[
 
 
 def _csv(store: Store, object: Object, codec: Codec | None, columns: Sequence[str] | None) -> Iterator[bytes]:
-    names = sample_csv(store, object, codec, None).names
+    encoding = Encoding(Format.CSV, codec)
+    names = sample_csv(store, object, encoding, None).names
     if not names:
         return
     _check(object, columns, names)
     # CSV says no types: what its first values look like need not hold for those that follow.
     schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
-    for table in read_csv(store, object, Encoding(Format.CSV, codec), schema, partial(broken_row, object)):
+    for table in read_csv(store, object, encoding, schema, partial(broken_row, object)):
         for line in json_lines(table):
             yield line[:-1]
 

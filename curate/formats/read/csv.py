@@ -351,11 +351,7 @@ class _RowTooLong(Exception):
 
 
 def sample_csv(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    wanted: Mapping[str, pa.DataType | None] | None,
-    how: ReadAs | None = None,
+    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None
 ) -> pa.Schema:
     """Returns the schema of the first block of rows; if there are none, as far as is looked, the header's names.
 
@@ -363,7 +359,7 @@ def sample_csv(
     a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a float would change them.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
-    parser = _Parser(store, object, codec, how, sample=True)
+    parser = _Parser(store, object, encoding.codec, encoding.how, sample=True)
     names = parser.header()
     for name in names:
         if names.count(name) > 1:

@@ -10,6 +10,7 @@ A file that is one JSON array has its elements for lines (see `json_array`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -133,14 +134,16 @@ def _sort_out(
 
 
 def sample_jsonl(
-    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None
+    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None, most_bytes: int
 ) -> pa.Schema:
-    """Returns the schema of the first block of the file that has a row; an empty one if there is none."""
+    """Returns the schema of the first block of the file that has a row, of the lines in it that begin before so many
+    bytes, or of those behind, if these have none; an empty one if there is none."""
     looked_bytes = looked_lines = 0
     for lines in _blocks(store, object, codec):
-        rows, _ = _sort_out(lines, 0, [])
-        if any(rows):
-            return infer_schema(object.uri, rows, wanted)
+        head = 1 + sum(end < most_bytes for end in accumulate(map(len, lines)))
+        for some in (lines[:head], lines[head:]):
+            if any(rows := _sort_out(some, 0, [])[0]):
+                return infer_schema(object.uri, rows, wanted)
         looked_bytes += sum(map(len, lines))
         looked_lines += len(lines)
         if looked_bytes >= SAMPLED_BYTES or looked_lines >= SAMPLED_LINES:

@@ -23,7 +23,7 @@ from curate.formats.read.images import decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
 from curate.formats.read.json_values import JSON_TEXT, columns_of, other_keys, readable
 from curate.objects.bad_line import OnBadRow, OnOtherKeys
-from curate.objects.stream import Codec, DecompressedStream
+from curate.objects.stream import DecompressedStream
 from curate.objects.tar import Sample, samples
 from curate.storage.protocol import Object, Store
 
@@ -84,20 +84,17 @@ def _decodes(how: ReadAs | None) -> bool:
 
 
 def sample_webdataset(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    wanted: Mapping[str, pa.DataType | None] | None,
-    how: ReadAs | None,
+    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None
 ) -> pa.Schema:
     """Returns the schema of the first samples: of 8 MiB, or of a thousand; an empty one if there is none.
 
     Raises CorruptInput; ConfigError for a wanted column that none of them has, and for images without pillow.
     """
+    how = encoding.how
     found: dict[str, pa.Field] = {}
     objects: list[dict[str, Any]] = []
     looked = 0
-    with DecompressedStream(store, object, codec) as source:
+    with DecompressedStream(store, object, encoding.codec) as source:
         for sample in samples(source, _chosen(how)):
             found.setdefault(KEY, pa.field(KEY, pa.string()))
             for part in sample.files:
