@@ -61,12 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, and on Ray, or
-    in quick tests, most cases of those that have many."""
+    in quick tests, most cases of those that have many, and in CI those of `ci`."""
     mode = mode_of(config)
     left_out = {one for one in items if mode is not Mode.NIGHTLY and one.get_closest_marker("nightly")}
     if mode is not Mode.NIGHTLY:
         on_ray = [one for one in items if one.get_closest_marker("ray_lane")]
         left_out |= set(on_ray) - set(some_cases(on_ray, "ray"))
+        left_out |= set(items) - set(some_cases(items, "ci"))
     if mode is Mode.QUICK:
         left_out |= set(items) - set(some_cases(items, "quick", QUICK_CASES))
     if left_out:

@@ -58,6 +58,7 @@ def rows_of(found: Dataset) -> list[bytes]:
     return sorted(orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found.take_all())
 
 
+@pytest.mark.ci(36)
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("step", STEPS)
@@ -101,6 +102,7 @@ BEFORE: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.ci(12)
 @pytest.mark.quick(11)
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("parts", SAMPLED)

@@ -35,6 +35,7 @@ def test_the_first_of_those_that_are_alike_is_kept() -> None:
     assert ran.summary.books.dropped == {"duplicate": 3}
 
 
+@pytest.mark.ci(4)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("drop_by", DROPS)
 @pytest.mark.parametrize("copies", [HEAVY, HEAVY + 1, 2 * HEAVY])

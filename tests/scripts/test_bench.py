@@ -19,7 +19,6 @@ import pytest
 from scripts.benches import checks, common, corpora, dedup, edges, exchange, map, memory, texts
 from scripts.benches import rows as bench_rows
 from tests.support.fakes import NEVER_S
-from tests.support.sweeps import Mode
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -529,16 +528,15 @@ def test_memory_of_a_small_sort(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.ray_lane
-def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
-    """Every part does its work on both, checks it, and judges it: one of them, but for the night. The exit code is
-    whether a target was missed."""
+def test_map_at_tiny_sizes(tmp_path: Path) -> None:
+    """Every part does its work on both, checks it, and judges it. The exit code is whether a target was missed."""
     sizes = ["--megabytes", "2", "--files", "40", "--blocks", "40", "--batches", "64", "--rounds", "1"]
-    parts = map.PARTS if mode is Mode.NIGHTLY else ("write",)
-    only = [argument for part in parts for argument in ("--only", part)]
+    only = [argument for part in map.PARTS for argument in ("--only", part)]
     code, said = bench("map", *only, *sizes, "--scratch", str(tmp_path))
-    assert said.count("curate, to Ray Data: ") == len(parts) - ("pool" in parts)
-    assert said.count("actor busy: ") == ("pool" in parts)
+    assert said.count("curate, to Ray Data: ") == len(map.PARTS) - 1
+    assert said.count("actor busy: ") == 1
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 

@@ -32,7 +32,7 @@ def mode_of(config: pytest.Config) -> Mode:
 
 
 QUICK_CASES = 3
-"""Cases of a test that the quick tests take, if it has no mark `quick`. CI takes all."""
+"""Cases of a test that the quick tests take, if it has no mark `quick`. CI takes all that the mark `ci` leaves."""
 
 
 def some_cases(items: Iterable[pytest.Item], mark_name: str, most: int | None = None) -> Iterator[pytest.Item]:
