@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow.types as pt
 from curate.arrow.schema import plain, widens
 from curate.arrow.types import is_list
 from curate.arrow.unknown import fill_schema, is_known, is_of_no_rows, told_as_text
-from curate.errors import ConfigError, CorruptInput, MissingColumn, StorageError, did_you_mean
+from curate.errors import ConfigError, CorruptInput, MissingColumn, PermissionDenied, StorageError, did_you_mean
 from curate.formats.encoding import Encoding, Format
 from curate.formats.read.json_schema import say_quoted
 from curate.formats.read.json_values import json_text
@@ -94,6 +93,14 @@ def first_schema(
             except (ConfigError, CorruptInput) as error:
                 return error
 
+    def more(item: Object) -> pa.Schema:
+        """Returns what a further file tells: nothing, where something is wrong, which its own shard says."""
+        try:
+            found = sampled(item, MORE_BYTES)
+        except PermissionDenied:
+            return pa.schema([])
+        return found if isinstance(found, pa.Schema) and not is_of_no_rows(found) else pa.schema([])
+
     schema, first, problem = pa.schema([]), "", None
     for item in files:
         found = sampled(item)
@@ -111,17 +118,13 @@ def first_schema(
             continue
         format = encoding(item.uri).format
         if format in _SPELT:
-            if columns is None or None in columns.values():
-                # What is wrong with one of them, its own shard says.
-                for _, more in ahead(partial(sampled, json_bytes=MORE_BYTES), others(), READERS):
-                    if isinstance(more, pa.Schema) and not is_of_no_rows(more):
-                        schema = joined(schema, more, format)
+            if missing or columns is None or None in columns.values():
+                for _, other in ahead(more, others(), READERS):
+                    schema = joined(schema, other, format)
             break
-        for other in others():
-            if all(is_known(field.type) for field in schema):
-                break
-            if isinstance(more := sampled(other), pa.Schema) and not is_of_no_rows(more):
-                schema = fill_schema(schema, more) or schema
+        left = iter(others())
+        while not all(is_known(field.type) for field in schema) and (next_one := next(left, None)) is not None:
+            schema = fill_schema(schema, more(next_one)) or schema
         break
     if missing and columns is not None:
         for name, refusal in missing.items():

@@ -19,10 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate.errors import ConfigError, SchemaMismatch
+from curate.errors import ConfigError, PermissionDenied, SchemaMismatch
 from curate.job.job import Job
 from curate.pipeline.shard_books import OTHER_KEYS
 from curate.sources.columns import MORE_FILES
+from curate.storage.faults import Fault
+from curate.storage.faulty import FaultyStore
+from curate.storage.open import wrap_stores
 from tests.support.examples import examples
 
 VALUES: list[tuple[Any, Any, pa.DataType]] = [
@@ -291,12 +294,19 @@ def kept(job: type[Job], inputs: str, out: Path) -> list[dict[str, Any]]:
     return [row for one in sorted(out.glob("*.parquet")) for row in pq.read_table(one).to_pylist()]
 
 
-def test_columns_that_the_first_file_lacks(tmp_path: Path) -> None:
+class Typed(Several):
+    """The same columns, whose types nothing has to tell."""
+
+    columns = {"id": pa.int64(), "url": pa.string(), "pages": pa.int64()}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("job", [Several, Typed])
+def test_columns_that_the_first_file_lacks(job: type[Job], tmp_path: Path) -> None:
     """As long as one behind it has them: keys that are left out are nulls."""
     inputs = lines(
         tmp_path / "in", [{"id": 1, "pages": 2}], [{"other": 1}], [{"id": 2, "url": "u"}, {"url": "v", "id": 3}]
     )
-    found = kept(Several, inputs, tmp_path / "out")
+    found = kept(job, inputs, tmp_path / "out")
     assert [(row["id"], row["url"], row["pages"]) for row in found] == [
         *((1, None, 2), (None, None, None), (2, "u", None), (3, "v", None))
     ]
@@ -311,6 +321,26 @@ def test_one_that_no_file_has_is_refused(rows: list[dict[str, Any]], tmp_path: P
         Several().run(input=inputs, output=str(tmp_path / "out"), backend="inline")
     with pytest.raises(ConfigError, match=r"no column 'v' in .*000\.jsonl"):
         Named().run(input=inputs, output=str(tmp_path / "out"), backend="inline")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_what_is_wrong_with_a_further_file_its_own_shard_says(suffix: str, tmp_path: Path) -> None:
+    """And no other one: it is looked into, and cannot be read by who may not, or is damaged."""
+    tables = [pa.table({"v": [None, value]}) for value in (None, 1.5, 2.5, 3.5)]
+    (tmp_path / "in").mkdir()
+    for number, table in enumerate(tables):
+        path = tmp_path / "in" / f"{number}.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(table, path)
+        else:
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    (tmp_path / "in" / f"2.{suffix}").write_bytes(b"PAR1 and no more")
+    denied = Fault(name=f"in/1.{suffix}", times=1000, error=lambda: PermissionDenied("not for you"))
+    with wrap_stores(lambda real: FaultyStore(real, denied)):
+        ended = Kept(max_bad_rows=0).run(input=f"{tmp_path}/in/*", output=str(tmp_path / "out"), backend="inline")
+    assert {one.shard for one in ended.failures} == {"1", "2"}
+    tables = [pq.read_table(one) for one in sorted((tmp_path / "out").glob("*.parquet"))]
+    assert [table.schema.field("v").type for table in tables] == [pa.float64()] * 2
 
 
 def test_one_without_which_no_row_is_whole_is_refused(tmp_path: Path) -> None:
