@@ -223,7 +223,7 @@ class TestBadTexts:
         assert [row["id"] for row in output_rows(tmp_path / "out")] == [1, 4]
 
     def test_more_than_the_budget_fail_the_shard_and_leave_nothing(self, tmp_path: Path) -> None:
-        """At once: the rows would be as bad when it is tried again. The message lists the reasons."""
+        """At once: the rows would be as bad when it is tried again. The message lists the reasons, and where one is."""
         write_jsonl(
             tmp_path / "in" / "a.jsonl", b'{"id":"a","text":null}\n' * 8 + b'{"id":\n' * 3 + b'{"id":"b","text":"x"}\n'
         )
@@ -233,6 +233,7 @@ class TestBadTexts:
         error = summary.failures[0].error
         assert error.startswith("TooManyBadRows: 11 bad rows of 12, the budget is 0.1% of the rows, at least 10 (")
         assert "8 x column 'text' is null" in error
+        assert "fix the input (such as line 1 of the shard)" in error
         assert sorted(outputs(tmp_path / "out")) == ["b.parquet"]
         assert quarantined(tmp_path / "out") == []
 
