@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,24 @@ class TestIdentity:
         assert difference in message
         assert "choose another output, or start over with overwrite=True" in message
         assert everything(out) == before
+
+    def test_a_file_that_was_written_again_is_told_by_its_name(
+        self, make: Make, source: Path, out: Path, tmp_path: Path
+    ) -> None:
+        """Two generations, alone, tell nobody what happened; other files of the list are no part of it."""
+        files = [tmp_path / "en.txt", tmp_path / "de.txt"]
+        for file in files:
+            file.write_text("spam")
+        code = SOURCE.replace("factor: int = 2", "words: list[Asset]").replace("import Job,", "import Asset, Job,")
+        run_job(make(code, words=[str(file) for file in files]), source, out)
+        files[1].write_text("spam and more")
+        with refusing("another identity") as caught:
+            run_job(make(code, words=[str(file) for file in files]), source, out)
+        found = re.search(r"^  parameters\.words: (.*)$", str(caught.value), re.MULTILINE)
+        assert found is not None
+        assert re.fullmatch(
+            rf"{re.escape(str(files[1]))} was written again since \(generation \d+-4 before, \d+-13 now\)", found[1]
+        )
 
     def test_other_parameters_go_on(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(hint="a"), source, out, limit=1)
