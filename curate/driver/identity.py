@@ -58,9 +58,11 @@ def accepted_code(
     listing: OutputListing,
     job: Mapping[str, Any],
     *,
+    done: int,
     finished: bool,
 ) -> str:
-    """Guards a job of declared version: its code may not change under it while it is unfinished.
+    """Guards a job of declared version: its code may not change under it while it is unfinished. `done`: how many
+    outputs it has; where it has none, another driver may still be at its first.
 
     Returns the digest that this run accepts and the ledger does not know yet.
     """
@@ -75,10 +77,15 @@ def accepted_code(
         )
         return ""
     if not options.accept_code_change:
+        go_on = f"Go on with {option('accept_code_change')}"
         raise ConfigError(
             f"the code of {record.name!r} changed (digest {recorded} before, {record.code_digest} now), but not its "
-            f"version, and {ledger.root} is unfinished: new outputs may not fit the existing ones. "
-            f"Go on with {option('accept_code_change')}, or raise `version` and {start_over()}."
+            f"version, and {ledger.root} is unfinished: "
+            + (
+                f"new outputs may not fit the existing ones. {go_on}, or raise `version` and {start_over()}."
+                if done
+                else f"no shard is done yet. {go_on}, unless another driver runs the code as it was."
+            )
         )
     return record.code_digest
 

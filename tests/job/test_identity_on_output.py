@@ -149,6 +149,13 @@ class TestCodeUnderTheSameVersion:
         assert f"the code of 'mine' changed (digest {there} before, {here} now)" in str(caught.value)
         assert everything(out) == before
 
+    def test_where_nothing_is_done_it_does_not_speak_of_outputs(self, make: Make, source: Path, out: Path) -> None:
+        """As after the first run of a job, which raised in every shard."""
+        run_job(make(SOURCE.replace("return batch", "return batch.nothing")), source, out)
+        with refusing("no shard is done yet. Go on with accept_code_change=True, unless another driver runs"):
+            run_job(make(), source, out)
+        assert run_job(make(), source, out, accept_code_change=True).state is RunState.COMPLETE
+
     def test_accepted_once_it_is_not_asked_again(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(), source, out, limit=1)
         run_job(make(CHANGED), source, out, limit=2, accept_code_change=True)
