@@ -366,7 +366,8 @@ def _identified(state: StepState, found: FoundJob | None, stage: Stage, options:
     except ConfigError as error:
         differs = f"{error} In a chain: {option('overwrite', [state.name])} makes it and what reads it anew."
     try:
-        accepted_code(stage.record, options, found.ledger, found.listing, found.job, finished=False)
+        done = int(found.matched.count)
+        accepted_code(stage.record, options, found.ledger, found.listing, found.job, done=done, finished=False)
     except ConfigError as error:
         other_code = str(error)
     return replace(state, differs=differs, other_code=other_code)

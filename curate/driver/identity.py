@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -57,9 +58,11 @@ def accepted_code(
     listing: OutputListing,
     job: Mapping[str, Any],
     *,
+    done: int,
     finished: bool,
 ) -> str:
-    """Guards a job of declared version: its code may not change under it while it is unfinished.
+    """Guards a job of declared version: its code may not change under it while it is unfinished. `done`: how many
+    outputs it has; where it has none, another driver may still be at its first.
 
     Returns the digest that this run accepts and the ledger does not know yet.
     """
@@ -74,10 +77,15 @@ def accepted_code(
         )
         return ""
     if not options.accept_code_change:
+        go_on = f"Go on with {option('accept_code_change')}"
         raise ConfigError(
             f"the code of {record.name!r} changed (digest {recorded} before, {record.code_digest} now), but not its "
-            f"version, and {ledger.root} is unfinished: new outputs may not fit the existing ones. "
-            f"Go on with {option('accept_code_change')}, or raise `version` and {start_over()}."
+            f"version, and {ledger.root} is unfinished: "
+            + (
+                f"new outputs may not fit the existing ones. {go_on}, or raise `version` and {start_over()}."
+                if done
+                else f"no shard is done yet. {go_on}, unless another driver runs the code as it was."
+            )
         )
     return record.code_digest
 
@@ -105,7 +113,11 @@ def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> s
         there, here = theirs.get(key), ours.get(key)
         if isinstance(there, Mapping) and isinstance(here, Mapping):
             names = {name: (_shown(there, name), _shown(here, name)) for name in sorted({*there, *here})}
-            lines += [_difference(f"{key}.{name}", *both) for name, both in names.items() if both[0] != both[1]]
+            lines += [
+                _changed_file(f"{key}.{name}", there.get(name), here.get(name)) or _difference(f"{key}.{name}", *both)
+                for name, both in names.items()
+                if both[0] != both[1]
+            ]
         elif key == EXCHANGE and theirs and ours and _read_other(there, here):
             lines.append("  what the exchange reads is another: its inputs, or a step before it")
         elif (shown := (_shown(theirs, key), _shown(ours, key)))[0] != shown[1]:
@@ -121,6 +133,28 @@ def _read_other(theirs: Any, ours: Any) -> bool:
 
 def _difference(name: str, theirs: str, ours: str) -> str:
     return f"  {name}: made with {theirs}, you asked for {ours}"
+
+
+def _changed_file(name: str, theirs: Any, ours: Any) -> str:
+    """Returns the line for assets whose files are others than they were; empty for any other difference.
+
+    >>> _changed_file("parameters.model", {"uri": "/m.bin", "generation": "1"}, {"uri": "/m.bin", "generation": "2"})
+    '  parameters.model: /m.bin was written again since (generation 1 before, 2 now)'
+    """
+    both = isinstance(theirs, list) and isinstance(ours, list)
+    pairs = list(itertools.zip_longest(theirs, ours)) if both else [(theirs, ours)]
+    if any(_uri(one) is None or _uri(one) != _uri(other) for one, other in pairs):
+        return ""
+    changed = [
+        f"{ours['uri']} was written again since (generation {theirs['generation']} before, {ours['generation']} now)"
+        for theirs, ours in pairs
+        if theirs != ours
+    ]
+    return f"  {name}: {', '.join(changed)}"
+
+
+def _uri(value: Any) -> Any:
+    return value["uri"] if isinstance(value, Mapping) and value.keys() == {"uri", "generation"} else None
 
 
 def _shown(values: Mapping[str, Any], key: str) -> str:

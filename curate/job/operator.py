@@ -28,6 +28,7 @@ from curate.ledger.side_outputs import MAIN
 from curate.objects.places import PLACE, PLACE_TYPE, POSITION
 from curate.operators.convert import rows_to_table
 from curate.pipeline.bad_rows import row_text
+from curate.pipeline.classify import asked_for_column
 from curate.pipeline.meters import Meter, reading
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.shard_books import ShardBooks
@@ -171,8 +172,19 @@ class Process:
         self.job._tally = tally
         with self.secrets.hidden():
             given = batch.drop_columns([PLACE]) if self.places is Places.ATTRIBUTES else batch
-            tables = tables_of(self.job.process(given), self.name, self.sides)
-            yield from tables if self.places is Places.NONE else self._placed(tables, batch)
+            try:
+                tables = tables_of(self.job.process(given), self.name, self.sides)
+                yield from tables if self.places is Places.NONE else self._placed(tables, batch)
+            except KeyError as error:
+                asked_for_column(error, given, self._more_columns())
+                raise
+
+    def _more_columns(self) -> str:
+        """Returns how a job whose batches have not all columns of its input is given others."""
+        if getattr(self.job, "columns", None) is None:
+            return ""
+        where = "keep_columns" if hasattr(self.job, "keep_columns") else "columns of its class"
+        return f"; name others of the input in {where}"
 
     def _placed(self, tables: Iterator[Any], batch: pa.Table) -> Iterator[Any]:
         """Yields tables with the places of their rows."""

@@ -7,7 +7,7 @@ import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import orjson
@@ -67,12 +67,15 @@ class QuarantineWriter:
     def __init__(self) -> None:
         self.count = 0
         self.reasons: Counter[str] = Counter()
+        self.first: RejectedRow | None = None
+        """The first row, without what it has."""
         self._digest = content_hash()
         self._file: IO[bytes] | None = None
         self._compressor: Compressor | None = None
 
     def add(self, row: RejectedRow) -> None:
         """Takes one row. A row that is not UTF-8 is kept as base64, in `row_base64`."""
+        self.first = self.first or replace(row, raw=b"")
         if self._compressor is None:
             self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - handed out by finish
             self._compressor = Compressor(self, "zstd")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
+from curate.errors import ConfigError, CorruptInput, CurateError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.keywords import start_over
@@ -421,6 +421,11 @@ def _ledger(output: str) -> Ledger:
 def _no_job(ledger: Ledger, found: int | None = None) -> NoJobError:
     """Returns the error for an output without a job, with so many other objects; None: they were not listed."""
     others = f"{found:,} other objects, but no {layout.JOB}" if found else "there is nothing"
+    within = ledger.root
+    while found is not None and (within := within.rpartition("/")[0]).strip("/") and not within.endswith(":/"):
+        with contextlib.suppress(CurateError):
+            ledger.store.stat(f"{within}/{layout.JOB}")
+            return NoJobError(f"no curate job at {ledger.root}: it lies in the output of one; pass {within}")
     return NoJobError(
         f"no curate job at {ledger.root} ({f'there is no {layout.JOB}' if found is None else others})"
         + ". Pass the output of a job, or list the known ones with: curate status"

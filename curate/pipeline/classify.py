@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
 
+import pyarrow as pa
+
 from curate import jobs
 from curate.errors import (
     ConfigError,
@@ -38,6 +40,8 @@ MAX_TRACEBACK = 8000
 """Characters of a traceback that travel to the driver: its beginning, with the frames where the message is what is
 long, and its end, where the error is."""
 MAX_ERROR = 1000
+MOST_COLUMNS = 20
+"""Columns that are named where one is asked for that a table does not have."""
 PASSING = frozenset(
     {
         FailureKind.RETRY_LATER,
@@ -96,7 +100,7 @@ def summary_of(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 - the exception is user code, and so is what it says of itself
         message = "<its message cannot be shown>"
-    return redacted(f"{type(error).__name__}: {message}{_to_install(error)}")[:MAX_ERROR]
+    return redacted(f"{type(error).__name__}: {message}{_to_install(error)}{_columns(error)}")[:MAX_ERROR]
 
 
 def _to_install(error: BaseException) -> str:
@@ -107,6 +111,18 @@ def _to_install(error: BaseException) -> str:
     brought = [file.stem for file in files if file.parent == jobs.FOLDER]
     extra = "embed" if "embed" in brought else "jobs"
     return "; install it where workers run" + (f": pip install 'curate[{extra}]'" if brought else "")
+
+
+def asked_for_column(error: KeyError, given: pa.Table, more: str) -> None:
+    """Notes which columns a table has, if `error` is that of a column that it has not; `more`: how to have others."""
+    if str(error.args[:1]).endswith("does not exist in schema',)"):
+        names = ", ".join(map(repr, given.column_names[:MOST_COLUMNS]))
+        left = ", ..." * (given.num_columns > MOST_COLUMNS)
+        error.curate_columns = f"; the batch has {names or 'no column'}{left}{more}"  # type: ignore[attr-defined]
+
+
+def _columns(error: BaseException) -> str:
+    return str(getattr(error, "curate_columns", ""))
 
 
 def frame_of(error: BaseException) -> str:

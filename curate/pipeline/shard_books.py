@@ -87,6 +87,8 @@ class ShardBooks:
         """Those of the rows that are read, where they are read from a file."""
         self.piece = ""
         """What is read now, where a shard has several: a file, or a slice of one."""
+        self._unit = "row"
+        """What the place of the row that was set aside last counts."""
         self.calls = 0
         """Batches that were done: what is lost if the shard is begun again."""
         self._searched = 0
@@ -161,6 +163,7 @@ class ShardBooks:
 
     def _set_aside(self, row: RejectedRow) -> None:
         row = self._placed(row)
+        self._unit = "row" if self.numbers is None else self.numbers.unit
         if self._before is not None:
             self._held.append(row)
         else:
@@ -263,8 +266,15 @@ class ShardBooks:
         typed = any(reason.startswith("column ") and " is not " in reason for reason in reasons)
         return TooManyBadRows(
             f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({counted}); "
-            f"fix the input, or allow more with max_bad_rows{f'; or {DECLARE}' * typed}"
+            f"fix the input{self._such_as()}, or allow more with max_bad_rows{f'; or {DECLARE}' * typed}"
         )
+
+    def _such_as(self) -> str:
+        """Returns where one of the rows that were set aside is: nobody sees them of a shard that fails."""
+        row = self.quarantine.first if self.quarantine is not None else next(iter(self._held), None)
+        if row is None or not (row.line or row.at):
+            return ""
+        return f" (such as {row.at or f'{self._unit} {row.line:,} of the shard'})"
 
     def reasons(self) -> dict[str, int]:
         """Returns how many rows were quarantined by reason, most frequent first, at most five."""

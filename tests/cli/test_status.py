@@ -269,6 +269,18 @@ def test_something_else_than_a_job_is_told_apart_from_nothing(
     assert "(2 other objects, but no _curate/job.json)" in err
 
 
+@pytest.mark.parametrize("below", ["_side/rejected", "a/b", "a/b.parquet", "_curate"])
+def test_what_lies_in_an_output_is_told_with_that(
+    root: str, below: str, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """As a shell completes it: a folder, or a file, of which there was said that there is nothing."""
+    ledger = make_job(root, total=1, done=1, summary=True)
+    for name in ("_side/rejected/a.parquet", "a/b.parquet"):
+        ledger.store.publish(ledger.uri(name), b"PAR1")
+    code, _, err = run("status", f"{root}/{below}")
+    assert (code, err) == (2, f"error: no curate job at {root}/{below}: it lies in the output of one; pass {root}\n")
+
+
 @pytest.mark.parametrize("bad", ["swift://bucket/x", "gs://", "gs:/bucket/x", ""])
 def test_a_uri_that_cannot_be_is_exit_2(bad: str, run: Callable[..., tuple[int, str, str]]) -> None:
     """Told as the user's mistake that it is."""

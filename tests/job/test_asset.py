@@ -305,9 +305,10 @@ class TestInAJob:
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 5))
         run_job(Lookup(words=str(words)), tmp_path / "in", tmp_path / "out")
         words.write_text("r1 r2")
-        with refusing("parameters.words: made with {'uri': ") as caught:
+        with refusing(f"parameters.words: {words} was written again since (generation ") as caught:
             run_job(Lookup(words=str(words)), tmp_path / "in", tmp_path / "out")
-        assert "-2'}, you asked for {'uri': " in str(caught.value), "the generation ends in the size"
+        assert "-2 before, " in str(caught.value), "the generation ends in the size"
+        assert "-5 now)" in str(caught.value)
 
     def test_a_missing_asset_is_refused_and_leaves_nothing(self, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 5))

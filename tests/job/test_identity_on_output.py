@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,24 @@ class TestIdentity:
         assert "choose another output, or start over with overwrite=True" in message
         assert everything(out) == before
 
+    def test_a_file_that_was_written_again_is_told_by_its_name(
+        self, make: Make, source: Path, out: Path, tmp_path: Path
+    ) -> None:
+        """Two generations, alone, tell nobody what happened; other files of the list are no part of it."""
+        files = [tmp_path / "en.txt", tmp_path / "de.txt"]
+        for file in files:
+            file.write_text("spam")
+        code = SOURCE.replace("factor: int = 2", "words: list[Asset]").replace("import Job,", "import Asset, Job,")
+        run_job(make(code, words=[str(file) for file in files]), source, out)
+        files[1].write_text("spam and more")
+        with refusing("another identity") as caught:
+            run_job(make(code, words=[str(file) for file in files]), source, out)
+        found = re.search(r"^  parameters\.words: (.*)$", str(caught.value), re.MULTILINE)
+        assert found is not None
+        assert re.fullmatch(
+            rf"{re.escape(str(files[1]))} was written again since \(generation \d+-4 before, \d+-13 now\)", found[1]
+        )
+
     def test_other_parameters_go_on(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(hint="a"), source, out, limit=1)
         assert run_job(make(hint="b", num_cpus=2, max_tasks=1), source, out).state is RunState.COMPLETE
@@ -129,6 +148,13 @@ class TestCodeUnderTheSameVersion:
         there, here = job_json(out)["code_digest"], make(CHANGED).spec().record.code_digest
         assert f"the code of 'mine' changed (digest {there} before, {here} now)" in str(caught.value)
         assert everything(out) == before
+
+    def test_where_nothing_is_done_it_does_not_speak_of_outputs(self, make: Make, source: Path, out: Path) -> None:
+        """As after the first run of a job, which raised in every shard."""
+        run_job(make(SOURCE.replace("return batch", "return batch.nothing")), source, out)
+        with refusing("no shard is done yet. Go on with accept_code_change=True, unless another driver runs"):
+            run_job(make(), source, out)
+        assert run_job(make(), source, out, accept_code_change=True).state is RunState.COMPLETE
 
     def test_accepted_once_it_is_not_asked_again(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(), source, out, limit=1)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from curate.job.job import Job
 from curate.job.shapes import TextJob
 from curate.ledger.summary import RunState
 from tests.job.inline import output_rows, outputs, quarantined, refusing, run_job, write_jsonl, write_parquet
@@ -109,6 +110,52 @@ class TestColumns:
             run_job(Length(**given), tmp_path / "in", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
+    def test_asked_for_in_process_says_which_it_is_given_and_how_others_are(self, tmp_path: Path) -> None:
+        """A column of the input that the job does not read is no column of the batch."""
+        write_jsonl(tmp_path / "in" / "a.jsonl", ROWS)
+
+        class Asks(TextJob):
+            """Takes a column that nobody named."""
+
+            version = "1"
+
+            def process(self, batch: pa.Table) -> pa.Table:
+                return batch.filter(pc.is_valid(batch["lang"]))
+
+        failed = run_job(Asks(), tmp_path / "in", tmp_path / "out").failures[0].error
+        assert "KeyError" in failed
+        assert failed.endswith("; the batch has 'id', 'text'; name others of the input in keep_columns")
+        kept = run_job(Asks(keep_columns=["lang"]), tmp_path / "in", tmp_path / "kept")
+        assert kept.state is RunState.COMPLETE
+
+    def test_asked_for_where_all_are_read_says_which_there_are(self, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "in" / "a.jsonl", [{f"c{n:02}": n for n in range(21)}])
+
+        class Asks(Job):
+            """Takes a column that does not exist."""
+
+            version = "1"
+
+            def process(self, batch: pa.Table) -> pa.Table:
+                return batch.select(["lang"])
+
+        failed = run_job(Asks(), tmp_path / "in", tmp_path / "out").failures[0].error
+        assert "; the batch has 'c00', 'c01', " in failed
+        assert failed.endswith(", 'c19', ...")
+
+    def test_a_key_of_something_else_is_left_as_it_is(self, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "in" / "a.jsonl", ROWS)
+
+        class Asks(TextJob):
+            """Looks something up in a dictionary of its own."""
+
+            version = "1"
+
+            def process(self, batch: pa.Table) -> pa.Table:
+                return batch.slice({}["lang"])
+
+        assert run_job(Asks(), tmp_path / "in", tmp_path / "out").failures[0].error == "KeyError: 'lang'"
+
     def test_a_text_column_that_is_no_text_throughout_is_refused(self, tmp_path: Path) -> None:
         """Parquet says so before anything is read."""
         write_parquet(tmp_path / "in" / "a.parquet", [{"id": 1, "text": 2}])
@@ -176,7 +223,7 @@ class TestBadTexts:
         assert [row["id"] for row in output_rows(tmp_path / "out")] == [1, 4]
 
     def test_more_than_the_budget_fail_the_shard_and_leave_nothing(self, tmp_path: Path) -> None:
-        """At once: the rows would be as bad when it is tried again. The message lists the reasons."""
+        """At once: the rows would be as bad when it is tried again. The message lists the reasons, and where one is."""
         write_jsonl(
             tmp_path / "in" / "a.jsonl", b'{"id":"a","text":null}\n' * 8 + b'{"id":\n' * 3 + b'{"id":"b","text":"x"}\n'
         )
@@ -186,6 +233,7 @@ class TestBadTexts:
         error = summary.failures[0].error
         assert error.startswith("TooManyBadRows: 11 bad rows of 12, the budget is 0.1% of the rows, at least 10 (")
         assert "8 x column 'text' is null" in error
+        assert "fix the input (such as line 1 of the shard)" in error
         assert sorted(outputs(tmp_path / "out")) == ["b.parquet"]
         assert quarantined(tmp_path / "out") == []
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.objects.bad_line import RejectedRow
+from curate.objects.bad_line import RejectedRow, RowNumbers
 from curate.pipeline.shard_books import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
 
 
@@ -93,8 +94,27 @@ class TestTally:
             tally.bad_row(bad("reason 2"))
         assert str(caught.value) == (
             "6 bad rows before its end, the budget is 5 rows (4 x reason 2, 1 x reason 0, 1 x reason 1); "
-            "fix the input, or allow more with max_bad_rows"
+            "fix the input (such as row 1 of the shard), or allow more with max_bad_rows"
         )
+
+    @pytest.mark.parametrize(
+        ("row", "such_as"),
+        [
+            (RejectedRow(1234, "broken", b"x"), " (such as line 1,234 of the shard)"),
+            (RejectedRow(7, "broken", b"x", at="line 7 of /in/b.jsonl"), " (such as line 7 of /in/b.jsonl)"),
+            (RejectedRow(0, "broken", b"x"), ""),
+        ],
+    )
+    @pytest.mark.parametrize("held", [False, True], ids=["written", "held"])
+    def test_it_says_where_a_row_is_that_nobody_will_see(self, row: RejectedRow, such_as: str, held: bool) -> None:
+        """The first that was set aside: a shard that fails publishes none."""
+        tally = ShardBooks(BadRowBudget("1"))
+        tally.numbers = RowNumbers(unit="line")
+        if held:
+            tally.begin()
+        tally.set_aside(row)
+        with pytest.raises(TooManyBadRows, match=re.escape(f"fix the input{such_as}, or allow more with")):
+            tally.set_aside(bad())
 
     def test_of_values_of_another_type_it_says_how_to_declare_it(self) -> None:
         tally = ShardBooks(BadRowBudget("0"))
