@@ -67,6 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if mode is not Mode.NIGHTLY:
         on_ray = [one for one in items if one.get_closest_marker("ray_lane")]
         left_out |= set(on_ray) - set(some_cases(on_ray, "ray"))
+    if mode is Mode.CI:
         left_out |= set(items) - set(some_cases(items, "ci"))
     if mode is Mode.QUICK:
         left_out |= set(items) - set(some_cases(items, "quick", QUICK_CASES))
