@@ -308,6 +308,8 @@ class _Asked:
     """When it takes too long."""
     crashes_left: int = 1
     """How many more times a worker may die over it: it may have died of something else. None once it is cancelled."""
+    died: bool = False
+    """Whether a worker just died over it. It is asked again at once: there is nothing that a wait would bring back."""
 
 
 class _Asking:
@@ -332,6 +334,8 @@ class _Asking:
         self._idle = idle
         self._asked = 0
         self._waits = 0
+        self._died_of = ""
+        """What the last worker died of that died: said once."""
 
     def answers(self, probes: Iterable[Probe], *, many: bool = False) -> Generator[Probed | None]:
         """Yields what shards tell when all is there that they need, or in the end, in the order of `probes`; None, and
@@ -363,11 +367,11 @@ class _Asking:
                     self._clock.sleep(min(POLL_S, max(0.0, min(at for at, _ in waiting) - now_s)))
                     continue
                 for ended in self._ended(running):
-                    if ended.answer.again_s is None or self._waits >= MOST_WAITS:
+                    if ended.answer.again_s is None or (self._waits >= MOST_WAITS and not ended.died):
                         found[ended.number] = ended.answer
                     else:
                         again = _Asked(ended.number, ended.probe, crashes_left=ended.crashes_left)
-                        waiting.append((self._again_s(ended.answer), again))
+                        waiting.append((self._again_s(ended), again))
             yield None
         finally:
             if running:
@@ -397,7 +401,7 @@ class _Asking:
                 if ended.detail:
                     crashed = ended.end is TaskEnd.CRASHED
                     again = ended.end is TaskEnd.LOST or (crashed and one.crashes_left > 0)
-                    one.crashes_left -= crashed
+                    one.crashes_left, one.died = one.crashes_left - crashed, crashed
                     one.answer = Probed(error=ended.detail, again_s=0.0 if again else None)
                 yield one
             elif isinstance(news, Started):
@@ -416,13 +420,18 @@ class _Asking:
             else:
                 one.answer = item
 
-    def _again_s(self, answer: Probed) -> float:
+    def _again_s(self, one: _Asked) -> float:
         """Returns when to ask again."""
-        wait_s = max(answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
+        if one.died:
+            if one.answer.error != self._died_of:
+                self._log.warning("a worker died over the schema of the outputs; asked again", error=one.answer.error)
+            self._died_of = one.answer.error
+            return self._clock.monotonic()
+        wait_s = max(one.answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
         self._waits += 1
         self._log.warning(
             "the schema of some outputs could not be derived now; their shards are tried again",
-            error=answer.error,
+            error=one.answer.error,
             wait_s=wait_s,
         )
         return self._clock.monotonic() + wait_s
