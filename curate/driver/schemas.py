@@ -309,7 +309,7 @@ class _Asked:
     crashes_left: int = 1
     """How many more times a worker may die over it: it may have died of something else. None once it is cancelled."""
     died: bool = False
-    """Whether a worker just died over it. It is asked again at once: there is nothing that a wait would bring back."""
+    """Whether a worker just died over it: a wait would bring nothing."""
 
 
 class _Asking:
@@ -334,8 +334,6 @@ class _Asking:
         self._idle = idle
         self._asked = 0
         self._waits = 0
-        self._died_of = ""
-        """What the last worker died of that died: said once."""
 
     def answers(self, probes: Iterable[Probe], *, many: bool = False) -> Generator[Probed | None]:
         """Yields what shards tell when all is there that they need, or in the end, in the order of `probes`; None, and
@@ -422,13 +420,9 @@ class _Asking:
 
     def _again_s(self, one: _Asked) -> float:
         """Returns when to ask again."""
-        if one.died:
-            if one.answer.error != self._died_of:
-                self._log.warning("a worker died over the schema of the outputs; asked again", error=one.answer.error)
-            self._died_of = one.answer.error
-            return self._clock.monotonic()
-        wait_s = max(one.answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
-        self._waits += 1
+        longest_s = 0.0 if one.died else LONGEST_BACKOFF_S
+        wait_s = max(one.answer.again_s or 0.0, min(2.0**self._waits, longest_s))
+        self._waits += not one.died
         self._log.warning(
             "the schema of some outputs could not be derived now; their shards are tried again",
             error=one.answer.error,
