@@ -61,8 +61,7 @@ def accepted_code(
     done: int,
     finished: bool,
 ) -> str:
-    """Guards a job of declared version: its code may not change under it while it is unfinished. `done`: how many
-    outputs it has; where it has none, another driver may still be at its first.
+    """Guards a job of declared version: its code may not change under it while it is unfinished. `done`: its outputs.
 
     Returns the digest that this run accepts and the ledger does not know yet.
     """
@@ -136,25 +135,18 @@ def _difference(name: str, theirs: str, ours: str) -> str:
 
 
 def _changed_file(name: str, theirs: Any, ours: Any) -> str:
-    """Returns the line for assets whose files are others than they were; empty for any other difference.
-
-    >>> _changed_file("parameters.model", {"uri": "/m.bin", "generation": "1"}, {"uri": "/m.bin", "generation": "2"})
-    '  parameters.model: /m.bin was written again since (generation 1 before, 2 now)'
-    """
-    both = isinstance(theirs, list) and isinstance(ours, list)
-    pairs = list(itertools.zip_longest(theirs, ours)) if both else [(theirs, ours)]
-    if any(_uri(one) is None or _uri(one) != _uri(other) for one, other in pairs):
+    """Returns the line for assets whose files were written again; empty for any other difference."""
+    lists = isinstance(theirs, list) and isinstance(ours, list)
+    pairs = list(itertools.zip_longest(theirs, ours)) if lists else [(theirs, ours)]
+    assets = [isinstance(one, Mapping) and one.keys() == {"uri", "generation"} for pair in pairs for one in pair]
+    if not all(assets) or any(one["uri"] != other["uri"] for one, other in pairs):
         return ""
-    changed = [
-        f"{ours['uri']} was written again since (generation {theirs['generation']} before, {ours['generation']} now)"
-        for theirs, ours in pairs
-        if theirs != ours
+    told = [
+        f"{one['uri']} was written again since (generation {one['generation']} before, {other['generation']} now)"
+        for one, other in pairs
+        if one != other
     ]
-    return f"  {name}: {', '.join(changed)}"
-
-
-def _uri(value: Any) -> Any:
-    return value["uri"] if isinstance(value, Mapping) and value.keys() == {"uri", "generation"} else None
+    return f"  {name}: {', '.join(told)}"
 
 
 def _shown(values: Mapping[str, Any], key: str) -> str:

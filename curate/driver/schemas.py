@@ -308,6 +308,8 @@ class _Asked:
     """When it takes too long."""
     crashes_left: int = 1
     """How many more times a worker may die over it: it may have died of something else. None once it is cancelled."""
+    died: bool = False
+    """Whether a worker just died over it: a wait would bring nothing."""
 
 
 class _Asking:
@@ -363,11 +365,11 @@ class _Asking:
                     self._clock.sleep(min(POLL_S, max(0.0, min(at for at, _ in waiting) - now_s)))
                     continue
                 for ended in self._ended(running):
-                    if ended.answer.again_s is None or self._waits >= MOST_WAITS:
+                    if ended.answer.again_s is None or (self._waits >= MOST_WAITS and not ended.died):
                         found[ended.number] = ended.answer
                     else:
                         again = _Asked(ended.number, ended.probe, crashes_left=ended.crashes_left)
-                        waiting.append((self._again_s(ended.answer), again))
+                        waiting.append((self._again_s(ended), again))
             yield None
         finally:
             if running:
@@ -397,7 +399,7 @@ class _Asking:
                 if ended.detail:
                     crashed = ended.end is TaskEnd.CRASHED
                     again = ended.end is TaskEnd.LOST or (crashed and one.crashes_left > 0)
-                    one.crashes_left -= crashed
+                    one.crashes_left, one.died = one.crashes_left - crashed, crashed
                     one.answer = Probed(error=ended.detail, again_s=0.0 if again else None)
                 yield one
             elif isinstance(news, Started):
@@ -416,13 +418,14 @@ class _Asking:
             else:
                 one.answer = item
 
-    def _again_s(self, answer: Probed) -> float:
+    def _again_s(self, one: _Asked) -> float:
         """Returns when to ask again."""
-        wait_s = max(answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
-        self._waits += 1
+        longest_s = 0.0 if one.died else LONGEST_BACKOFF_S
+        wait_s = max(one.answer.again_s or 0.0, min(2.0**self._waits, longest_s))
+        self._waits += not one.died
         self._log.warning(
             "the schema of some outputs could not be derived now; their shards are tried again",
-            error=answer.error,
+            error=one.answer.error,
             wait_s=wait_s,
         )
         return self._clock.monotonic() + wait_s

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.driver.schemas import _Asking
+from curate.driver.schemas import PROBES, _Asking
 from curate.log import get_logger
 from curate.runtime.protocol import Message, Started, TaskEnd, TaskFinished
 from curate.stage.messages import Probe, Probed
@@ -83,6 +83,22 @@ def test_a_probe_whose_worker_dies_is_asked_once_more(deaths: int) -> None:
     assert found is not None
     assert (found.schema, found.error) == ((ANSWER.schema, "") if deaths == 1 else (None, "killed"))
     assert len(backend.launched) == 2
+
+
+def test_workers_that_die_make_nobody_wait() -> None:
+    """Of a job whose code ends each process, all first shards are asked, twice. A wait brings nothing."""
+    clock = FakeClock()
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        return [TaskFinished(next(iter(in_flight)), TaskEnd.CRASHED, "killed")]
+
+    backend = FakeBackend(clock, answer)
+    asking = _Asking(backend, Interrupts(), clock, None, get_logger())
+    began_s = clock.monotonic()
+    probes = [Probe(None) for _ in range(PROBES)]
+    assert [found and found.error for found in asking.answers(probes)] == ["killed"] * PROBES
+    assert len(backend.launched) == 2 * PROBES
+    assert clock.monotonic() == began_s
 
 
 def test_an_interrupt_ends_the_wait_for_what_is_not_there() -> None:
