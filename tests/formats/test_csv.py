@@ -226,7 +226,7 @@ def test_types_are_inferred_and_dates_stay_text() -> None:
             ("b", pa.bool_()),
             ("t", pa.string()),
             ("d", pa.string()),
-            ("e", pa.string()),
+            ("e", pa.null()),
         ]
     )
     wanted = {"d": pa.date32(), "i": None}

@@ -144,7 +144,7 @@ def test_rows_in_files_are_those_of_one_file(files: list[list[dict[str, Any]]]) 
     assert [ordered(row) for row in found] == [ordered(row) for row in expected]
 
 
-CELLS = st.lists(st.sampled_from(["", "1", "-2", "1.5", "true", "007", "x"]), min_size=1, max_size=3)
+CELLS = st.lists(st.sampled_from(["", "", "1", "-2", "1.5", "true", "007", "x"]), min_size=1, max_size=3)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -161,6 +161,17 @@ def test_cells_in_files_are_those_of_one_file(files: list[list[str]]) -> None:
         Path(folder, "one.csv").write_text("n,v\n" + "".join(f"0,{cell}\n" for cells in files for cell in cells))
         one = curate.read_csv(f"{folder}/one.csv")
         assert (rows, schema) == (one.take_all(), one.schema())
+
+
+@pytest.mark.parametrize("cells", [["", "1"], ["1", ""], ["1", "", "2.5"], ["", ""]])
+def test_empty_cells_of_a_file_tell_no_type(cells: list[str], tmp_path: Path) -> None:
+    """Those of the others do; text, if there is none."""
+    for number, cell in enumerate(cells):
+        (tmp_path / f"{number}.csv").write_text(f"n,v\n0,{cell}\n")
+    type = pa.string() if not any(cells) else pa.float64() if "2.5" in cells else pa.int64()
+    assert curate.read_csv(tmp_path).schema() == pa.schema([("n", pa.int64()), ("v", type)])
+    Kept().run(input=f"{tmp_path}/*.csv", output=str(tmp_path / "out"), backend="inline")
+    assert pq.read_table(tmp_path / "out").schema.field("v").type == type
 
 
 def test_what_later_inputs_have_does_not_change_the_columns_of_a_job(tmp_path: Path) -> None:

@@ -355,8 +355,9 @@ def sample_csv(
 ) -> pa.Schema:
     """Returns the schema of the first block of rows; if there are none, as far as is looked, the header's names.
 
-    A column is bool, int64, uint64, float64 or string, the first that all its values are. What looks like a date, has
-    a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a float would change them.
+    A column is bool, int64, uint64, float64 or string, the first that all its values are; null if it has none. What
+    looks like a date, has a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a
+    float would change them.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
     parser = _Parser(store, object, encoding.codec, encoding.how, sample=True)
@@ -381,7 +382,7 @@ def sample_csv(
 def _inferred(column: pa.ChunkedArray) -> pa.DataType:
     values = _with_nulls(column)
     if values.null_count == len(values):
-        return pa.string()
+        return pa.null()
     if pc.all(_is_one_of(values.drop_null(), _TRUTHS)).as_py():
         return pa.bool_()
     if pc.any(pc.match_substring_regex(values, _NAMES)).as_py():
