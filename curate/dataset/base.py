@@ -82,6 +82,9 @@ class Base:
                 told = did_you_mean(name, [one for one in dir(type(self)) if not one.startswith("_")])
             raise AttributeError(f"a curate.Dataset has no {name}{told}", name=name, obj=self)
 
+        def __getitem__(self, _: Any) -> Any:
+            raise TypeError("a curate.Dataset holds no rows: iter_rows(), take(5), select_columns(['a']), to_pandas()")
+
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; runs nothing unless a function makes them.
 
@@ -93,8 +96,7 @@ class Base:
         """
         found = schema_of(self._plan)
         if found is None:
-            # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
-            # batches that follow do.
+            # Not the first row alone: of what type values are, all of a batch tell; else the batches that follow.
             batch = self._first(lambda plan: unpaced(_consumed(Limit(plan, 1))))
             if batch is None or not all(is_known(field.type) for field in batch.schema):
                 batch = self._first(_consumed)

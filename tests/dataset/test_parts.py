@@ -7,6 +7,7 @@ import importlib
 import pickle
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
@@ -165,3 +166,10 @@ def test_any_other_name_is_refused_as_ever() -> None:
     with pytest.raises(AttributeError, match=r"^a curate.Dataset has no _blocs$"):
         ds._blocs  # noqa: B018
     assert copy.deepcopy(ds) == copy.copy(ds) == ds
+
+
+@pytest.mark.parametrize("how", [list, lambda ds: ds[0], lambda ds: ds["id"], lambda ds: ds[:2]])
+def test_who_takes_it_for_a_list_is_told_what_gives_rows(how: Callable[[Any], Any]) -> None:
+    """Loops, too."""
+    with pytest.raises(TypeError, match=r"a curate\.Dataset holds no rows: iter_rows\(\), take\(5\)"):
+        how(curate.range(3))

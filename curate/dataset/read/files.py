@@ -1,10 +1,9 @@
 """The functions that make a Dataset of files. Names are those of ray.data.
 
-Only a listing is read here, and for the schema one footer, or the first MiB of up to nine files whose values are spelt
-out (see `curate.sources.columns`).
+Only a listing is read here, and for the schema one footer, or the beginnings of some files that spell values out.
 
 All files have the schema of the first one that has rows, of which others may widen types, and in JSON lines and
-TFRecords add columns; or the one that is declared. A file that differs is brought to
+TFRecords add columns (see `curate.sources.columns`); or the one that is declared. A file that differs is brought to
 it when it is read: a column that it lacks is null, integers and floats are widened, a column of nothing but nulls fits
 any type. What cannot be held is refused then, with both schemas and both files: another type, and a column that only
 this file has, where all columns are read. `schema=` says in advance what is to come.
