@@ -12,7 +12,7 @@ from typing import Any
 from curate.code.digest import code_digest
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.write.writer import default_codec, suffix
-from curate.job.params import Param, collect
+from curate.job.params import Param, collect, is_param
 from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting
 from curate.objects.record import OutputFormat
 
@@ -92,7 +92,7 @@ def _check_attribute(cls: type, name: str, value: Any) -> None:
         _check_hook(cls, name, value)
     elif name in CALLED:
         raise ConfigError(f"{owner}.{name} is the name of a method of every job; choose another name")
-    elif name in inspect.get_annotations(cls):
+    elif name in inspect.get_annotations(cls) or is_param(value):
         return  # a parameter, or a ClassVar: looked at with the parameters
     elif _is_method(value) or _computed(value):
         if name not in ENTRIES and not _inherited(cls, name):

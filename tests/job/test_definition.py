@@ -38,6 +38,8 @@ class TestAttributes:
             ({"bach_size": 10}, "Made.bach_size is not an attribute of a job; did you mean 'batch_size'?"),
             ({"verison": "1"}, "Made.verison is not an attribute of a job; did you mean 'version'?"),
             ({"label": "x"}, "annotate it to make it a parameter (label: str = ...), or write it in capitals"),
+            ({"least": param(3)}, "Made.least = param(...) has no type; annotate it: least: int = param(...)"),
+            ({"label": param()}, "Made.label = param(...) has no type; annotate it: label: str = param(...)"),
             ({"VERSION": "1"}, "Made.VERSION is not a setting; did you mean 'version'?"),
         ],
     )
