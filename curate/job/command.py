@@ -14,7 +14,7 @@ from curate.driver.options import parse_run_options
 from curate.errors import BegunRunInterrupted, ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
 from curate.job.params import Param
-from curate.job.settings import TUNABLE
+from curate.job.settings import TUNABLE, tunable
 from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
 from curate.keywords import on_command_line
 from curate.observe.progress import Display, LiveDisplay, LogDisplay
@@ -60,11 +60,10 @@ class JobClass(Protocol):
 
 def command(cls: JobClass) -> click.Command:
     """Returns the click command of a job class."""
-    tunable = [name for name in TUNABLE if not isinstance(getattr(cls, name), property)]
     sections = [
         ("Run", click_run_options()),
         ("Parameters of this job", [parameter_option(one) for one in cls._params.values()]),
-        ("Settings", [setting_option(name, getattr(cls, name)) for name in tunable]),
+        ("Settings", [setting_option(name, getattr(cls, name)) for name in tunable(cls)]),
     ]
 
     def callback(**values: Any) -> None:

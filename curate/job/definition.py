@@ -12,8 +12,8 @@ from typing import Any
 from curate.code.digest import code_digest
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.write.writer import default_codec, suffix
-from curate.job.params import Param, collect
-from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting
+from curate.job.params import Param, collect, is_param
+from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting, refuse_of_rows
 from curate.objects.record import OutputFormat
 
 HOOKS = {
@@ -46,9 +46,7 @@ def define(cls: type, base: type) -> dict[str, Param]:
         if not _computed(value):
             check_setting(cls.__name__, name, value)
     _check_codec(cls)
-    for name, why in OF_ROWS.items():
-        if getattr(cls, "_reads_files", False) and inspect.getattr_static(cls, name):
-            raise ConfigError(f"{cls.__name__}.{name} has no effect: {why}")
+    refuse_of_rows(cls, {name: inspect.getattr_static(cls, name) for name in OF_ROWS})
     taken = {*HOOKS, *CALLED, *ENTRIES}
     return collect(cls, SETTINGS, taken)
 
@@ -92,7 +90,7 @@ def _check_attribute(cls: type, name: str, value: Any) -> None:
         _check_hook(cls, name, value)
     elif name in CALLED:
         raise ConfigError(f"{owner}.{name} is the name of a method of every job; choose another name")
-    elif name in inspect.get_annotations(cls):
+    elif name in inspect.get_annotations(cls) or is_param(value):
         return  # a parameter, or a ClassVar: looked at with the parameters
     elif _is_method(value) or _computed(value):
         if name not in ENTRIES and not _inherited(cls, name):

@@ -145,7 +145,7 @@ class Job:
     def __init__(self, **parameters: Any) -> None:
         """Sets parameters and tunable settings by name. Raises ConfigError for an unknown, mistyped or missing one."""
         owner = type(self).__name__
-        for name, value in given_settings(owner, parameters, self._params, RunArguments.__annotations__).items():
+        for name, value in given_settings(type(self), parameters, self._params, RunArguments.__annotations__).items():
             self._set(name, value)
         self._secret_variables = {}
         for one in self._params.values():

@@ -137,6 +137,11 @@ class _Declared:
     split: bool = True
 
 
+def is_param(value: Any) -> bool:
+    """Returns whether an attribute of a class is what `param(...)` leaves there."""
+    return isinstance(value, _Declared)
+
+
 def param(
     default: Any = MISSING, *, help: str = "", identity: bool = True, secret: bool = False, split: bool = True
 ) -> Any:
@@ -279,6 +284,10 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
                 declared = _Declared(given, old.help, old.identity, old.secret, old.split)
             found[name] = _param(cls, name, hint, declared)
         for name, value in base.__dict__.items():
+            if name not in found and is_param(value):
+                default = "" if value.default in (None, MISSING) else value.default
+                typed = f"{name}: {type(default).__name__} = param(...)"
+                raise ConfigError(f"{base.__name__}.{name} = param(...) has no type; annotate it: {typed}")
             # A subclass may give an inherited parameter another default without saying its type again.
             if name in found and name not in inspect.get_annotations(base):
                 old = found[name]

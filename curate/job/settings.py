@@ -221,8 +221,18 @@ OF_ROWS = {
     "sides": "a FileJob writes one output per file",
     "attributes": "a FileJob reads files, and no rows that attributes could be of",
     "keep_positions": "a FileJob reads files, and no rows that have places in them",
+    "quarantine_errors": "a FileJob reads files, and gives no rows to it one by one; call self.quarantine",
 }
 """Settings that mean nothing to a FileJob, and why."""
+
+
+def tunable(cls: Any) -> list[str]:
+    """Returns the settings that may be given where a job of a class is made, or run."""
+    return [one for one in TUNABLE if _means_something(cls, one) and not isinstance(getattr(cls, one), property)]
+
+
+def _means_something(cls: Any, name: str) -> bool:
+    return not (name in OF_ROWS and getattr(cls, "_reads_files", False))
 
 
 def with_settings(cls: C) -> C:
@@ -234,7 +244,7 @@ def with_settings(cls: C) -> C:
     ):
         told += ["", title, ""]
         for name, setting in SETTINGS.items():
-            if setting.changes_bytes == changes_bytes and not (name in OF_ROWS and getattr(cls, "_reads_files", False)):
+            if setting.changes_bytes == changes_bytes and _means_something(cls, name):
                 told.append(f"- `{name}`: {setting.about[0].upper()}{setting.about[1:]}.")
     cls.__doc__ = "\n".join(told)
     return cls
@@ -253,13 +263,21 @@ def check_setting(owner: str, name: str, value: Any) -> None:
         parse_columns(owner, value)
 
 
+def refuse_of_rows(cls: type, values: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a setting that means nothing to a job that reads files."""
+    for name, why in OF_ROWS.items():
+        if values.get(name) and not _means_something(cls, name):
+            raise ConfigError(f"{cls.__name__}.{name} has no effect: {why}")
+
+
 def given_settings(
-    owner: str, given: Mapping[str, Any], params: Collection[str], options: Collection[str]
+    cls: type, given: Mapping[str, Any], params: Collection[str], options: Collection[str]
 ) -> dict[str, Any]:
     """Returns the settings that a job is made with, checked; the others of `given` are among its `params`.
 
-    Raises ConfigError for a name that is neither; `options` are those of a run.
+    Raises ConfigError for a name that is neither, and for a setting without effect; `options` are those of a run.
     """
+    owner = cls.__name__
     known = {*params, *TUNABLE}
     for name in given:
         if name in known:
@@ -277,6 +295,7 @@ def given_settings(
     found = {name: given[name] for name in TUNABLE if name in given}
     for name, value in found.items():
         check_setting(owner, name, value)
+    refuse_of_rows(cls, found)
     return found
 
 

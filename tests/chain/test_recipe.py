@@ -172,6 +172,13 @@ def test_parameters_are_checked(make: object, message: str) -> None:
         make()  # type: ignore[operator]
 
 
+def test_a_parameter_without_a_type_is_refused_as_in_a_job() -> None:
+    """Its default was the declaration of it, and a step was told of that."""
+    message = "Untyped.most = param(...) has no type; annotate it: most: int = param(...)"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        type("Untyped", (Recipe,), {"most": param(9, help="words"), "__module__": __name__})
+
+
 def test_where_it_begins_is_a_step_more() -> None:
     chain = Short(most=9).chain("in", "/out", begin="pages", folder="/there")
     assert [(one.name, one.input, one.input_from) for one in chain.steps] == [

@@ -13,6 +13,7 @@ import pytest
 from curate.driver.options import OPTIONS
 from curate.errors import ConfigError
 from curate.job.asset import Asset
+from curate.job.command import command
 from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob, TextJob
@@ -38,6 +39,8 @@ class TestAttributes:
             ({"bach_size": 10}, "Made.bach_size is not an attribute of a job; did you mean 'batch_size'?"),
             ({"verison": "1"}, "Made.verison is not an attribute of a job; did you mean 'version'?"),
             ({"label": "x"}, "annotate it to make it a parameter (label: str = ...), or write it in capitals"),
+            ({"least": param(3)}, "Made.least = param(...) has no type; annotate it: least: int = param(...)"),
+            ({"label": param()}, "Made.label = param(...) has no type; annotate it: label: str = param(...)"),
             ({"VERSION": "1"}, "Made.VERSION is not a setting; did you mean 'version'?"),
         ],
     )
@@ -140,6 +143,18 @@ class TestHooks:
 
     def test_columns_mean_nothing_to_file_jobs(self) -> None:
         refused("a FileJob reads files, which have no columns", (FileJob,), columns=["a"])
+
+    @pytest.mark.parametrize("name", ["attributes", "keep_positions", "quarantine_errors"])
+    def test_nor_do_settings_of_rows_wherever_they_are_given(self, name: str) -> None:
+        """In the class, where a job is made, and on the command line: they changed nothing but the identity."""
+        refused(f"Made.{name} has no effect: a FileJob reads files", (FileJob,), **{name: True})
+        cls = define((FileJob,), process_file=lambda self, file: None)
+        with refusing(f"Made.{name} has no effect: a FileJob reads files"):
+            cls(**{name: True})
+        cls(**{name: False})
+        option = "--" + name.replace("_", "-")
+        assert option in [word for one in command(define(process=lambda self, batch: None)).params for word in one.opts]
+        assert option not in [word for one in command(cls).params for word in one.opts]
 
     @pytest.mark.parametrize("name", ["drop", "count", "quarantine", "log", "spec"])
     def test_what_process_calls_cannot_be_replaced(self, name: str) -> None:
