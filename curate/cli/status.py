@@ -142,14 +142,17 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         joint = " " if run.state == RUNNING else ", "
         which = f"part {run.part}  " if run.part else ""
         fact(console, "" if number else "run", Text.assemble(f"{which}{run.run_id} ", _state(run.state), joint + ago))
+        if run.ended_by:
+            fact(console, "", Text(ellipsize(run.ended_by, SHOWN_CHARS)), "red")
     more = len(status.runs) - len(shown) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
-    if status.state in FAILED:
+    some = status.state in FAILED and not (shown and shown[0].ended_by and not status.failures)
+    if some:
         # In a line of its own, to be copied.
         line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shell_word(status.output)}"))
     if hint := _next(status):
-        fact(console, "" if status.state in FAILED else "next", Text(hint))
+        fact(console, "" if some else "next", Text(hint))
 
 
 def _shown_runs(status: JobStatus) -> list[RunStatus]:

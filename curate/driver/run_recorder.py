@@ -99,7 +99,7 @@ class RunRecorder:
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.stage.operator.metered]
         operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
         self._gauge = Gauge(operators, started_s)
-        self._helps = False
+        self._helps, self._ended = False, dict[str, Any]()
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
         self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._beat, options.part)
@@ -132,9 +132,9 @@ class RunRecorder:
         self._gauge.begin(backend, self.clock.monotonic())
         self._still.host = socket.gethostname() if backend.alone() else ""
 
-    def close(self, state: RunState) -> None:
-        """Writes down the rest, and how the run ended."""
-        self._state = state.value
+    def close(self, state: RunState, ended_by: str = "") -> None:
+        """Writes down the rest, and how the run ended: where an error ended it, by which."""
+        self._state, self._ended = state.value, {"ended_by": ended_by} if ended_by else {}
         self._runlog.close()
 
     # What the dispatcher tells
@@ -385,7 +385,7 @@ class RunRecorder:
                 **self._at_hand(),
                 **({} if self._at is None else {"times": self._times.as_dict()}),
                 **(progress.measured.as_dict() if progress.measured else {}),
-                **(self._still.as_dict() if self._state == RUNNING else {}),
+                **(self._still.as_dict() if self._state == RUNNING else self._ended),
             }
 
     def _at_hand(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from curate.ledger.side_outputs import companion, companion_name, side_name
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
 from curate.observe import registry
+from curate.pipeline.classify import ended_by
 from curate.runtime.protocol import Backend
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
@@ -197,23 +198,26 @@ class _Run:
 
     def _work(self, backend: Backend | None) -> RunState:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""
-        state = RunState.FAILED
+        state, error = RunState.FAILED, ""
         try:
             self._open()
             ended = RunState.COMPLETE if backend is None else self._dispatch(backend)
             state = ended if self._conclude() else RunState.FAILED
-        except StorageError as error:
+        except Exception as raised:
+            error = ended_by(raised)
+            if not isinstance(raised, StorageError):
+                raise
             totals = self.account.totals
             raise RunStoppedError(
                 f"the store failed this run when {totals.done:,} of its {len(self.prepared.scope):,} shards were done "
-                f"({type(error).__name__}: {error}); finished shards are kept: run it again to resume"
-            ) from error
+                f"({type(raised).__name__}: {raised}); finished shards are kept: run it again to resume"
+            ) from raised
         except KeyboardInterrupt:
             state = RunState.INTERRUPTED
             raise
         finally:
             self.options.display.close(self.account.progress())
-            self.account.close(state)
+            self.account.close(state, error)
         return state
 
     def _open(self) -> None:

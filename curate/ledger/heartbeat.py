@@ -116,6 +116,8 @@ class Heartbeat:
     """After how long without one it says that it makes no progress."""
     times: Mapping[str, Times] = field(default_factory=dict)
     """When attempts were at work, of each stage of a job of several, by key."""
+    ended_by: str = ""
+    """The error that ended the run, where no shard did."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -158,6 +160,7 @@ class Heartbeat:
             _number(value.get("last_end")),
             _number(value.get("no_progress_after_s")) or NO_PROGRESS_AFTER_S,
             _times(value.get("times")),
+            _text(value.get("ended_by")),
         )
 
     @property

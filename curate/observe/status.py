@@ -46,6 +46,8 @@ class RunStatus:
     """How long it worked on each stage, by key."""
     times: Mapping[str, Times] = field(default_factory=dict)
     """When attempts were at work, of each stage of a job of several, by key."""
+    ended_by: str = ""
+    """The error that ended it, where no shard did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class JobStatus:
                 {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
                 | ({"process_gone": True} if run.gone else {})
                 | ({"part": run.part} if run.part else {})
+                | ({"ended_by": run.ended_by} if run.ended_by else {})
                 for run in self.runs
             ],
             **({"rows_running": self.rows_running} if self.rows_running else {}),
@@ -194,7 +197,7 @@ def run_status(beat: Heartbeat, now: float) -> RunStatus:
     took = {one.key: one.seconds for one in beat.stages if one.seconds is not None}
     where = process.host, process.pid, gone, beat.part
     done = beat.shards["done"]
-    of_stages = took, beat.times
+    of_stages = took, beat.times, beat.ended_by
     return RunStatus(beat.run_id, state, beat.started, beat.updated, *where, done, beat.tries, beat.calls, *of_stages)
 
 

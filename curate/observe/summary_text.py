@@ -7,9 +7,9 @@ from typing import Any
 
 from curate.keywords import option
 from curate.ledger.stages import StageReport
-from curate.ledger.summary import Summary, incomplete_text, missing_text
+from curate.ledger.summary import RunState, Summary, incomplete_text, missing_text
 from curate.tasks.books import GROUPED
-from curate.units import ellipsize, format_bytes, format_duration, format_number, plain_line, shell_word
+from curate.units import ellipsize, format_bytes, format_count, format_duration, format_number, plain_line, shell_word
 
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
@@ -112,6 +112,12 @@ def render(summary: Summary) -> str:
     ]
     if summary.pending:
         lines.append(f"  pending  {pending_text(summary.pending, summary.only)}")
+    left = summary.total - summary.done - summary.failed
+    if summary.state is RunState.ABORTED:
+        lines.append(
+            f"  stopped  more shards failed than {option('max_failed_shards', ...)} allows; "
+            f"not done yet: {format_count(left, 'other shard')}"
+        )
     if any(summary.missing):
         lines.append(f"  missing  {missing_text(*summary.missing)}")
     if summary.dropped:
@@ -125,7 +131,8 @@ def render(summary: Summary) -> str:
             f"  failed   {one.count:,} x {ellipsize(one.error, SHOWN_CHARS)} (for example {plain_line(one.shard)})"
         )
     if summary.failed:
-        lines.append(f"What failed: curate failures {output}; after fixing the cause: curate retry {output}")
+        again = f": curate retry {output}" if left <= 0 else ", run it again: curate retry would leave the other shards"
+        lines.append(f"What failed: curate failures {output}; after fixing the cause{again}")
         lines.append(f"For all of it, see: curate status {output}")
     elif summary.state.exit_code:
         lines.append(f"Run it again to resume; see: curate status {output}")

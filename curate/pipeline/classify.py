@@ -103,6 +103,16 @@ def summary_of(error: BaseException) -> str:
     return redacted(f"{type(error).__name__}: {message}{_to_install(error)}{_columns(error)}")[:MAX_ERROR]
 
 
+def ended_by(error: BaseException) -> str:
+    """Returns what ended a run, in a line: the beginning of an error, and the end of one that quotes a traceback.
+
+    >>> ended_by(ValueError("no actor:\\nTraceback\\nKeyError: 1"))
+    'ValueError: no actor: KeyError: 1'
+    """
+    lines = [one.strip() for one in redacted(f"{type(error).__name__}: {error}").splitlines() if one.strip()]
+    return ": ".join(dict.fromkeys([lines[0].removesuffix(":"), lines[-1].removesuffix(":")]))[:MAX_ERROR]
+
+
 def _to_install(error: BaseException) -> str:
     """Returns what to do about a module that is not there; empty for any other error."""
     if not isinstance(error, ModuleNotFoundError):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from curate import ActorPool, Dataset
 from curate.cli import failures
+from curate.errors import PoolFailed
+from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, new_run_id
@@ -230,3 +234,39 @@ def test_at_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert len(prose) == 5
     assert all(line.startswith(("  ", "\x1b")) for line in prose)
     assert f"  input   /in/{'x' * 90}.jsonl" in lines
+
+
+class Unmade:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no weights")
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+class Served(Job):
+    """Needs what cannot be made; after a sort, if asked to."""
+
+    version = "1"
+    sorts: bool = False
+
+    def build(self, ds: Dataset) -> Dataset:
+        served = ds.map_batches(Unmade, compute=ActorPool(size=1))
+        return served.sort("id") if self.sorts else served
+
+
+@pytest.mark.parametrize("sorts", [False, True])
+def test_an_error_that_ends_a_run_before_any_shard_is_kept(tmp_path: Path, curate: Curate, *, sorts: bool) -> None:
+    """Nothing else tells of it later: no shard has failed, so `curate failures` is no place to look."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", [{"id": "1"}])
+    with pytest.raises(PoolFailed):
+        run_job(Served(sorts=sorts), tmp_path / "in", tmp_path / "out")
+    shown = curate("status", str(tmp_path / "out")).out
+    ended_by = "PoolFailed: map_batches(Unmade): an actor cannot be set up: RuntimeError: no weights"
+    assert ended_by in " ".join(shown.split())
+    assert "curate failures" not in shown
+    assert "next      fix the cause and run the job again" in shown
+    [run] = json.loads(curate("status", str(tmp_path / "out"), "--json").out)["runs"]
+    assert run["ended_by"].endswith("RuntimeError: no weights")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from curate.ledger.summary import FailureGroup, RunState, Summary
@@ -44,3 +46,16 @@ def test_what_to_type_next_is_what_a_shell_takes(output: str, word: str) -> None
     assert f"curate failures {word};" in text
     assert f"curate retry {word}\n" in text
     assert text.endswith(f"curate status {word}")
+
+
+@pytest.mark.parametrize("state", [RunState.ABORTED, RunState.INTERRUPTED])
+def test_where_shards_are_left_that_did_not_fail_the_job_is_to_be_run_again(state: RunState) -> None:
+    """`curate retry` runs those that failed, and no others; why it was stopped is said."""
+    lines = render(replace(failed(), state=state, total=12)).split("\n")
+    assert lines[-2:] == [
+        "What failed: curate failures /out; after fixing the cause, run it again: curate retry would leave the other "
+        "shards",
+        "For all of it, see: curate status /out",
+    ]
+    stopped = "  stopped  more shards failed than max_failed_shards=... allows; not done yet: 10 other shards"
+    assert (stopped in lines) == (state is RunState.ABORTED)
