@@ -2,7 +2,8 @@
 
 A function that closes standard output, changes to a folder that it removes, lowers a limit or sets an alarm would make
 unrelated shards fail. So the state is restored after each shard, as far as possible. Changes of a job's `setup` stay,
-and so do additions to the environment.
+and so do additions to the environment. A process that left so many files open
+that hardly any can be opened is replaced.
 
 A copy of the process (`os.fork`) that returns from user code would continue the work of the original. It is ended at
 once, and the shard that made it fails with the reason.
@@ -11,6 +12,7 @@ once, and the shard that made it fails with the reason.
 from __future__ import annotations
 
 import contextlib
+import errno
 import locale
 import os
 import resource
@@ -33,6 +35,8 @@ LIMITS = tuple(
 )
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
 ENDS = "this actor ends: user code has changed what cannot be given back"
+LEAST_LEFT = 64
+"""Files that a process is to be able to open yet, for shards that are read and published at the same time."""
 COPY_S = 0.2
 """How long it is waited whether a copy that was made comes back."""
 COPIED = (
@@ -112,6 +116,7 @@ class SavedProcess:
         self._folder = _folder()
         self._umask = _umask()
         self._limits = [resource.getrlimit(limit) for limit in LIMITS]
+        self._left = _files_left()
         self._handlers = [getsignal(number) for number in SIGNALS] if self._main else []
         self._alarm = signal.getitimer(signal.ITIMER_REAL)[0] > 0
         self._locale = locale.setlocale(locale.LC_ALL)
@@ -151,6 +156,10 @@ class SavedProcess:
                     resource.setrlimit(limit, before)
                 except (OSError, ValueError) as error:
                     _spoilt.append(f"a resource limit: {error}")
+        if _files_left() < min(LEAST_LEFT, self._left // 4):
+            # Shards that open none but their own would fail for it.
+            changed.append("open files")
+            spoil("its open files: it left so many that hardly any can be opened")
         if not self._alarm and signal.getitimer(signal.ITIMER_REAL)[0] > 0:
             signal.setitimer(signal.ITIMER_REAL, 0)
             changed.append("alarm")
@@ -238,6 +247,18 @@ def _umask() -> int:
     found = os.umask(0o077)
     os.umask(found)
     return found
+
+
+def _files_left() -> int:
+    """Returns how many files this process can open; all that it may have, as long as these are hardly half of them."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # To list them takes longer. Of what is left open, numbers are taken from below, with holes.
+    if limit == resource.RLIM_INFINITY or not any(map(_file, range(limit // 2, limit, max(1, limit // 8)))):
+        return limit if limit != resource.RLIM_INFINITY else sys.maxsize
+    try:
+        return limit - len(os.listdir("/dev/fd"))  # noqa: PTH208
+    except OSError as error:
+        return 0 if error.errno == errno.EMFILE else limit
 
 
 def _file(number: int) -> tuple[int, int] | None:

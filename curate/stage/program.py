@@ -72,7 +72,8 @@ class StageProgram:
     reached: ReachedPlaces = REACHED
     """Stores that the driver has reached: workers wait out their outages."""
     beside: bool = False
-    """Whether short shards may be published while the next ones are computed."""
+    """Whether this is a worker, which is replaced once user code has spoilt it, and not the driver's own process: then
+    short shards may be published while the next ones are computed."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None
@@ -154,7 +155,7 @@ class StageProgram:
             Beside(self.key, allowed=allowed) as beside,
         ):
             for number, ((index, shard), given) in enumerate(shards):
-                if number and (why := spoilt()):
+                if number and self.beside and (why := spoilt()):
                     yield from self._records(beside.done(0))
                     raise ProcessSpoiltError(why)
                 attempt = ShardAttempt(index, shard, given, task, inputs.store_of)

@@ -177,6 +177,57 @@ def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {one["shard"] for one in failed} == {"in-07"}
 
 
+LEAKS = """
+import json, os, resource, sys
+import curate
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+kept = []
+
+each, first = int(sys.argv[3]), int(sys.argv[4])
+
+def leaks(row):
+    for _ in range(each if row["id"] else first):
+        try:
+            kept.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            break
+    return row
+
+for number in range(60):
+    with open(f"in-{number:02d}.jsonl", "w") as file:
+        file.write('{"id": %d}' % number)
+rows = curate.read_json("in-*.jsonl").map(leaks)
+ended = rows.write_parquet(sys.argv[1], backend=sys.argv[2], max_in_flight=1)
+print(json.dumps([ended.done, [(group.error.partition(":")[0], group.shard) for group in ended.failures]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("each", "first"), [("12", "12"), ("0", "1000")], ids=["some of each shard", "all in one"])
+def test_no_shard_fails_for_files_that_others_left_open(tmp_path: Path, each: str, first: str) -> None:
+    """A worker that hardly any file can be opened in is replaced, before the next shard needs one. Who opens all that
+    there may be fails for itself alone."""
+    ended = run(LEAKS, tmp_path, str(tmp_path / "out"), "local", each, first)
+    assert ended.returncode == 0, ended.stderr
+    done, failures = json.loads(ended.stdout.splitlines()[-1])
+    alone = [["StorageError", "in-00"]] if first == "1000" else []
+    assert (done, failures) == (60 - len(alone), alone)
+    warned = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    failed = [one for one in warned if one["event"].startswith("shard failed") and one["kind"] != "lost"]
+    assert {one["shard"] for one in failed} == {shard for _, shard in alone}
+
+
+@pytest.mark.slow
+def test_in_this_process_no_shard_pays_for_another(tmp_path: Path) -> None:
+    """Which nobody can replace: what cannot be given back strikes none."""
+    code = POISON.replace('"stdout", "hard limit", "fork", "exit", "none"', '"hard limit",')
+    ended = run(code, tmp_path, str(tmp_path / "out"), "inline")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1]) == {"hard limit": [30, 30, []]}
+    assert "shard failed" not in ended.stderr
+
+
 LATE = """
 import json, os, sys
 import curate
