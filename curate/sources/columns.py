@@ -131,7 +131,7 @@ def first_schema(
             if name not in schema.names:
                 raise refusal
         schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
-    if first and encoding(first).format in (*_SPELT, Format.WEBDATASET):
+    if first and not is_of_no_rows(schema) and encoding(first).format in (*_SPELT, Format.WEBDATASET):
         schema = say_quoted(told_as_text(schema))
     return schema, first, problem
 
