@@ -238,8 +238,8 @@ class GCSStore:
 
     def replace(self, uri: str, data: bytes) -> Object:
         content = _Content(None, data, len(data), _crc32c(google_crc32c.value(data)))
-        written = self._upload(uri, content, create=False)
-        assert written is not None
+        if (written := self._upload(uri, content, create=False)) is None:
+            raise StorageError(f"{uri}: 412 to a write without a condition: does a proxy answer for GCS? Run it again")
         return written
 
     def delete(self, uri: str, generation: str | None = None) -> bool:

@@ -418,6 +418,14 @@ def test_a_name_freed_while_it_is_compared_is_taken(emulator: GcsEmulator, gcs: 
         gcs.publish("gs://bucket/y", b"x")
 
 
+def test_a_condition_that_was_not_asked_for(emulator: GcsEmulator, gcs: GCSStore) -> None:
+    """Only something in between answers so; nothing is written."""
+    emulator.fail(operation="put", status=412)
+    with pytest.raises(StorageError, match="412 to a write without a condition"):
+        gcs.replace(X, b"x")
+    assert (emulator.objects(), gcs.replace(X, b"x").size) == ({}, 1)
+
+
 def test_uploads_carry_their_checksum(emulator: GcsEmulator, gcs: GCSStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that were changed on their way never become visible."""
     monkeypatch.setattr("curate.storage.gcs._crc32c", lambda _: "AAAAAA==")

@@ -101,6 +101,15 @@ def test_a_transient_status_is_retried_and_counted(
     _left(emulator, call)
 
 
+def test_a_condition_that_was_not_asked_for(emulator: S3Emulator, s3: S3Store) -> None:
+    """Only something in between answers so; nothing is written."""
+    emulator.fail(operation="put", status=412)
+    with pytest.raises(StorageError, match="412 to a write without a condition"):
+        s3.replace(NEW, b"x")
+    assert NEW not in emulator.objects()
+    assert s3.replace(NEW, b"x").size == 1
+
+
 LOST: dict[str, dict[str, Any]] = {"503": {"status": 503}, "reset": {"reset": True}, "truncated": {"truncate": True}}
 
 

@@ -124,8 +124,8 @@ class S3Store:
         return self._publish(uri, uploads.checked(data), "")
 
     def replace(self, uri: str, data: bytes) -> Object:
-        written = uploads.upload(self.service, uri, uploads.checked(data), {})
-        assert written is not None
+        if (written := uploads.upload(self.service, uri, uploads.checked(data), {})) is None:
+            raise StorageError(f"{uri}: 412 to a write without a condition: does a proxy answer for S3? Run it again")
         return written
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
