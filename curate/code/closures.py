@@ -42,7 +42,7 @@ def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
     seen |= {id(function)}
     parts = [_source_text(function) or code_text(function.__code__)]
     parts += [f"default {text}" for text in _defaults(function, seen)]
-    for name, value in _closed_over(function):
+    for name, value in closed_over(function):
         parts.append(f"{name} = {value_text(name, value, seen)}")
     if "__file__" not in function.__globals__:
         parts += [f"{name} = {_lenient(name, value, seen)}" for name, value in _globals_used(function)]
@@ -119,7 +119,8 @@ def _defaults(function: Any, seen: frozenset[int]) -> Iterator[str]:
         yield f"{name} = {value_text(name, value, seen)}"
 
 
-def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+def closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the variables that a function closes over, with their values."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         # What `super()` needs: the class itself.
         if name != "__class__":

@@ -24,7 +24,12 @@ from curate.errors import ConfigError
 
 
 def code_digest(
-    cls: type, *, neutral: Collection[str] = (), told: Collection[str] = (), is_identity: bool = False
+    cls: type,
+    *,
+    neutral: Collection[str] = (),
+    told: Collection[str] = (),
+    is_identity: bool = False,
+    instead: str = "make it a parameter, or declare a version",
 ) -> str:
     """Returns 16 hex digits of the code of a class.
 
@@ -32,7 +37,7 @@ def code_digest(
     any output. `told`: attributes whose values are told elsewhere, so that only the text of the class counts.
 
     `is_identity`: there is no version beside it. Then a value that the class closes over and that cannot be hashed is
-    refused with a ConfigError naming it, instead of being left out.
+    refused with a ConfigError naming it, instead of being left out; `instead` is what can be done.
     """
     sources = Sources()
     parts: list[str] = []
@@ -44,7 +49,7 @@ def code_digest(
         if root is not None:
             parts += _trees(root, sources, seen, neutral)
         if root is None or "<locals>" in base.__qualname__:
-            parts += _values(base, told, is_identity)
+            parts += _values(base, told, instead if is_identity else "")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -75,7 +80,7 @@ def _trees(root: Found, sources: Sources, seen: dict[int, ast.stmt], neutral: Co
             queue += sources.used_by(module, statement)
 
 
-def _values(cls: type, told: Collection[str], is_identity: bool) -> Iterator[str]:
+def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:
     """Yields what a class holds, and its methods with what they close over."""
     for name, value in sorted(vars(cls).items()):
         if name in told or name in getattr(cls, "_params", {}) or _made_by_python(name, value):
@@ -86,10 +91,9 @@ def _values(cls: type, told: Collection[str], is_identity: bool) -> Iterator[str
                 yield f"{name} = {value_text(f'{cls.__name__}.{name}', value)}"
             yield from map(function_text, functions)
         except Unhashable as error:
-            if is_identity:
+            if instead:
                 raise ConfigError(
-                    f"{cls.__name__}.{name} depends on a value that cannot be compared between runs: {error}; "
-                    "make it a parameter, or declare a version"
+                    f"{cls.__name__}.{name} depends on a value that cannot be compared between runs: {error}; {instead}"
                 ) from error
 
 

@@ -10,15 +10,20 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from curate.code.closures import function_text, value_text
+from curate.code.closures import closed_over, function_text, value_text
+from curate.code.digest import code_digest
 from curate.code.sources import Found, Sources
 from curate.code.syntax import canonical
 
+_INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
+
 
 def callable_text(name: str, function: Any) -> str:
-    """Returns a callable as text: its code, defaults, what it closes over, and what of the user's modules it uses.
+    """Returns a callable as text: its code, defaults, what it closes over, and what of the user's modules it uses; of
+    the user's own classes in it, as of one that is called, the digest.
 
-    The same in every process. Raises Unhashable, with the variable's name, for a value that has no such text.
+    The same in every process. Raises Unhashable, with the variable's name, for a value that has no such text; for one
+    in a class ConfigError.
     """
     text = function_text(function) if isinstance(function, types.FunctionType) else value_text(name, function)
     sources = Sources()
@@ -35,7 +40,8 @@ def callable_text(name: str, function: Any) -> str:
             seen[id(statement)] = statement
             trees.append(canonical(statement))
             queue += sources.used_by(module, statement)
-    return "\n".join([text, *trees])
+    classes = [code_digest(one, is_identity=True, instead=_INSTEAD) for one in _classes(function, sources)]
+    return "\n".join([text, *trees, *classes])
 
 
 def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:
@@ -53,6 +59,22 @@ def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:
                 yield from _functions(cell.cell_contents, seen)
             except ValueError:
                 continue  # assigned later, if ever
+
+
+def _classes(function: Any, sources: Sources) -> Iterator[type]:
+    """Yields the user's own classes in a callable: itself, in a partial, or closed over."""
+    held = [function]
+    for one in held:
+        if isinstance(one, functools.partial):
+            held += [one.func, *one.args, *one.keywords.values()]
+    for one in _functions(function, set()):
+        held += [value for _, value in closed_over(one)]
+    for one in held:
+        # A notebook's are in no file. Installed packages are pinned by the lock file.
+        if isinstance(one, type) and (
+            one.__module__ == "__main__" or "<locals>" in one.__qualname__ or sources.module(one.__module__) is not None
+        ):
+            yield one
 
 
 def _names_used(function: types.FunctionType) -> ast.AST:
