@@ -94,13 +94,21 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         bound = value_text(name, [value.args, value.keywords], seen)
         return f"partial {value_text(name, value.func, seen)} {bound}"
     if isinstance(value, types.MethodType):
-        return value_text(name, value.__func__, seen)
+        text = value_text(name, value.__func__, seen)
+        if isinstance(value.__self__, type) or is_curates_own(type(value.__self__)):
+            return text
+        return f"{text} of {value_text(f'what {name} belongs to', object.__getstate__(value.__self__), seen)}"
     if isinstance(value, types.FunctionType):
         return function_text(value, seen)
     if isinstance(value, type | types.BuiltinFunctionType):
         # Without its module, which is called __main__ or by its name, as the program was started.
         return f"{type(value).__name__} {value.__qualname__}"
     raise Unhashable(name, value)
+
+
+def is_curates_own(cls: type) -> bool:
+    """Returns whether a class is one of curate's, such as a job: what it is made with is told elsewhere."""
+    return any(base.__module__.partition(".")[0] == "curate" for base in cls.__mro__)
 
 
 def _source_text(function: Any) -> str:

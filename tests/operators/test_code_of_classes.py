@@ -28,6 +28,20 @@ SOURCE = """
         def __call__(self, batch):
             return {"n": [used(helped(n.as_py())) for n in batch["id"]]}
 
+    class Kept:
+        def __init__(self, k):
+            self.k = k
+
+        def added(self, batch):
+            return self._of(batch["id"])
+
+        def _of(self, ids):
+            return {"n": [n.as_py() + self.k for n in ids]}
+
+        @classmethod
+        def same(cls, batch):
+            return cls(0).added(batch)
+
     def made(k):
         class Added:
             def __call__(self, batch):
@@ -85,6 +99,43 @@ def test_what_a_class_within_a_function_closes_over_counts(modules: Modules) -> 
     module = loaded(modules, SOURCE)
     one, same, other = (callable_text("f", module.made(k)) for k in (1, 1, 100))
     assert one == same != other
+
+
+def test_of_a_method_its_object_counts(modules: Modules, tmp_path: Path) -> None:
+    """Its state, and what else its class does; what cannot be compared is refused by name."""
+
+    def texts(source: str) -> list[str]:
+        kept = loaded(modules, source).Kept
+        return [callable_text("f", one) for one in (kept(1).added, kept(2).added, kept.same)]
+
+    before, changed = texts(SOURCE), texts(SOURCE.replace("n.as_py() + self.k", "n.as_py() - self.k"))
+    assert texts(SOURCE) == before
+    assert len({*before, *changed}) == 6
+    kept = loaded(modules, SOURCE).Kept
+    for k, rows in ((1, [1, 2]), (2, [2, 3])):
+        out = tmp_path / str(k)
+        curate.range(2).map_batches(kept(k).added).write_parquet(out, backend="inline")
+        assert [row["n"] for row in curate.read_parquet(out).take_all()] == rows
+    with pytest.raises(ConfigError, match="with another identity"):
+        curate.range(2).map_batches(kept(3).added).write_parquet(tmp_path / "1", backend="inline")
+    with pytest.raises(ConfigError, match="what added belongs to is a object; pass plain values"):
+        curate.range(2).map_batches(kept(object()).added).write_parquet(tmp_path / "3", backend="inline")
+
+
+class Given(curate.Job):
+    """A job that builds with a method of its own."""
+
+    version = "1"
+    k: int = curate.param(1, help="what is added")
+
+    def added(self, batch: Any) -> Any:
+        """Adds to numbers."""
+        return batch
+
+
+def test_of_a_job_what_it_is_made_with_is_told_elsewhere() -> None:
+    """By its own identity: it holds more than that."""
+    assert callable_text("f", Given(k=1).added) == callable_text("f", Given(k=2).added)
 
 
 def test_one_of_an_installed_package_is_its_name() -> None:
