@@ -24,6 +24,8 @@ class Modules:
         self.folder = folder
         self.monkeypatch = monkeypatch
         monkeypatch.syspath_prepend(str(folder))
+        # By time and size it would be that of the file before, written in the same second.
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(self, name: str, source: str) -> None:
         """Writes a module that can be imported."""
