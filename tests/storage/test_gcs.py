@@ -218,7 +218,7 @@ def test_a_body_that_breaks_off_is_read_again(emulator: GcsEmulator, gcs: GCSSto
 
 def test_a_stalled_answer_is_given_up(emulator: GcsEmulator, clock: FakeClock) -> None:
     """A server that says nothing is a failed attempt, not a hung job."""
-    store = GCSStore(Retry(clock=clock, stall_s=0.05))
+    store = GCSStore(Retry(clock=clock, stall_s=0.5))
     emulator.put(X, b"x")
     emulator.fail(operation="get", slow_s=5.0, status=None)
     assert store.read(X) == b"x"
@@ -230,12 +230,12 @@ def test_a_server_that_never_answered_is_given_up_sooner(
 ) -> None:
     """Than one that has, and is slow now."""
     monkeypatch.setattr(REACHED, "_places", set())
-    store = GCSStore(Retry(clock=clock, first_answer_s=0.05))
+    store = GCSStore(Retry(clock=clock, first_answer_s=0.5))
     emulator.put(X, b"x")
-    emulator.fail(operation="get", slow_s=0.2, status=None)
+    emulator.fail(operation="get", slow_s=1.0, status=None)
     assert store.read(X) == b"x"
     assert store.transient_failures == 1
-    emulator.fail(operation="get", slow_s=0.2, status=None)
+    emulator.fail(operation="get", slow_s=1.0, status=None)
     assert store.read(X) == b"x"
     assert store.transient_failures == 1
 
@@ -243,25 +243,25 @@ def test_a_server_that_never_answered_is_given_up_sooner(
 @pytest.mark.parametrize("call", ["list", "stat", "read", "range", "open", "publish", "replace"])
 def test_an_answer_that_drips_is_given_up(emulator: GcsEmulator, clock: FakeClock, call: str) -> None:
     """A byte at a time for ever, each well within the time in which something has to come: one failed attempt."""
-    store = GCSStore(Retry(clock=clock, stall_s=0.1))
+    store = GCSStore(Retry(clock=clock, stall_s=0.5))
     emulator.put(X, b"0123456789" * 100)
     kind, do = CALLS[call]
-    emulator.fail(operation=kind, status=None, drip_s=0.06)
+    emulator.fail(operation=kind, status=None, drip_s=0.3)
     do(store)
     assert store.transient_failures == 1
     assert getattr(store.calls, kind) == 2
 
 
 def test_a_large_answer_may_take_longer_than_a_stall(emulator: GcsEmulator) -> None:
-    """What it moves buys it time: 60 bytes in 0.3 s, or minutes, are enough where one in 10 s is asked for."""
+    """What it moves buys it time: 60 bytes in 1.2 s, or minutes, are enough where one in 10 s is asked for."""
     content = b"0123456789" * 6
     emulator.put(X, content)
-    emulator.fail(operation="get", status=None, drip_s=0.005)
-    patient = GCSStore(Retry(clock=FakeClock(), stall_s=0.15, slow_bytes_per_s=0.1))
+    emulator.fail(operation="get", status=None, drip_s=0.02)
+    patient = GCSStore(Retry(clock=FakeClock(), stall_s=0.6, slow_bytes_per_s=0.1))
     assert patient.read(X) == content
     assert patient.calls.get == 1
-    emulator.fail(operation="get", status=None, drip_s=0.005)
-    strict = GCSStore(Retry(clock=FakeClock(), stall_s=0.15, slow_bytes_per_s=1_000_000))
+    emulator.fail(operation="get", status=None, drip_s=0.02)
+    strict = GCSStore(Retry(clock=FakeClock(), stall_s=0.6, slow_bytes_per_s=1_000_000))
     assert strict.read(X) == content
     assert strict.calls.get >= 2
 

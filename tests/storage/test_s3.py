@@ -374,12 +374,12 @@ class TestBadInput:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
             with pytest.raises(TransientStorageError, match=r"cannot be reached: ReadTimeout.*check AWS_ENDPOINT_URL"):
-                S3Store(Retry(clock=FakeClock(), first_answer_s=0.05)).stat(X)
+                S3Store(Retry(clock=FakeClock(), first_answer_s=0.5)).stat(X)
 
     def test_a_store_that_has_answered_may_be_slow(self, emulator: S3Emulator) -> None:
-        store = S3Store(Retry(clock=FakeClock(), first_answer_s=0.05))
+        store = S3Store(Retry(clock=FakeClock(), first_answer_s=0.5))
         assert store.read(X) == CONTENT
-        emulator.fail(operation="get", slow_s=0.2, status=None)
+        emulator.fail(operation="get", slow_s=1.0, status=None)
         assert store.read(X) == CONTENT
         assert store.transient_failures == 0
 
@@ -453,10 +453,10 @@ def test_a_service_that_refuses_too_much_gets_less(emulator: S3Emulator, s3: S3S
 
 def test_a_stalled_or_dripping_answer_is_given_up(emulator: S3Emulator) -> None:
     """A server that says nothing, or a byte at a time for ever, is a failed attempt, not a hung job."""
-    store = S3Store(Retry(clock=FakeClock(), stall_s=0.1))
+    store = S3Store(Retry(clock=FakeClock(), stall_s=0.5))
     emulator.fail(operation="get", slow_s=5.0, status=None)
     assert store.read(X) == CONTENT
-    emulator.fail(operation="get", status=None, drip_s=0.06)
+    emulator.fail(operation="get", status=None, drip_s=0.3)
     assert store.read(X) == CONTENT
     assert store.transient_failures == 2
 
