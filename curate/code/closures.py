@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curate import jobs
 from curate.code.syntax import canonical
 
 _HAS_DOCSTRING = 0x4000000
@@ -95,7 +96,7 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         return f"partial {value_text(name, value.func, seen)} {bound}"
     if isinstance(value, types.MethodType):
         text = value_text(name, value.__func__, seen)
-        if isinstance(value.__self__, type) or is_curates_own(type(value.__self__)):
+        if isinstance(value.__self__, type) or is_of_curates(type(value.__self__)):
             return text
         return f"{text} of {value_text(f'what {name} belongs to', object.__getstate__(value.__self__), seen)}"
     if isinstance(value, types.FunctionType):
@@ -106,9 +107,14 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
     raise Unhashable(name, value)
 
 
-def is_curates_own(cls: type) -> bool:
-    """Returns whether a class is one of curate's, such as a job: what it is made with is told elsewhere."""
-    return any(base.__module__.partition(".")[0] == "curate" for base in cls.__mro__)
+def is_curates(module: str) -> bool:
+    """Returns whether a module is curate's own, and no job that it brings: those are code of users."""
+    return module == "curate" or (module.startswith("curate.") and not jobs.is_job(module))
+
+
+def is_of_curates(cls: type) -> bool:
+    """Returns whether a class is, or extends, one of curate's, as jobs do: what they are made with is told elsewhere."""
+    return any(is_curates(base.__module__) for base in cls.__mro__)
 
 
 def _source_text(function: Any) -> str:

@@ -17,8 +17,8 @@ import types
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from curate.code.closures import Unhashable, function_text, value_text
-from curate.code.sources import Found, Imports, Module, Sources, is_curates
+from curate.code.closures import Unhashable, function_text, is_curates, value_text
+from curate.code.sources import Found, Imports, Module, Sources
 from curate.code.syntax import canonical
 from curate.errors import ConfigError
 

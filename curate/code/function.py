@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from curate.code.closures import closed_over, function_text, is_curates_own, value_text
+from curate.code.closures import closed_over, function_text, is_of_curates, value_text
 from curate.code.digest import code_digest
 from curate.code.sources import Found, Sources
 from curate.code.syntax import canonical
@@ -54,11 +54,8 @@ def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:
     elif isinstance(value, types.FunctionType) and id(value) not in seen:
         seen.add(id(value))
         yield value
-        for cell in value.__closure__ or ():
-            try:
-                yield from _functions(cell.cell_contents, seen)
-            except ValueError:
-                continue  # assigned later, if ever
+        for _, held in closed_over(value):
+            yield from _functions(held, seen)
 
 
 def _classes(function: Any, sources: Sources) -> Iterator[type]:
@@ -69,14 +66,14 @@ def _classes(function: Any, sources: Sources) -> Iterator[type]:
             held += [one.func, *one.args, *one.keywords.values()]
         elif isinstance(one, types.MethodType):
             owner = one.__self__ if isinstance(one.__self__, type) else type(one.__self__)
-            held += [] if is_curates_own(owner) else [owner]
+            held += [] if is_of_curates(owner) else [owner]
     for one in _functions(function, set()):
         held += [value for _, value in closed_over(one)]
     for one in held:
-        if not isinstance(one, type) or is_curates_own(one):
-            continue
         # A notebook's are in no file. Installed packages are pinned by the lock file.
-        if one.__module__ == "__main__" or "<locals>" in one.__qualname__ or sources.module(one.__module__) is not None:
+        if isinstance(one, type) and (
+            one.__module__ == "__main__" or "<locals>" in one.__qualname__ or sources.module(one.__module__) is not None
+        ):
             yield one
 
 

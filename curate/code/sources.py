@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from curate import jobs
+from curate.code.closures import is_curates
 from curate.code.loaded import changed_since_import
 from curate.errors import ConfigError
 
@@ -199,11 +200,6 @@ def _spec(name: str) -> ModuleSpec | None:
         return PathFinder.find_spec(name, list(above.submodule_search_locations))
     except (ImportError, ValueError, AttributeError):
         return None
-
-
-def is_curates(module: str) -> bool:
-    """Returns whether a module is curate's own, and no job that it brings: those are code of users."""
-    return module == "curate" or (module.startswith("curate.") and not jobs.is_job(module))
 
 
 def _is_own(name: str, path: Path) -> bool:

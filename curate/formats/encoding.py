@@ -116,6 +116,7 @@ class Encoding:
     typed: frozenset[str] = frozenset()
     """Columns whose type a job declares; that of others is what their first rows are."""
     job_reads_all: bool = False
+    """Whether it is read for a job that names no columns."""
 
     @property
     def all_read(self) -> bool:

@@ -117,14 +117,11 @@ def first_schema(
         if not tells:
             continue
         format = encoding(item.uri).format
-        if format in _SPELT:
-            if missing or columns is None or None in columns.values():
-                for _, other in ahead(more, others(), READERS):
-                    schema = joined(schema, other, format)
-            break
-        left = iter(others())
-        while not all(is_known(field.type) for field in schema) and (next_one := next(left, None)) is not None:
-            schema = fill_schema(schema, more(next_one)) or schema
+        if format not in _SPELT:
+            schema = _filled(schema, map(more, others()))
+        elif missing or columns is None or None in columns.values():
+            for _, other in ahead(more, others(), READERS):
+                schema = joined(schema, other, format)
         break
     if missing and columns is not None:
         for name, refusal in missing.items():
@@ -134,6 +131,13 @@ def first_schema(
     if first and not is_of_no_rows(schema) and encoding(first).format in (*_SPELT, Format.WEBDATASET):
         schema = say_quoted(told_as_text(schema))
     return schema, first, problem
+
+
+def _filled(schema: pa.Schema, others: Iterator[pa.Schema]) -> pa.Schema:
+    """Returns a schema with the types that it does not know taken from others; no more are looked at than it takes."""
+    while not all(is_known(field.type) for field in schema) and (other := next(others, None)) is not None:
+        schema = fill_schema(schema, other) or schema
+    return schema
 
 
 def _holds(schema: pa.Schema, rows: pa.Schema) -> bool:

@@ -356,8 +356,7 @@ def sample_csv(
     """Returns the schema of the first block of rows; if there are none, as far as is looked, the header's names.
 
     A column is bool, int64, uint64, float64 or string, the first that all its values are; null if it has none. What
-    looks like a date, has a leading zero or is hexadecimal is text, and so are whole numbers that are too large: a
-    float would change them.
+    looks like a date, has a leading zero or is hexadecimal is text, and so are whole numbers that a float would change.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
     parser = _Parser(store, object, encoding.codec, encoding.how, sample=True)

@@ -154,7 +154,7 @@ def read_webdataset(
     is a bad row; so is one with a file that has no column, if all files are read. Raises CorruptInput for an archive
     that is not whole. `on_other_keys` is told of samples with keys in their JSON that no column holds."""
     chosen = _chosen(how := encoding.how)
-    all_read = encoding.job_reads_all if how is None else how.whole and how.suffixes is None
+    all_read = encoding.all_read and (how is None or how.suffixes is None)
     parts = [(field.name, _decoder(field)) for field in schema if field.name != KEY]
     names = [name for name, _ in parts]
     documents = [field for field in schema if kind_of(field.name) == "json" and not is_binary(field.type)]
