@@ -113,7 +113,7 @@ def is_curates(module: str) -> bool:
 
 
 def is_of_curates(cls: type) -> bool:
-    """Returns whether a class is, or extends, one of curate's, as jobs do: what they are made with is told elsewhere."""
+    """Returns whether a class is, or extends, one of curate's, as jobs do: what those are made with is elsewhere."""
     return any(is_curates(base.__module__) for base in cls.__mro__)
 
 
