@@ -6,13 +6,17 @@ A value is hashed by its content, never by its address; a value for which that i
 from __future__ import annotations
 
 import ast
+import datetime as dt
 import enum
 import functools
+import hashlib
 import inspect
 import re
 import textwrap
 import types
+import uuid
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import PurePath
 from typing import Any
 
@@ -87,6 +91,11 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         return f"set({', '.join(sorted(value_text(name, item, seen) for item in value))})"
     if isinstance(value, re.Pattern):
         return f"pattern {value.pattern!r} {value.flags}"
+    if isinstance(value, dt.date | dt.time | dt.timedelta | Decimal | range | uuid.UUID):
+        return f"{type(value).__name__} {value}"
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"ndarray {value.dtype.str if value.dtype.names is None else value.dtype} {value.shape} {digest[:16]}"
     if isinstance(value, PurePath | pa.DataType | pa.Field | pa.Schema | np.generic | np.dtype):
         return f"{type(value).__name__} {value!s}"
     if isinstance(value, types.ModuleType):

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
-from curate.code.sources import Found, Imports, Module, Sources
-from curate.code.syntax import canonical
+from curate.code.sources import Imports, Module, Sources, Used
+from curate.code.variables import Variables
 from curate.errors import ConfigError
 
 
@@ -41,19 +41,22 @@ def code_digest(
     """
     sources = Sources()
     parts: list[str] = []
-    seen: dict[int, ast.stmt] = {}
+    variables = Variables(sources, {*neutral, *told, *getattr(cls, "_params", {})})
     for base in cls.__mro__:
         if base is object or is_curates(base.__module__):
             continue
         root = _root(base, sources)
         if root is not None:
-            parts += _trees(root, sources, seen, neutral)
+            parts += variables.trees([root], neutral)
+            variables.take_body(root, base)
         if root is None or "<locals>" in base.__qualname__:
             parts += _values(base, told, instead if is_identity else "")
+    if is_identity:
+        parts += variables.texts()
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _root(cls: type, sources: Sources) -> Found | None:
+def _root(cls: type, sources: Sources) -> Used | None:
     """Returns the statement that defines a class; None if there is no source."""
     module = sources.module(cls.__module__)
     if module is None:
@@ -61,23 +64,12 @@ def _root(cls: type, sources: Sources) -> Found | None:
     if "." not in cls.__qualname__:
         classes = [one for one in module.defined.get(cls.__name__, ()) if isinstance(one, ast.ClassDef)]
         if len(classes) == 1:
-            return module, classes[0]
+            return Used(module, classes[0], cls.__name__)
     try:
         statement = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
-    return module, statement
-
-
-def _trees(root: Found, sources: Sources, seen: dict[int, ast.stmt], neutral: Collection[str]) -> Iterator[str]:
-    """Yields the class's tree and those of what it uses, the nearest first."""
-    queue = [root]
-    for module, statement in queue:
-        if id(statement) not in seen:
-            # Kept, so that no other statement can come to have its id.
-            seen[id(statement)] = statement
-            yield canonical(statement, neutral if statement is root[1] else ())
-            queue += sources.used_by(module, statement)
+    return Used(module, statement, cls.__name__)
 
 
 def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from curate.code.closures import closed_over, function_text, is_of_curates, value_text
 from curate.code.digest import code_digest
-from curate.code.sources import Found, Sources
-from curate.code.syntax import canonical
+from curate.code.sources import Sources, Used
+from curate.code.variables import Variables
 
 _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
 
@@ -27,21 +27,19 @@ def callable_text(name: str, function: Any) -> str:
     """
     text = function_text(function) if isinstance(function, types.FunctionType) else value_text(name, function)
     sources = Sources()
-    seen: dict[int, ast.stmt] = {}
-    trees: list[str] = []
-    queue: list[Found] = []
+    variables = Variables(sources)
+    queue: list[Used] = []
     for one in _functions(function, set()):
         # What `exec` made in a namespace without a name is of no module.
         module = sources.module(one.__module__) if one.__module__ else None
         if module is not None:
-            queue += sources.used_by(module, _names_used(one))
-    for module, statement in queue:
-        if id(statement) not in seen:
-            seen[id(statement)] = statement
-            trees.append(canonical(statement))
-            queue += sources.used_by(module, statement)
+            names = _names_used(one)
+            used = list(sources.used_by(module, names))
+            variables.take(names, used, [one.__code__])
+            queue += used
+    trees = list(variables.trees(queue))
     classes = [code_digest(one, is_identity=True, instead=_INSTEAD) for one in _classes(function, sources)]
-    return "\n".join([text, *trees, *classes])
+    return "\n".join([text, *trees, *variables.texts(), *classes])
 
 
 def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:

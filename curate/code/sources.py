@@ -13,7 +13,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -47,7 +47,15 @@ class Imports:
     stars: list[str] = field(default_factory=list)
 
 
-Found = tuple[Module, ast.stmt]
+@dataclass(frozen=True)
+class Used:
+    """A statement that gives a name of its module a value."""
+
+    module: Module
+    statement: ast.stmt
+    name: str
+    root: str = ""
+    """What it is called by where it is used, up to the first dot; empty if a function imports it."""
 
 
 class Sources:
@@ -65,32 +73,37 @@ class Sources:
                 self._modules[name] = _parsed(name, path)
         return self._modules[name]
 
-    def used_by(self, module: Module, node: ast.AST) -> Iterator[Found]:
+    def used_by(self, module: Module, node: ast.AST) -> Iterator[Used]:
         """Yields the top-level statements that `node`, a part of `module`, names."""
         nodes = list(ast.walk(node))
         local = _imports(nodes, module.package)
         for child in nodes:
             if isinstance(child, ast.Name):
-                yield from self._named(module, local, child.id)
+                root = "" if child.id in local.names else child.id
+                yield from (replace(one, root=root) for one in self._named(module, local, child.id))
             elif isinstance(child, ast.Attribute) and (dotted := _dotted(child.value)):
                 for imports in (local, module.imports):
+                    root = "" if imports is local else dotted.partition(".")[0]
                     if dotted in imports.modules:
-                        yield from self._in(imports.modules[dotted], child.attr)
+                        found = self._in(imports.modules[dotted], child.attr)
                     elif dotted in imports.names:  # `from package import module`
-                        yield from self._in(".".join(imports.names[dotted]), child.attr)
+                        found = self._in(".".join(imports.names[dotted]), child.attr)
+                    else:
+                        continue
+                    yield from (replace(one, root=root) for one in found)
 
-    def _named(self, module: Module, local: Imports, name: str) -> Iterator[Found]:
+    def _named(self, module: Module, local: Imports, name: str) -> Iterator[Used]:
         if name in local.names:
             yield from self._in(*local.names[name])
         elif name in module.defined:
-            yield from ((module, statement) for statement in module.defined[name])
+            yield from (Used(module, statement, name) for statement in module.defined[name])
         elif name in module.imports.names:
             yield from self._in(*module.imports.names[name])
         elif not hasattr(builtins, name):
             for star in (*local.stars, *module.imports.stars):
                 yield from self._in(star, name)
 
-    def _in(self, module_name: str, name: str) -> Iterator[Found]:
+    def _in(self, module_name: str, name: str) -> Iterator[Used]:
         module = self.module(module_name)
         if module is not None:
             yield from self._named(module, Imports(), name)
@@ -117,23 +130,24 @@ def _top(name: str, package: str, data: bytes) -> Module:
     top = ast.parse(data).body
     defined: dict[str, list[ast.stmt]] = {}
     for statement in top:
-        for one in _names_defined(statement):
+        for one in names_defined(statement):
             defined.setdefault(one, []).append(statement)
-    return Module(name, package, defined, _imports((node for one in top for node in _top_level(one)), package))
+    return Module(name, package, defined, _imports((node for one in top for node in top_level(one)), package))
 
 
-def _top_level(statement: ast.stmt) -> Iterator[ast.AST]:
+def top_level(statement: ast.stmt) -> Iterator[ast.AST]:
     """Yields a statement and those inside of it that run with it: not what is in functions and classes."""
     yield statement
     if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         for child in ast.iter_child_nodes(statement):
             if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-                yield from _top_level(child)  # type: ignore[arg-type]
+                yield from top_level(child)  # type: ignore[arg-type]
 
 
-def _names_defined(statement: ast.stmt) -> set[str]:
+def names_defined(statement: ast.stmt) -> set[str]:
+    """Returns the names that a statement gives values."""
     names: set[str] = set()
-    for node in _top_level(statement):
+    for node in top_level(statement):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign):

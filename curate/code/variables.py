@@ -1,0 +1,232 @@
+"""The values of variables that their statements do not tell, as that of `K = int(sys.argv[1])` at the top of a module.
+
+The statements of what code uses count in its identity (see `curate.code.sources`). Where a variable is computed, or
+assigned more than once, its value counts too: a run with another K would take for done what the one before made. Those
+values count that can be compared (`value_text`); of an object whose attributes are named, as of parsed arguments, these
+attributes. Not counted is what a process, a moment or a machine has of its own, which makes no row but is logged; where
+a program lies; and what the code changes as it runs, as a cache.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import hashlib
+import re
+import sys
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from curate.code.closures import Unhashable, value_text
+from curate.code.sources import Sources, Used, names_defined, top_level
+from curate.code.syntax import canonical
+
+_OWN = re.compile(
+    "(time|monotonic|perf_counter)(_ns)?|now|today|utcnow|gmtime|localtime|strftime|getp?pid|get_ident|uuid[14]|urandom|"
+    "token_(hex|bytes|urlsafe)|gethostname|node|getuser|uname|(process_)?cpu_count|sched_getaffinity|device_count|"
+    "is_available|virtual_memory|disk_usage|getloadavg|mk[ds]temp|gettempdir|(Named)?Temporary(Directory|File)|"
+    "home|expanduser"
+)
+"""Names of what each process, moment or machine has of its own."""
+_PLACES = frozenset(("__file__", "cwd", "getcwd"))
+"""Names of where a program lies."""
+_CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
+"""Methods that change what they are called on."""
+_CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_LONG = 200
+"""Longer texts are hashed, in characters."""
+
+
+@dataclass(frozen=True)
+class _Variable:
+    name: str
+    value: Any
+    used: Used
+    assigned: Sequence[tuple[bool, ast.AST]]
+    """What is assigned to it, each with whether that is all of its value."""
+
+
+class Variables:
+    """The variables that code reads: fed with each piece of it, it yields those whose values count."""
+
+    def __init__(self, sources: Sources, left_out: Collection[str] = ()) -> None:
+        """`left_out`: names in bodies of classes whose values are told elsewhere."""
+        self._sources = sources
+        self._left_out = left_out
+        self._found: dict[tuple[str, str], _Variable] = {}
+        self._attributes: dict[str, dict[str, None]] = {}
+        self._changed: set[str] = set()
+        self._seen: dict[int, ast.stmt] = {}
+
+    def take(self, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
+        """Takes in a piece of code and what its names stand for; `codes`: where `node` only lists a function's names,
+        what that was compiled to."""
+        read = _globals_read(codes or _compiled(node))
+        for name, attributes in read.items():
+            self._attributes.setdefault(name, {}).update(attributes)
+        self._changed |= set(_changed(node))
+        for one in used:
+            values = vars(sys.modules[one.module.name]) if one.module.name in sys.modules else {}
+            if one.name in values and (one.root in read or not one.root):
+                self._add(one.name, values[one.name], one, one.module.defined[one.name])
+            if isinstance(values.get(one.name), type):
+                self.take_body(one, values[one.name])
+
+    def trees(self, queue: list[Used], neutral: Collection[str] = ()) -> Iterator[str]:
+        """Yields the statements in a queue as text, and those that they use, the nearest first; each once.
+
+        `neutral`: names whose assignments in the first one, which is a class, do not count.
+        """
+        for at, one in enumerate(queue):
+            if id(one.statement) not in self._seen:
+                # Kept, so that no other statement can come to have its id.
+                self._seen[id(one.statement)] = one.statement
+                yield canonical(one.statement, () if at else neutral)
+                used = list(self._sources.used_by(one.module, one.statement))
+                self.take(one.statement, used)
+                queue += used
+
+    def take_body(self, used: Used, cls: type) -> None:
+        """Takes in what the body of a class assigns."""
+        body = used.statement.body if isinstance(used.statement, ast.ClassDef) else []
+        for name in sorted(vars(cls).keys() - {*self._left_out}):
+            self._add(f"{cls.__name__}.{name}", vars(cls)[name], used, body)
+
+    def texts(self) -> Iterator[str]:
+        """Yields `name = value` of each whose statements do not tell the value."""
+        for one in self._found.values():
+            if one.name not in self._changed and not _tells(one):
+                names = self._computed_from(one)
+                if not any(map(_OWN.fullmatch, names)):
+                    yield from self._text(one, is_placed=bool(names & _PLACES))
+
+    def _add(self, name: str, value: Any, used: Used, statements: Sequence[ast.stmt]) -> None:
+        key = (used.module.name, name)
+        if key not in self._found:
+            last = name.rpartition(".")[2]
+            assigned = [pair for statement in statements for pair in _assigned(statement, last)]
+            self._found[key] = _Variable(name, value, used, assigned)
+
+    def _text(self, one: _Variable, *, is_placed: bool) -> Iterator[str]:
+        values = {one.name: one.value}
+        if not _is_data(one.value):
+            held = getattr(one.value, "__dict__", {}) if not isinstance(one.value, _CODE) else {}
+            named = self._attributes.get(one.used.root, {})
+            values = {f"{one.name}.{name}": held[name] for name in named if name in held and _is_data(held[name])}
+        for name, value in values.items():
+            if not (is_placed and _is_path(value)):
+                text = value_text(name, value)
+                yield f"{name} = {text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def _computed_from(self, variable: _Variable) -> set[str]:
+        """Returns all names in what a variable is computed from."""
+        names, seen = set[str](), set[int]()
+        is_single = not isinstance(variable.value, Mapping | list | tuple | set | frozenset)
+        queue = [(variable.used.module, node) for _, node in variable.assigned]
+        for module, node in queue:
+            if id(node) not in seen:
+                seen.add(id(node))
+                inner = list(ast.walk(node))
+                names |= {one.id for one in inner if isinstance(one, ast.Name)}
+                names |= {one.attr for one in inner if isinstance(one, ast.Attribute)}
+                for used in self._sources.used_by(module, node):
+                    if not isinstance(used.statement, _DEFINITIONS):
+                        queue += [(used.module, one) for _, one in _assigned(used.statement, used.name)]
+                    elif is_single:
+                        # A table may be made by a function that logs the time; a time is a single value.
+                        queue.append((used.module, used.statement))
+        return names
+
+
+def _assigned(statement: ast.stmt, name: str) -> Iterator[tuple[bool, ast.AST]]:
+    """Yields what a statement, or one within it, assigns to a name, and whether that is all of its value."""
+    for node in top_level(statement):
+        if isinstance(node, ast.Assign) and name in names_defined(node):
+            yield all(isinstance(target, ast.Name) for target in node.targets), node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and name in names_defined(node):
+            yield isinstance(node.target, ast.Name), node.value
+        elif isinstance(node, ast.AugAssign) and name in names_defined(node):
+            yield False, node.value
+        elif isinstance(node, ast.For) and name in {
+            one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)
+        }:
+            yield False, node.iter
+        elif isinstance(node, ast.With):
+            names = {
+                one.optional_vars.id: one.context_expr for one in node.items if isinstance(one.optional_vars, ast.Name)
+            }
+            if name in names:
+                yield False, names[name]
+
+
+def _tells(variable: _Variable) -> bool:
+    """Returns whether what is assigned to a variable is this value, by its text alone, or is code."""
+    if len(variable.assigned) != 1:
+        return not variable.assigned
+    [(is_all, node)] = variable.assigned
+    try:
+        literal = ast.literal_eval(node) if is_all and isinstance(node, ast.expr) else variable
+        return _is_data(literal) and value_text("", literal) == value_text("", variable.value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, Unhashable):
+        return False
+
+
+def _is_data(value: Any) -> bool:
+    """Returns whether a value can be compared, and is no code: statements tell that."""
+    if isinstance(value, Mapping):
+        return all(_is_data(one) for pair in value.items() for one in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_data, value))
+    try:
+        return not isinstance(value, _CODE) and bool(value_text("", value))
+    except Unhashable:
+        return False
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith("/") and "\n" not in value)
+
+
+def _compiled(node: ast.AST) -> list[types.CodeType]:
+    if not isinstance(node, ast.stmt):
+        return []
+    try:
+        return [compile(ast.Module([node], []), "<code>", "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _globals_read(codes: Sequence[types.CodeType]) -> dict[str, dict[str, None]]:
+    """Returns the global names that compiled code reads, each with the attributes that it asks of them."""
+    found: dict[str, dict[str, None]] = {}
+    queue = list(codes)
+    for code in queue:
+        name = ""
+        for one in dis.get_instructions(code):
+            if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                name = one.argval
+                found.setdefault(name, {})
+            elif one.opname != "EXTENDED_ARG":
+                if name and one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                    found[name][one.argval] = None
+                name = ""
+        queue += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return found
+
+
+def _changed(node: ast.AST) -> Iterator[str]:
+    """Yields the names of what functions in a tree change as they run."""
+    for function in ast.walk(node):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        for one in ast.walk(function):
+            if isinstance(one, ast.Global):
+                yield from one.names
+            elif isinstance(one, ast.Subscript | ast.Attribute) and isinstance(one.value, ast.Name):
+                is_call = isinstance(one, ast.Attribute) and _CHANGING.fullmatch(one.attr) is not None
+                if is_call or not isinstance(one.ctx, ast.Load):
+                    yield one.value.id

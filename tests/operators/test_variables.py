@@ -1,0 +1,202 @@
+"""A value that a module computes, and its functions use, is part of what a dataset is; what is only logged is not."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import curate
+from curate.code.function import callable_text
+from curate.errors import ConfigError
+from curate.job.definition import job_digest
+from tests.job.modules import Modules
+
+K = 'int(os.environ["K"])'
+COUNT = {
+    "computed": f"k = {K}",
+    "assigned twice": f"k = 1\nk = {K}",
+    "in a loop": f"for k in range({K} + 1): pass",
+    "in a main block": f"if os.environ:\n    started = time.time()\n    k = {K}",
+    "set by a function": f"k = None\ndef set_k():\n    global k\n    k = {K}\nset_k()",
+    "by another of it": f"j = {K}\nk = [j]",
+    "a set of words": f"k = {{'a', str({K})}}",
+    "changed in place": f"k = {{'a': 1}}\nk['a'] = {K}",
+    "an array": f"k = np.arange({K})",
+    "a date": f"k = datetime.date(2026, 1, {K})",
+    "a pattern": f"k = re.compile(str({K}))",
+    "a text read beside it": f"here = Path(__file__).parent\nk = (here / 'texts' / str({K})).read_text()",
+    "a table of a function that logs": f"def load():\n    print(time.time())\n    return [{K}]\nk = load()",
+    "a path of elsewhere": f"k = Path('/data') / str({K})",
+}
+USES = {
+    "a function": "def f(row): return k",
+    "a lambda": "f = lambda row: k",
+    "a helper": "def helper(): return k\ndef f(row): return helper()",
+    "a class": "class f:\n    def __call__(self, batch): return k",
+    "a class's body": "class f:\n    it = k\n    def __call__(self, batch): return self.it",
+    "a function within": "def make():\n    def f(row): return k\n    return f\nf = make()",
+}
+DO_NOT = {
+    "a moment": f"k = time.time() + {K}",
+    "a process": f"pid = os.getpid() + {K}\nk = 'run-' + str(pid)",
+    "by a function": f"def now_ms():\n    return time.time() * 1000 + {K}\nk = now_ms()",
+    "a place": f"here = Path(__file__).parent\nk = here / str({K})",
+    "a place as text": f"k = os.path.join(os.path.dirname(__file__), str({K}))",
+    "an object": f"class O:\n    def __init__(self, k):\n        self.k = k\nk = O({K})",
+    "code": f"k = f1 if {K} == 1 else f2",
+}
+HEAD = """
+import argparse, datetime, os, re, time
+from pathlib import Path
+import numpy as np
+def f1(): pass
+def f2(): pass
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
+    texts = tmp_path / "modules" / "texts"
+    texts.mkdir(parents=True)
+    for k in "12":
+        (texts / k).write_text(f"a prompt {k}\nof two lines")
+    return Modules(tmp_path / "modules", monkeypatch)
+
+
+def texts_of(modules: Modules, source: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns the text of `f` in a program that is started with K as 1, 1 and 2."""
+    texts = []
+    for k in "112":
+        monkeypatch.setenv("K", k)
+        texts.append(callable_text("f", modules.load(HEAD + source, "of_user").f))
+    return texts
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("value", COUNT.values(), ids=COUNT)
+def test_a_value_that_its_statement_does_not_tell_counts(
+    value: str, use: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, same, other = texts_of(modules, f"{value}\n{use}", monkeypatch)
+    assert one == same != other
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("value", DO_NOT.values(), ids=DO_NOT)
+def test_what_a_process_has_of_its_own_does_not(
+    value: str, use: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if use == USES["a class's body"] and value == DO_NOT["an object"]:
+        use = USES["a class"]  # of which the attribute is asked where it counts
+    assert len(set(texts_of(modules, f"{value}\n{use}", monkeypatch))) == 1
+
+
+NAMED = f"args = argparse.Namespace(k={K}, out={K} + 1, tasks=3)"
+
+
+def test_of_parsed_arguments_those_that_are_named_count(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = "def f(row): return args.k"
+    one, same, other = texts_of(modules, f"{NAMED}\n{named}", monkeypatch)
+    assert one == same != other
+    assert "args.k = int 1" in one.splitlines()
+    assert len(set(texts_of(modules, f"{NAMED}\n{named.replace('args.k', 'args.tasks')}", monkeypatch))) == 1
+
+
+def test_of_a_module_of_the_users_too(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in (
+        "import settings\ndef f(row): return settings.k",
+        "from settings import k as j\nf = lambda row: j",
+        "def f(row):\n    import settings\n    return settings.k",
+        "def f(row):\n    from settings import k\n    return k",
+    ):
+        texts = []
+        for k in "112":
+            monkeypatch.setenv("K", k)
+            modules.forget("settings")
+            modules.write("settings", f"import os\nk = {K}")
+            modules.load("import settings", "of_other")
+            texts.append(callable_text("f", modules.load(source, "of_user").f))
+        assert texts[0] == texts[1] != texts[2], source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(k): return k",
+        "def f(row):\n    k = {}\n    k['a'] = row\n    return k",
+        "def f(row): return [k for k in row]",
+        "f = lambda row: row.k",
+    ],
+)
+def test_a_name_of_the_functions_own_is_not_the_modules(
+    source: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all("k = int" not in text for text in texts_of(modules, f"k = {K}\n{source}", monkeypatch))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "k = {}\ndef f(row):\n    k[row] = 1\n    return {}",
+        "k = set()\ndef f(row):\n    k.add(row)\n    return {}",
+        "k = 0\ndef f(row):\n    global k\n    k += 1\n    return {}",
+    ],
+)
+def test_what_code_changes_as_it_runs_does_not_count(source: str, modules: Modules) -> None:
+    f = modules.load(source, "of_user").f
+    before = callable_text("f", f)
+    f(1)
+    assert callable_text("f", f) == before
+
+
+def test_a_value_that_a_statement_tells_adds_nothing(modules: Modules) -> None:
+    """Its text is that of the code alone."""
+    for value in ("5", "-5", "'a'", "(1, 2)", "{'a': [1]}", "{'b', 'a', 'c'}", "None"):
+        f = modules.load(f"k = {value}\ndef f(row): return k", "of_user").f
+        assert len(callable_text("f", f).splitlines()) == 2
+
+
+def test_a_long_value_is_short(modules: Modules) -> None:
+    f = modules.load("k = [str(n) for n in range(1000)]\ndef f(row): return k", "of_user").f
+    assert len(callable_text("f", f).splitlines()[-1]) < 30
+
+
+def test_it_counts_in_a_job_without_a_version(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one, that says what is the same."""
+    source = f"""
+import curate
+k = {K}
+class Made(curate.Job):
+    num_cpus = os.cpu_count()
+    version = None
+    def process(self, row):
+        return k
+"""
+    digests = {}
+    for is_identity in (True, False):
+        digests[is_identity] = []
+        for one in "112":
+            monkeypatch.setenv("K", one)
+            cls = modules.load(HEAD + textwrap.dedent(source), "of_user").Made
+            digests[is_identity].append(job_digest(cls, is_identity=is_identity))
+    assert len(set(digests[False])) == 1
+    assert digests[True][0] == digests[True][1] != digests[True][2]
+
+
+def test_a_write_with_another_value_is_refused_by_name(
+    modules: Modules, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was taken for done, with the rows of the value before."""
+
+    def written(k: str) -> list[Any]:
+        monkeypatch.setenv("K", k)
+        f = modules.load(f"{HEAD}\nk = {K}\ndef f(row): return {{'n': row['id'] * k}}", "of_user").f
+        curate.range(3).map(f).write_parquet(tmp_path / "out", backend="inline")
+        return [row["n"] for row in curate.read_parquet(tmp_path / "out").take_all()]
+
+    assert written("1") == written("1") == [0, 1, 2]
+    with pytest.raises(ConfigError, match=r"k = int 1'\]\], you asked for .*k = int 2"):
+        written("2")
