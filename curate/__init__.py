@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from curate.dataset.read.huggingface import read_huggingface
     from curate.dataset.read.libraries import from_duckdb, from_huggingface, from_polars
     from curate.dataset.read.memory import from_arrow, from_items, from_numpy, from_pandas, range
-    from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
+    from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater, WriteFailed
     from curate.job.asset import Asset
     from curate.job.job import Job
     from curate.job.params import param
@@ -88,6 +88,7 @@ _HOME = {
     # what it raises
     "CurateError": "curate.errors",
     "ConfigError": "curate.errors",
+    "WriteFailed": "curate.errors",
     # what a job raises about its input, or about what it needs
     "CorruptInput": "curate.errors",
     "BadRow": "curate.errors",
@@ -116,6 +117,7 @@ __all__ = [
     "Step",
     "Summary",
     "TextJob",
+    "WriteFailed",
     "col",
     "from_arrow",
     "from_duckdb",

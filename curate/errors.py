@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class CurateError(Exception):
@@ -153,6 +154,23 @@ class BadRow(CurateError):
 
 class StreamFailed(CurateError):
     """A piece of a stream was given up: its worker died too often, or what it raised cannot be sent to the consumer."""
+
+
+class WriteFailed(CurateError):
+    """A dataset is not all written: shards failed. What is done stays, and calling the write again resumes it.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n' + "{ no JSON\\n")
+    >>> try:
+    ...     curate.read_json(folder / "in.jsonl").write_parquet(folder / "out", backend="inline", max_bad_rows=0)
+    ... except curate.WriteFailed as error:
+    ...     print(error.summary.state, error.summary.done, error.summary.failed)
+    failed 0 1
+    """
+
+    summary: Any
+    """The `Summary` of the run."""
 
 
 class CheckpointFailed(CurateError):

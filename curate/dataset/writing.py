@@ -108,7 +108,7 @@ class Writing(Base):
         quarantined. Some of them can be set by `using` as well; those that are given here hold.
 
         Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
-        other content. Shards that fail do not raise: see `Summary.state`.
+        other content, and WriteFailed, with the summary, if shards fail.
 
         >>> import pyarrow.compute as pc
         >>> import tempfile, pathlib, pyarrow.parquet as pq
@@ -320,7 +320,7 @@ class Writing(Base):
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.
         asked = parse_run_options(input=stage.inputs or "none", output=path, display=shown, **given)
-        return run(stage, replace(asked, inputs=stage.inputs))
+        return run(stage, replace(asked, inputs=stage.inputs)).raise_unless_complete()
 
     def _partitioned(self, columns: Sequence[str]) -> Self:
         """Returns the rows by the values of these columns, each output in their folders, which say them: without the

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
-from typing import Any
+from typing import Any, Self
 
+from curate.errors import WriteFailed
 from curate.keywords import option
 from curate.ledger.stages import StageReport, exchanges
 from curate.notebook import html_facts
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.units import format_count, plain_line
+from curate.units import format_count, plain_line, shell_word
 
 
 class RunState(StrEnum):
@@ -112,6 +113,22 @@ class Summary:
     """Which of several drivers of the output this run was, such as `0/4`; empty if it was the only one."""
     by_others: int = 0
     """Shards, of those done, that the other drivers made during this run."""
+
+    def raise_unless_complete(self) -> Self:
+        """Returns this. Raises WriteFailed, with it, if shards failed, or too many did."""
+        if not self.state.exit_code:
+            return self
+        output = shell_word(self.output)
+        errors = [f"{one.count:,} x {one.error} (for example {plain_line(one.shard)})" for one in self.failures]
+        left = self.total - self.done - self.failed
+        error = WriteFailed(
+            f"{plain_line(self.job)} of {output} is not complete ({self.state.value}): {self.failed:,} of "
+            f"{format_count(self.total, 'shard')} failed{f', {left:,} were not tried' if left > 0 else ''}\n"
+            + "".join(f"  {one}\n" for one in errors)
+            + f"What failed: curate failures {output}; after fixing the cause, run it again"
+        )
+        error.summary = self
+        raise error
 
     def __repr__(self) -> str:
         """Returns how it ended, in a line; all of it is in `as_dict()`."""

@@ -19,7 +19,7 @@ from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
 from curate.errors import ConfigError, did_you_mean
 from curate.report.column import cut
-from curate.units import shell_word
+from curate.report.written import written_anew
 
 EQUAL, CHANGED, APPEARED, WENT = "equal", "changed", "appeared", "went"
 SHOWN_IDS = 20
@@ -67,13 +67,7 @@ def compare_ids(ours: Dataset, theirs: Dataset, id_column: str, work: str, backe
         .map_batches(_states, output_schema=_TOLD)
         .filter(pc.field(_STATE) != EQUAL, reason=EQUAL)
     )
-    try:
-        summary = found.write_parquet(work, backend=backend, no_samples=True)
-    except ConfigError:
-        # Its inputs were frozen, and are others by now: this is nobody's output but the report's.
-        summary = found.write_parquet(work, backend=backend, no_samples=True, overwrite=True, yes=True)
-    if summary.state.exit_code:
-        raise ConfigError(f"rows could not be compared by {id_column!r}; see: curate failures {shell_word(work)}")
+    summary = written_anew(found, work, backend, f"rows could not be compared by {id_column!r}")
     return _read(work, id_column, summary.books.dropped.get(EQUAL, 0))
 
 

@@ -14,17 +14,17 @@ import pyarrow.compute as pc
 
 from curate.dataset.dataset import Dataset
 from curate.dedup.exact import DUPLICATE, DUPLICATES
-from curate.errors import ConfigError
 from curate.ledger.side_outputs import SIDES, sides_of_job
 from curate.objects.samples import MOST_SAMPLED
 from curate.observe.job import FoundJob
 from curate.report.column import cut
-from curate.units import shell_word
+from curate.report.written import written_anew
 
 SHOWN_CHARS = 500
 """Characters of a text that are shown: as many as are kept of a row that was dropped."""
 REST = 10
 """Sizes of clusters from which they are counted together."""
+_UNCOUNTED = "duplicates could not be counted"
 
 
 def place_of(found: FoundJob) -> str:
@@ -36,7 +36,7 @@ def cluster_sizes(duplicates: Dataset, work: str, backend: str | None, read: Any
     """Returns how many clusters there are of each size, with the row that is kept; the last one is of that and more."""
     sizes = duplicates.groupby("cluster").aggregate([(None, "count")]).rename_columns({"count": "removed"})
     counted = sizes.groupby("removed").aggregate([(None, "count")])
-    _written(counted, work, backend)
+    written_anew(counted, work, backend, _UNCOUNTED)
     found: dict[int, int] = {}
     for row in read(work).iter_rows():
         size = min(row["removed"] + 1, REST)
@@ -52,7 +52,7 @@ def removed_by_source(
     gone = inputs.select_columns([*dict.fromkeys(columns)]).join(
         duplicates.select_columns(["id"]), on=id_column, right_on="id", how="semi"
     )
-    _written(gone.groupby(by).aggregate([(None, "count")]), work, backend)
+    written_anew(gone.groupby(by).aggregate([(None, "count")]), work, backend, _UNCOUNTED)
     rows = [[None if row[by] is None else str(row[by]), row["count"]] for row in read(work).iter_rows()]
     return sorted(rows, key=lambda one: (-one[1], str(one[0])))
 
@@ -62,21 +62,11 @@ def lost_to(duplicates: Dataset, work: str, backend: str | None, read: Any) -> l
     pair = ["source", "kept_source"]
     if not set(pair) <= set(duplicates.columns() or []):
         return []
-    _written(duplicates.groupby(pair).aggregate([(None, "count")]), work, backend)
+    written_anew(duplicates.groupby(pair).aggregate([(None, "count")]), work, backend, _UNCOUNTED)
     rows = [
         [*(None if row[one] is None else str(row[one]) for one in pair), row["count"]] for row in read(work).iter_rows()
     ]
     return sorted(rows, key=lambda one: (-one[2], str(one[0]), str(one[1])))
-
-
-def _written(ds: Dataset, work: str, backend: str | None) -> None:
-    try:
-        summary = ds.write_parquet(work, backend=backend, no_samples=True)
-    except ConfigError:
-        # Its inputs were frozen, and are others by now: this is nobody's output but the report's.
-        summary = ds.write_parquet(work, backend=backend, no_samples=True, overwrite=True, yes=True)
-    if summary.state.exit_code:
-        raise ConfigError(f"duplicates could not be counted; see: curate failures {shell_word(work)}")
 
 
 def sampled_pairs(

@@ -19,7 +19,7 @@ import orjson
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
-from curate.errors import ConfigError, ObjectNotFound
+from curate.errors import ConfigError, ObjectNotFound, WriteFailed
 from curate.formats.encoding import Format, detect
 from curate.keywords import option
 from curate.ledger.compression import decompress
@@ -140,12 +140,13 @@ def _dataset(paths: Sequence[str]) -> Dataset:
 def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
     """Returns the sketch of a dataset; those of its shards are kept below `work`."""
     options: dict[str, Any] = {"allow_incomplete_input": True, "drop_removed": True, "redo_stale": True}
-    summary = ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
-    if summary.state.exit_code:
+    try:
+        ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
+    except WriteFailed as error:
         raise ConfigError(
-            f"the report of {wanted.corpus} is not complete: {summary.done:,} of {summary.total:,} shards are done; "
-            f"see: curate failures {shell_word(work)}"
-        )
+            f"the report of {wanted.corpus} is not complete: {error.summary.done:,} of {error.summary.total:,} shards "
+            f"are done; see: curate failures {shell_word(work)}"
+        ) from error
     merged: Corpus | None = None
     for value in _sketches(find_job(work)):
         if merged is None:

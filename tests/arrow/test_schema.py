@@ -13,6 +13,7 @@ import pytest
 import curate
 from curate.arrow.schema import conform, null_rows
 from curate.errors import SchemaMismatch
+from tests.support.writes import failed_write
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
 
@@ -199,5 +200,5 @@ def test_a_null_within_is_refused_where_the_first_rows_have_none(tmp_path: Path)
     refused = r"column 'v' has a null within, where list<item: int64 not null> has none\. Without output_schema"
     with pytest.raises(SchemaMismatch, match=refused):
         ds.to_arrow()
-    [failure] = ds.write_parquet(tmp_path / "out", backend="inline").failures
+    [failure] = failed_write(ds.write_parquet, tmp_path / "out", backend="inline").failures
     assert re.search(refused, failure.error)

@@ -12,6 +12,7 @@ import curate
 from curate.dataset.dataset import Dataset
 from curate.errors import CheckpointFailed, ConfigError
 from tests.dataset.test_write import outputs
+from tests.support.writes import failed_write
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_one_that_fails(folder: Path, tmp_path: Path) -> None:
     ds = kept(folder, tmp_path / "kept")
     with pytest.raises(CheckpointFailed, match="1 of 3 shards failed"):
         ds.take_all()
-    assert ds.write_parquet(tmp_path / "out", backend="inline").state == "failed"
+    assert failed_write(ds.write_parquet, tmp_path / "out", backend="inline").state == "failed"
     assert not (tmp_path / "out").exists()
     (folder / "1.jsonl").write_text('{"n": 100}\n')
     assert ds.count() == 9

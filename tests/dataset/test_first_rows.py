@@ -16,7 +16,7 @@ import curate
 from curate.dataset.dataset import Dataset
 from curate.driver import stage_run
 from curate.driver.schemas import PROBES
-from curate.errors import CurateError
+from curate.errors import CurateError, WriteFailed
 from curate.job.job import Job
 from curate.ledger.summary import Summary
 from tests.job.inline import run_job
@@ -159,9 +159,10 @@ def outcome(run: Callable[[], Any]) -> Any:
 
 
 def written(ds: Dataset, folder: Path) -> Any:
-    ended = ds.write_parquet(folder, backend="inline")
-    if ended.state != "complete":
-        [group] = ended.failures
+    try:
+        ds.write_parquet(folder, backend="inline")
+    except WriteFailed as error:
+        [group] = error.summary.failures
         return group.error
     found = outputs(folder)
     assert len({table.schema.remove_metadata() for table in found.values()}) == 1

@@ -12,6 +12,7 @@ from curate.errors import CurateError
 from curate.observe.summary_text import render
 from curate.operators.ray_data import USING
 from tests.job.inline import output_rows, refusing, write_jsonl
+from tests.support.writes import failed_write
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def bad(tmp_path: Path) -> Path:
 def test_how_many_bad_rows_a_write_takes(bad: Path, tmp_path: Path) -> None:
     """By an argument or by `using`, of which the argument holds; it is outside the identity."""
     strict = doubled(bad).using(max_bad_rows=29)
-    ended = strict.write_parquet(tmp_path / "out", backend="inline")
+    ended = failed_write(strict.write_parquet, tmp_path / "out", backend="inline")
     assert "30 bad rows before its end, the budget is 29 rows" in ended.failures[0].error
     ended = strict.write_parquet(tmp_path / "out", backend="inline", max_bad_rows="95%")
     assert (ended.state, ended.books.quarantined) == ("complete", 30)

@@ -27,6 +27,7 @@ from curate.objects.bad_line import NO_COLUMNS, RejectedRow
 from curate.sources.files import files
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
+from tests.support.writes import failed_write
 
 MIB = 1 << 20
 PACKS: dict[str, Callable[[bytes], bytes]] = {
@@ -265,7 +266,7 @@ def test_consumed_and_written_agree(
             reader(tmp_path / "in").take_all()
         if bad is None:
             return
-        written = reader(tmp_path / "in").write_parquet(tmp_path / "out", backend="inline")
+        written = failed_write(reader(tmp_path / "in").write_parquet, tmp_path / "out", backend="inline")
         assert written.state is RunState.FAILED
         assert "bad rows of" in written.failures[0].error
         return

@@ -13,6 +13,7 @@ import curate
 from curate.job.shapes import FileJob, TextJob
 from curate.ledger.summary import RunState
 from tests.job.inline import failures, numbered, run_job, write_jsonl, write_parquet
+from tests.support.writes import failed_write
 
 RETURN: list[Callable[[pa.Table], Any]] = []
 
@@ -82,7 +83,7 @@ def test_what_a_function_of_a_dataset_returned_wrongly_is_a_user_error(
 ) -> None:
     rows = curate.from_items([{"n": number} for number in range(6)])
     made = rows.map_batches(returned, batch_size=2)
-    assert made.write_parquet(tmp_path / "out", backend="inline").state is RunState.FAILED
+    assert failed_write(made.write_parquet, tmp_path / "out", backend="inline").state is RunState.FAILED
     assert {found["kind"] for found in failures(tmp_path / "out")} == {"user_error"}
 
 

@@ -14,6 +14,7 @@ import pytest
 import curate
 from curate.local import machine
 from curate.local.lasting import _taken
+from tests.support.writes import failed_write
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_a_worker_of_a_run_that_failed_runs_the_next_one(tmp_path: Path) -> None
         told.write_text(str(os.getpid()))
         raise ValueError(batch.num_rows)
 
-    failed = curate.range(10).map_batches(fails).write_parquet(tmp_path / "a", backend="local")
+    failed = failed_write(curate.range(10).map_batches(fails).write_parquet, tmp_path / "a", backend="local")
     assert failed.state == "failed"
     curate.range(10).map_batches(tell).write_parquet(tmp_path / "b", backend="local")
     assert pids(tmp_path / "b") == {int(told.read_text())}

@@ -31,6 +31,7 @@ from curate.tasks.times import Times
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.pages.samples import NOW, RUN, Tenths
 from tests.support.ledgers import heartbeat, make_job, segment
+from tests.support.writes import failed_write
 
 Jobs = dict[str, str]
 
@@ -150,7 +151,10 @@ class TestNumbers:
         """No run records where a dataset comes from: no command is offered that would need that."""
         made = curate.range(3).map(lambda row: {"n": 1 // row["id"]}).sort("n")
         out = str(tmp_path / "out")
-        assert made.write_parquet(out, backend="inline", max_failed_shards=0).state in ("failed", "aborted")
+        assert failed_write(made.write_parquet, out, backend="inline", max_failed_shards=0).state in (
+            "failed",
+            "aborted",
+        )
         page = read_page(out, NOW)
         [group] = page.failures
         assert group.stage == "stage 1 of 2: sort(n): map"

@@ -107,7 +107,10 @@ def fork(row):
 for number in range(3):
     with open(f"in-{number}.jsonl", "w") as file:
         file.write('{"id": %d}' % number)
-ended = curate.read_json("in-*.jsonl").map(fork).write_parquet(sys.argv[1], backend="inline")
+try:
+    ended = curate.read_json("in-*.jsonl").map(fork).write_parquet(sys.argv[1], backend="inline")
+except curate.WriteFailed as error:
+    ended = error.summary
 print(ended.done, [group.error for group in ended.failures])
 """
 
@@ -149,7 +152,11 @@ for number in range(30):
         file.write('{"id": %d}' % number)
 told = {}
 for how in ("stdout", "hard limit", "fork", "exit", "none"):
-    ended = curate.read_json("in-*.jsonl").map(poisoned(how)).write_parquet(f"{sys.argv[1]}/{how}", backend=sys.argv[2])
+    try:
+        out = f"{sys.argv[1]}/{how}"
+        ended = curate.read_json("in-*.jsonl").map(poisoned(how)).write_parquet(out, backend=sys.argv[2])
+    except curate.WriteFailed as error:
+        ended = error.summary
     told[how] = [ended.done, ended.attempts, [(group.error.partition(":")[0], group.shard) for group in ended.failures]]
 print(json.dumps(told))
 """
@@ -198,7 +205,10 @@ for number in range(60):
     with open(f"in-{number:02d}.jsonl", "w") as file:
         file.write('{"id": %d}' % number)
 rows = curate.read_json("in-*.jsonl").map(leaks)
-ended = rows.write_parquet(sys.argv[1], backend=sys.argv[2], max_in_flight=1)
+try:
+    ended = rows.write_parquet(sys.argv[1], backend=sys.argv[2], max_in_flight=1)
+except curate.WriteFailed as error:
+    ended = error.summary
 print(json.dumps([ended.done, [(group.error.partition(":")[0], group.shard) for group in ended.failures]]))
 """
 
@@ -246,7 +256,10 @@ for number in range(1600):
     with open(f"in-{number:04d}.jsonl", "w") as file:
         file.write('{"id": %d}' % number)
 rows = curate.read_json("in-*.jsonl").map(poisoned)
-ended = rows.write_parquet(sys.argv[1], backend=sys.argv[2], max_in_flight=1)
+try:
+    ended = rows.write_parquet(sys.argv[1], backend=sys.argv[2], max_in_flight=1)
+except curate.WriteFailed as error:
+    ended = error.summary
 print(json.dumps([ended.done, [(group.error.partition(":")[0], group.shard) for group in ended.failures]]))
 """
 

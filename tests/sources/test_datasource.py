@@ -18,6 +18,7 @@ from curate.errors import ConfigError, SchemaMismatch
 from curate.observe.verify import verify
 from curate.plan.rewrites import size_of
 from curate.sources.datasource import user_source
+from tests.support.writes import failed_write
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -116,7 +117,8 @@ def test_killed_and_run_again(tmp_path: Path) -> None:
 
 def test_a_shard_that_cannot_be_read(tmp_path: Path) -> None:
     """Fails alone, and is made once it can be."""
-    broken = curate.read_datasource(Numbers(corrupt="2024/01")).write_parquet(tmp_path / "out", backend="inline")
+    write = curate.read_datasource(Numbers(corrupt="2024/01")).write_parquet
+    broken = failed_write(write, tmp_path / "out", backend="inline")
     assert broken.state == "failed"
     assert len(files(tmp_path / "out")) == 3
     assert curate.read_datasource(Numbers()).write_parquet(tmp_path / "out", backend="inline").dispatched == 1
