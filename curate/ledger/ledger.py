@@ -95,8 +95,8 @@ class Ledger:
         version = job.get("format_version", layout.FORMAT_VERSION)
         if version != layout.FORMAT_VERSION:
             raise ConfigError(
-                f"{self.uri(layout.JOB)} has format version {version!r}, this curate reads {layout.FORMAT_VERSION}; use "
-                "the curate that wrote it, or another output"
+                f"{self.uri(layout.JOB)} has format version {version!r}, this curate reads {layout.FORMAT_VERSION}; "
+                "use the curate that wrote it, or another output"
             )
         if missing := [name for name in ("format_version", *JOB_FIELDS) if name not in job]:
             raise ConfigError(
