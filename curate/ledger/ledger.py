@@ -92,13 +92,13 @@ class Ledger:
     def read_job(self) -> dict[str, Any]:
         """Returns `job.json`. Raises ConfigError if it is of another version of the ledger."""
         job = self.read_json(layout.JOB)
-        if job.get("format_version") != layout.FORMAT_VERSION:
+        version = job.get("format_version", layout.FORMAT_VERSION)
+        if version != layout.FORMAT_VERSION:
             raise ConfigError(
-                f"{self.uri(layout.JOB)} has format version {job.get('format_version')!r}, this curate reads "
-                f"{layout.FORMAT_VERSION}; use the curate that wrote it, or another output"
+                f"{self.uri(layout.JOB)} has format version {version!r}, this curate reads {layout.FORMAT_VERSION}; "
+                "use the curate that wrote it, or another output"
             )
-        missing = [name for name in JOB_FIELDS if name not in job]
-        if missing:
+        if missing := [name for name in ("format_version", *JOB_FIELDS) if name not in job]:
             raise ConfigError(
                 f"{self.uri(layout.JOB)} lacks {', '.join(missing)}; the ledger is damaged: "
                 "choose another output, or remove this one"

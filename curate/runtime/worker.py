@@ -48,8 +48,8 @@ def in_batches(items: Iterable[Any], interval_s: float) -> Iterator[list[Any]]:
             if getattr(item, "urgent", False) or time.monotonic() - sent >= interval_s:
                 yield batch
                 batch, sent = [], time.monotonic()
-    except Exception:
-        # What was done before it stays done.
+    except (Exception, SystemExit, KeyboardInterrupt):
+        # What was done before it stays done, also where user code ends the process.
         if batch:
             yield batch
         raise

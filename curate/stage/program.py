@@ -170,7 +170,7 @@ class StageProgram:
                         # Such as SystemExit. Whoever looks for what the task died of finds the outputs of those before.
                         yield from self._records(beside.done(0))
                         raise
-                    yield from self._records(beside.done())
+                    yield from self._records(beside.done(), midway=True)
                     yield said
                 if self._guard.changed:
                     # What a thread makes would get the umask that user code sets meanwhile.
@@ -178,12 +178,20 @@ class StageProgram:
                 yield from self._records(beside.done())
             yield from self._records(beside.done(0))
 
-    def _records(self, made: Iterable[ShardRecord | WholeShard]) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
-        """Yields the records of shards that were added; waits for those that are being published."""
+    def _records(
+        self, made: Iterable[ShardRecord | WholeShard], *, midway: bool = False
+    ) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
+        """Yields the records of shards that were added; waits for those that are being published.
+
+        `midway`: another shard is half way through. One whose output is not there has to wait until that has ended: it
+        is run once more, and what is around a shard is there for one at a time.
+        """
         for one in made:
             if isinstance(one, WholeShard):
                 started = time.perf_counter()
                 if (published := one.published()) is None:
+                    if midway:
+                        return
                     ended = yield from self._accounted(one.attempt, self._run_shard(one.attempt, one), one.seconds)
                     assert isinstance(ended, ShardRecord)
                     yield replace(ended, calls=self._calls_untold())

@@ -200,7 +200,7 @@ class LocalStore:
                 self._make_parent(uri)
                 self._rename(temporary, uri)
         except OSError as error:
-            raise _translated(error, uri) from error
+            raise _unwritten(error, uri) from error
         finally:
             temporary.discard()
         return Object(uri, status.st_size, _generation(status))
@@ -286,7 +286,7 @@ class LocalStore:
                 "this file system takes no folders: stop that process, or choose another output"
             )
         except OSError as error:
-            raise _translated(error, self._scratch) from error
+            raise _unwritten(error, self._scratch) from error
 
     def _reached(self, root: str, scratch: str) -> _Folder:
         """Opens the scratch directory. Its descriptor stays good however its path changes, but for its removal."""
@@ -338,7 +338,7 @@ class LocalStore:
                 "process keeps creating and removing it; look with: ls -la and remove it"
             )
         except OSError as error:
-            raise _translated(error, uri) from error
+            raise _unwritten(error, uri) from error
         finally:
             temporary.discard()
 
@@ -755,6 +755,16 @@ def _free(path: str) -> tuple[int, int | None]:
     except OSError:
         return 0, None
     return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+
+
+def _unwritten(error: OSError, uri: str) -> StorageError | ConfigError:
+    """As `_translated`, of what was to be written: a file may lie where a folder above it is to be."""
+    if not isinstance(error, NotADirectoryError):
+        return _translated(error, uri)
+    taken = os.path.dirname(uri)
+    while not os.path.lexists(taken):
+        taken = os.path.dirname(taken)
+    return StorageError(f"{uri} cannot be written: {taken} is not a folder; move it, and run again")
 
 
 def _translated(error: OSError, uri: str, size: int | None = None) -> StorageError | ConfigError:

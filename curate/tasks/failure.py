@@ -101,6 +101,12 @@ class ShardRecord:
     quarantine: str = ""
     """Name of the file of its rows that were set aside; empty if there is none, or it is not known."""
 
+    @property
+    def urgent(self) -> bool:
+        """Whether it is sent at once: a shard that failed leaves no output, and one that the worker dies of right after
+        would be taken for it."""
+        return self.failure is not None
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A frozen dataclass with slots is pickled by Python code, which looks at its fields each time.
         return ShardRecord, tuple([getattr(self, name) for name in self.__slots__])

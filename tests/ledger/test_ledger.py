@@ -199,10 +199,18 @@ def test_another_format_version_is_refused(ledger: Ledger, version: bytes) -> No
         ledger.read_job()
 
 
-def test_a_job_without_its_fields_is_refused(ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    ("data", "lacks"),
+    [
+        (b'{"format_version": 1, "job": "x", "identity": {}}', "fingerprint, parameters, code_digest, suffix"),
+        # As of a document that another one lies in the place of: no version of curate wrote that.
+        (b"{}", "format_version, job, fingerprint, identity, parameters, code_digest, suffix"),
+    ],
+)
+def test_a_job_without_its_fields_is_refused(ledger: Ledger, data: bytes, lacks: str) -> None:
     """Not by a KeyError later on."""
-    put(ledger, layout.JOB, b'{"format_version": 1, "job": "x", "identity": {}}')
-    with pytest.raises(ConfigError, match="lacks fingerprint, parameters, code_digest, suffix; the ledger is damaged"):
+    put(ledger, layout.JOB, data)
+    with pytest.raises(ConfigError, match=f"lacks {lacks}; the ledger is damaged"):
         ledger.read_job()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ import pytest
 
 from curate.errors import StorageError
 from curate.formats.encoding import Format
+from curate.ledger.compression import decompress
 from curate.objects.record import OutputFormat
 from curate.pipeline.meters import Meters
 from curate.pipeline.pipeline import Pipeline
@@ -28,7 +30,7 @@ from curate.stage import publishing
 from curate.stage.job_record import JobRecord
 from curate.stage.messages import TaskInput
 from curate.stage.outputs import Outputs
-from curate.stage.program import StageProgram
+from curate.stage.program import PROGRESS_S, StageProgram
 from curate.stage.publishing import FIRST_ALONE, MOST_OPEN, Beside, ShardAttempt, WholeShard
 from curate.stage.stage import Stage, TaskSettings
 from curate.storage.local import LocalStore, LocalWriter
@@ -118,12 +120,13 @@ class House:
     folder: Path
 
     def shards(self, count: int) -> tuple[tuple[int, Shard], ...]:
-        store, made = open_store(str(self.folder), scratch=f"{self.folder}/tmp"), []
-        for k in range(count):
-            data = orjson.dumps({"n": k}) + b"\n"
-            put = store.publish(f"{self.folder}/in/{k:02d}.jsonl", data).object
-            made.append((k, whole(f"{k:02d}", put.uri, put.size, put.generation)))
-        return tuple(made)
+        return tuple(one for k in range(count) for one in self.shard(k, [k]))
+
+    def shard(self, index: int, numbers: Iterable[int]) -> tuple[tuple[int, Shard], ...]:
+        store = open_store(str(self.folder), scratch=f"{self.folder}/tmp")
+        data = b"".join(orjson.dumps({"n": n}) + b"\n" for n in numbers)
+        put = store.publish(f"{self.folder}/in/{index:02d}.jsonl", data).object
+        return ((index, whole(f"{index:02d}", put.uri, put.size, put.generation)),)
 
     def program(self, operator: Copy, *, beside: bool = True, out: str = "out", **tasks: Any) -> StageProgram:
         settings = replace(TaskSettings(batch_rows=2, shard_bytes=SHARD_BYTES), **tasks)
@@ -134,6 +137,10 @@ class House:
 
     def names(self, out: str = "out") -> list[str]:
         return sorted(path.stem for path in (self.folder / out).glob("*.parquet"))
+
+    def logged(self) -> list[dict[str, Any]]:
+        paths = sorted((self.folder / "out").glob("_curate/runs/*/logs/*"))
+        return [orjson.loads(line) for path in paths for line in decompress(path.read_bytes()).splitlines()]
 
     def bytes(self, out: str) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (self.folder / out).glob("*.parquet")}
@@ -263,6 +270,41 @@ class TestFailures:
         failed = {one.index: one.failure.kind for one in records if one.failure is not None}
         assert failed == {bad: FailureKind.STORAGE}
         assert len(house.names()) == COUNT - 1
+
+    def test_one_that_cannot_be_published_waits_for_the_one_at_hand(
+        self, house: House, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is around a shard is there for one at a time: the one that is half way through when the other fails goes
+        on in the same folder, what it prints is heard, and each fails of its own cause alone."""
+        bad, tried, where, go_ahead = FIRST_ALONE + 1, threading.Event(), [], WholeShard.go_ahead
+
+        def gone_ahead(one: WholeShard, uploads: Any, run: str) -> None:
+            go_ahead(one, uploads, run)
+            if one.attempt.index == bad:
+                tried.set()
+
+        def begin() -> None:
+            os.chdir(house.folder)
+            assert tried.wait(WAIT_S)
+            # So long that it says how far it is: then what was published meanwhile is told, too.
+            program.clock.sleep(2 * PROGRESS_S)
+
+        def end() -> None:
+            sys.stdout.write("at its end\n")
+            where.append(Path.cwd())
+
+        monkeypatch.setattr(WholeShard, "go_ahead", gone_ahead)
+        gate.fail = {f"{bad:02d}"}
+        shards = house.shards(bad + 1) + house.shard(bad + 1, range(100, 108))
+        program = house.program(Copy(at={100: begin, 107: end}))
+        said = list(program.run(TaskInput(shards, 1, IN)))
+        records = [one for one in said if isinstance(one, ShardRecord)]
+        assert len(said) > len(records)
+        assert indexes(records) == list(range(len(shards)))
+        failed = {one.index: one.failure.error for one in records if one.failure is not None}
+        assert failed == {bad: f"StorageError: {bad:02d} cannot be published"}
+        assert where == [house.folder]
+        assert [line["event"] for line in house.logged() if line["stream"] == "stdout"] == ["at its end"]
 
     def test_one_that_raises_does_not_keep_those_before_it(self, house: House) -> None:
         bad = FIRST_ALONE + 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -392,9 +393,23 @@ def test_a_name_that_cannot_be_taken_is_told(store: LocalStore, root: str) -> No
         store.publish(f"{root}/dir", b"x")
     with pytest.raises(StorageError, match="its name exists but cannot be read"):
         store.publish(f"{root}/dangling", b"x")
+
+
+def test_a_file_where_a_folder_is_to_be_is_told(store: LocalStore, root: str) -> None:
+    """Of what is written it would be no help to hear that it does not exist, and of what is read, it does not."""
     store.publish(f"{root}/file", b"x")
-    with pytest.raises(StorageError):
-        store.publish(f"{root}/file/below", b"x")
+    uri = f"{root}/file/below/it"
+    error = f"{uri} cannot be written: {root}/file is not a folder; move it, and run again"
+    for write in (store.publish, store.replace):
+        with pytest.raises(StorageError, match=re.escape(error)):
+            write(uri, b"x")
+    with pytest.raises(StorageError, match=re.escape(error)), store.writer(uri) as writer:
+        writer.publish()
+    with pytest.raises(StorageError, match=f"cannot be written: {root}/file is not a folder"):
+        LocalStore(f"{root}/file/scratch").publish(f"{root}/other", b"x")
+    with pytest.raises(ObjectNotFound, match=f"{uri} does not exist"):
+        store.stat(uri)
+    assert store.delete(uri) is False
 
 
 def test_directories_are_not_objects(store: LocalStore, root: str) -> None:
