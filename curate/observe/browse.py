@@ -23,7 +23,7 @@ from curate.ledger.segments import done_events
 from curate.log import get_logger
 from curate.objects.quarantine import Quarantined, read_quarantine
 from curate.objects.record import read_record
-from curate.observe.job import FoundJob, read_summary
+from curate.observe.job import FoundJob, summary_of
 from curate.observe.preview import preview
 from curate.prefetch import Threads, ahead
 from curate.tasks.books import UpstreamBooks
@@ -56,7 +56,7 @@ def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
     theirs, from their records. Those of stages before the last one, which a complete job's summary names, come first.
     Raises ConfigError for a shard without an output, CorruptInput.
     """
-    summary = read_summary(found.ledger, found.listing)
+    summary = summary_of(found)
     earlier = None if summary is None else UpstreamBooks.of(summary)
     before = () if earlier is None else [one for one in earlier.quarantine if shard in (None, one[0])]
     yield from before
