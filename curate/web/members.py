@@ -92,8 +92,7 @@ class _Packed:
         """The byte of the file at which the window begins."""
 
     def blocks(self) -> Iterator[Block]:
-        # A file that was cut off before its first byte is none of no records.
-        place, within, lost = 0, False, None if self._at(0) else f"it is empty: no {self._codec} member begins in it"
+        place, lost, within = 0, None, False
         while head := self._at(place, _HEAD, _HEAD):
             if (behind := self._no_data(place, head)) is not None:
                 place = behind
