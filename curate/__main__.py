@@ -1,6 +1,22 @@
-"""`python -m curate`: the commands of `curate`."""
+"""`curate`, and `python -m curate`: the commands of `curate`."""
 
-from curate.cli.main import main
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> Any:
+    """Runs the command line. Ctrl-C ends it without a traceback while it imports what it needs, too."""
+    try:
+        from curate.cli.main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

@@ -110,7 +110,8 @@ class Extract(FileJob):
         # With room for the header of an answer, which is no part of the page.
         most = self.max_page_bytes + MIB
         others: Counter[str] = Counter()
-        broken, whole = "", False
+        # A packed file of no bytes was cut off: one of no records has some.
+        broken, whole = "it is empty" if codec is not None and not file.size else "", False
         with file.open() as stored:
             read = records(blocks(stored, codec), most, packed=codec is not None)
             for number, (place, record) in enumerate(read):

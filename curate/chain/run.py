@@ -367,7 +367,7 @@ def _identified(state: StepState, found: FoundJob | None, stage: Stage, options:
         differs = f"{error} In a chain: {option('overwrite', [state.name])} makes it and what reads it anew."
     try:
         done = int(found.matched.count)
-        accepted_code(stage.record, options, found.ledger, found.listing, found.job, done=done, finished=False)
+        accepted_code(stage.record, options, found.ledger, found.listing, found.job, done=done, idle=False)
     except ConfigError as error:
         other_code = str(error)
     return replace(state, differs=differs, other_code=other_code)

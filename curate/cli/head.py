@@ -19,12 +19,14 @@ SHOWN_COLUMNS = 20
 NAME_CHARS = 60
 
 
-def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: str | None, as_json: bool) -> int:
+def show_head(
+    output: str, most: int, *, columns: Sequence[str] | None, shard: str | None, side: str | None, as_json: bool
+) -> int:
     """Prints the first rows in plan order: of a job that is not complete, of what is there. Returns the exit code."""
     found, own = find_job(output), shard
     if shard is not None:
         found, _, own, _ = find_shard(output, shard)
-    first = itertools.islice(rows(found, columns, own), most)
+    first = itertools.islice(rows(found, columns, own, side), most)
     if as_json:
         for _, row in first:
             click.echo(escape_controls_json(row))
@@ -41,6 +43,8 @@ def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: s
     if left_out:
         names = _few(left_out, SHOWN_COLUMNS)
         fact(console, "columns", Text(f"{len(left_out):,} more, choose with --columns A,B: {names}"))
+    if found.sides and side is None:
+        fact(console, "extra", Text(f"outputs, shown with --side NAME: {_few(list(found.sides), SHOWN_COLUMNS)}"))
     if found.matched.count < len(found.plan):
         fact(console, "outputs", Text(f"{found.matched.count:,} of {len(found.plan):,} are there"))
     return 0

@@ -245,15 +245,16 @@ def verify(output: str, as_json: bool) -> None:
 @click.option("-n", "rows", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows.")
 @click.option("--columns", metavar="A,B", help="Only these columns, in this order.")
 @click.option("--shard", metavar="ID", help="Of this shard only.")
+@click.option("--side", metavar="NAME", help="Of this extra output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
-def head(output: str, rows: int, columns: str | None, shard: str | None, as_json: bool) -> None:
+def head(output: str, rows: int, columns: str | None, shard: str | None, side: str | None, as_json: bool) -> None:
     """Shows the first rows of the job that writes to OUTPUT, in the order of its plan."""
     from curate import log
     from curate.cli.head import show_head
 
     log.configure()
     names = None if columns is None else list(dict.fromkeys(name.strip() for name in columns.split(",")))
-    sys.exit(show_head(output, min(rows, sys.maxsize), columns=names, shard=shard, as_json=as_json))
+    sys.exit(show_head(output, min(rows, sys.maxsize), columns=names, shard=shard, side=side, as_json=as_json))
 
 
 @cli.command(short_help="Rows that were set aside, and why.")

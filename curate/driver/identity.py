@@ -59,16 +59,16 @@ def accepted_code(
     job: Mapping[str, Any],
     *,
     done: int,
-    finished: bool,
+    idle: bool,
 ) -> str:
-    """Guards a job of declared version: its code may not change under it while it is unfinished. `done`: its outputs.
+    """Guards a job of declared version, of `done` outputs: its code may not change, unless a run is `idle`, with none.
 
     Returns the digest that this run accepts and the ledger does not know yet.
     """
     recorded = job["code_digest"]
     if not recorded or recorded == record.code_digest or record.code_digest in listing.accepted:
         return ""
-    if finished:
+    if idle:
         get_logger(job=record.name).warning(
             "the job's code changed under the same version; its outputs are those of the old code",
             output=ledger.root,

@@ -190,8 +190,8 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
     todo.foreign = list(prepared.history.foreign.values())
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
     own_index(ledger, listing, prepared.record.suffix)
-    done, finished = int(matched.count), matched.count == len(plan)
-    todo.accepted = accepted_code(prepared.record, options, ledger, listing, prepared.job, done=done, finished=finished)
+    done, idle = int(matched.count), not len(prepared.todo)
+    todo.accepted = accepted_code(prepared.record, options, ledger, listing, prepared.job, done=done, idle=idle)
     if len(prepared.todo):
         undone = (uri for block in plan.blocks(prepared.todo, "uri") for uri in block["uri"].to_pylist())
         known = ledger if listing.has_job else None

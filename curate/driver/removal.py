@@ -141,7 +141,7 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
         format, codec = OutputFormat(before["format"]), before["codec"]
         own = before["suffix"].removesuffix(suffix(format, codec))
         job = replace(job, format=format, codec=codec, sink_suffix=own)
-    there = JobOutputs(job, ledger, listing, ledger.read_plan(listing))
+    there = JobOutputs(job, ledger, listing, _plan_if_whole(ledger, listing))
     matched = there.matched()
     mine = ours(there, matched)
     rows = [*matched.position[mine].tolist(), *our_sides(there, mine)]
@@ -154,6 +154,14 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
     refuse_undeletable(ledger.store, [*about, *outputs], option("overwrite"))
     return left, outputs
+
+
+def _plan_if_whole(ledger: Ledger, listing: OutputListing) -> ShardPlan:
+    """Returns the plan; an empty one in place of one that is damaged, which an overwrite is the remedy for."""
+    try:
+        return ledger.read_plan(listing)
+    except ConfigError:
+        return ShardPlan.of([])
 
 
 def _unplanned(there: JobOutputs, fingerprint: str, known: Sequence[int]) -> list[int]:

@@ -88,7 +88,7 @@ class Signals:
         """Takes both signals; again after whatever may have taken them, as `ray.init` does."""
         if self._wanted:
             signal.signal(signal.SIGINT, self._on_interrupt)
-            signal.signal(signal.SIGTERM, self._on_terminate)
+            signal.signal(signal.SIGTERM, self.terminate)
             if self._arrivals is not None:
                 signal.set_wakeup_fd(self._arrivals[1].fileno(), warn_on_full_buffer=False)
 
@@ -159,7 +159,7 @@ class Signals:
             self._grace.daemon = True
             self._grace.start()
 
-    def _on_terminate(self, *_: Any) -> None:
+    def terminate(self, *_: Any) -> None:
         if self.interrupts.terminated:
             return
         self.interrupts.terminated = True

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from threading import current_thread, main_thread
+from typing import Any, NamedTuple
 
 from curate.backends.choose import Ask, Chosen
 from curate.clock import Clock, SystemClock
@@ -66,7 +70,8 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     with telling(options.notify, resolve_output(options.output), clock) as teller:
         options = replace(options, backend=chosen.name, teller=teller)
         try:
-            with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
+            log = get_logger(job=stage.record.name)
+            with Signals(options.handle_signals, log) as signals, _written_down(signals, options):
                 ended = JobRun(clock, chosen, signals).run(stage, options)
         except KeyboardInterrupt:
             if teller.begun:
@@ -75,6 +80,29 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
             raise
         teller.ended(ended)
     return ended
+
+
+@contextmanager
+def _written_down(signals: Signals, options: RunOptions) -> Iterator[None]:
+    """Has a program that leaves SIGTERM and SIGHUP to the system end of them as it would, once its run has written down
+    that it was interrupted."""
+    left = () if options.handle_signals or current_thread() is not main_thread() else (signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in left if signal.getsignal(number) is signal.SIG_DFL]
+    came: list[int] = []
+
+    def end(number: int, _: Any) -> None:
+        came.append(number)
+        signals.terminate()
+
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+        if came:
+            os.kill(os.getpid(), came[0])
 
 
 def _unwritten(stage: Stage) -> Iterator[tuple[str, str]]:

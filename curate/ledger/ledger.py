@@ -235,7 +235,7 @@ class Ledger:
         except (pa.ArrowException, ValueError, OSError) as error:
             raise ConfigError(
                 f"{self.uri(name)} is not a part of a plan ({error}); the ledger is damaged: "
-                "choose another output, or remove this one"
+                f"choose another output, or {start_over()}"
             ) from error
 
 

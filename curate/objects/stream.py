@@ -159,6 +159,9 @@ class DecompressedStream:
             while size > 0 and (block := self._unpacked.take()):
                 blocks.append(block)
                 size -= len(block)
+            if size > 0 and not self._stored.begins:
+                # A compressed stream of nothing has some bytes: gzip and zstd refuse this, too.
+                raise EOFError("it is empty")
         except _BROKEN as error:
             if self._stored.error is not None:
                 raise
@@ -170,7 +173,7 @@ class DecompressedStream:
     def _broken(self) -> str:
         """Returns what may be wrong with a stream that cannot be unpacked."""
         begins = self._stored.begins
-        if begins.startswith(_BEGINS) or begins[1:] == _SKIPPABLE:
+        if not begins or begins.startswith(_BEGINS) or begins[1:] == _SKIPPABLE:
             return "truncated, or followed by something else"
         return "it does not begin as one; if it is not compressed, name it without its last suffix"
 

@@ -23,7 +23,7 @@ from curate.ledger.segments import done_events
 from curate.log import get_logger
 from curate.objects.quarantine import Quarantined, read_quarantine
 from curate.objects.record import read_record
-from curate.observe.job import FoundJob, read_summary
+from curate.observe.job import FoundJob, summary_of
 from curate.observe.preview import preview
 from curate.prefetch import Threads, ahead
 from curate.tasks.books import UpstreamBooks
@@ -33,16 +33,24 @@ READERS = 16
 
 
 def rows(
-    found: FoundJob, columns: Sequence[str] | None = None, shard: str | None = None
+    found: FoundJob, columns: Sequence[str] | None = None, shard: str | None = None, side: str | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yields shard and row, as a line of JSON, of all outputs that are there, in plan order; or of one shard.
+    """Yields shard and row, as a line of JSON, of all outputs that are there, in plan order; or of one shard. Of the
+    extra outputs of that name, if `side` says so.
 
-    Raises ConfigError for a shard without an output, and for a column that is not there; CorruptInput.
+    Raises ConfigError for a shard without an output, and for a column or an extra output that is not there;
+    CorruptInput.
     """
+    if side is not None and side not in found.sides:
+        has = f"it has {', '.join(map(repr, found.sides))}" if found.sides else "it has none"
+        raise ConfigError(f"{found.ledger.root} has no extra output {side!r}{did_you_mean(side, found.sides)}; {has}")
     ranks = np.flatnonzero(found.matched.done).tolist() if shard is None else [found.done_rank(shard)]
     for rank in ranks:
         shard_id = found.plan.shard_id(rank)
-        for line in preview(found.ledger.store, found.output(rank), *found.written_as, columns):
+        object = found.output(rank) if side is None else found.side(side, rank)
+        if object is None:
+            continue  # somebody removed it
+        for line in preview(found.ledger.store, object, *found.written_as, columns):
             yield shard_id, line
 
 
@@ -56,7 +64,7 @@ def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
     theirs, from their records. Those of stages before the last one, which a complete job's summary names, come first.
     Raises ConfigError for a shard without an output, CorruptInput.
     """
-    summary = read_summary(found.ledger, found.listing)
+    summary = summary_of(found)
     earlier = None if summary is None else UpstreamBooks.of(summary)
     before = () if earlier is None else [one for one in earlier.quarantine if shard in (None, one[0])]
     yield from before

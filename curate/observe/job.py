@@ -195,9 +195,7 @@ def _more_were_planned(found: FoundJob) -> int:
     listing, plan = found.listing, found.plan
     if len(plan) and not found.matched.foreign and not listing.failures:
         return 0
-    summary = read_summary(found.ledger, listing) or {}
-    own = summary.get("fingerprint") == found.job["fingerprint"]
-    told = [summary.get("shards", {}).get("total", 0)] if own else []
+    told = [(summary_of(found) or {}).get("shards", {}).get("total", 0)]
     for beat in newest_heartbeats(found.ledger, listing.run_ids):
         # Of a job of several stages, it counts those of the one that it is at, and has each one's beside them.
         told += [one.total for one in beat.stages if one.key == LAST] if beat.stages else [beat.shards["total"]]
@@ -227,7 +225,7 @@ def status_of(found: FoundJob, now: float) -> JobStatus:
 
 
 def _read(found: FoundJob) -> tuple[list[Heartbeat], dict[str, Any] | None]:
-    return newest_heartbeats(found.ledger, found.listing.run_ids), read_summary(found.ledger, found.listing)
+    return newest_heartbeats(found.ledger, found.listing.run_ids), summary_of(found)
 
 
 def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] | None, now: float) -> JobStatus:
@@ -384,7 +382,7 @@ def _told(
         job |= ledger.read_growth(_below(ledger, layout.INPUTS))
     newest = max(beats, key=lambda beat: beat.updated, default=None)
     total = newest.shards["total"] if newest else len(ledger.read_plan(_below(ledger, layout.PLAN)))
-    summary = _summary(ledger)
+    summary = _own(read_summary(ledger), job)
     counted = [beat.shards["done"] for beat in beats if beat is newest or (beat.part and beat.running)]
     done = total if summary is not None else min(max(counted, default=0), total)
     earlier = max(0, len(run_ids) - max(NEWEST_RUNS, len(beats)))
@@ -432,12 +430,18 @@ def _no_job(ledger: Ledger, found: int | None = None) -> NoJobError:
     )
 
 
-def read_summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
-    """Returns `summary.json`; None if there is none, or it is not valid."""
-    return None if listing.summary is None else _summary(ledger)
+def summary_of(found: FoundJob) -> dict[str, Any] | None:
+    """Returns what `summary.json` says of the job: nothing, if there is none, or it is another job's."""
+    return None if found.listing.summary is None else _own(read_summary(found.ledger), found.job)
 
 
-def _summary(ledger: Ledger) -> dict[str, Any] | None:
+def _own(summary: dict[str, Any] | None, job: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns a summary if it is the job's: that of another may have been copied here, or its driver came late."""
+    return summary if summary is not None and summary.get("fingerprint") == job["fingerprint"] else None
+
+
+def read_summary(ledger: Ledger) -> dict[str, Any] | None:
+    """Returns `summary.json`, whichever job it is of; None if there is none, or it is not valid."""
     try:
         summary = ledger.read_json(layout.SUMMARY)
     except ObjectNotFound:

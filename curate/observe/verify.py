@@ -185,7 +185,7 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
 def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> VerifyReport:
     """Returns what is off with a job, or with one of its stages before the last one, which is called by a `name`: what
     is gone of that is made again if it is needed."""
-    summary = read_summary(found.ledger, found.listing)
+    summary = None if found.listing.summary is None else read_summary(found.ledger)
     ranks = np.flatnonzero(found.matched.done)
     report = VerifyReport(
         name or found.job["job"],

@@ -253,6 +253,8 @@ class Run:
     done: int
     tries: int
     calls: Mapping[str, int]
+    ended_by: str
+    """The error that ended it, where no shard did."""
 
 
 @dataclass(frozen=True, slots=True)

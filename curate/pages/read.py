@@ -318,6 +318,7 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
         run.done,
         run.tries,
         run.calls,
+        ellipsize(run.ended_by, SHOWN_CHARS),
     )
 
 

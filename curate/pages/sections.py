@@ -54,6 +54,7 @@ def head(page: Page) -> Html:
                 ("Waits for", one.waits),
                 ("Cost so far", cost_text(page)),
                 ("Newest run", run and join([run.run_id, ", ", run.state])),
+                ("Ended by", run and run.ended_by),
                 ("Who and where", run and f"{run.who} on {run.where}"),
                 ("From", run and run.started and moment(run.started)),
                 ("To" if run and run.state != "running" else "Last word", run and run.updated and moment(run.updated)),
@@ -317,7 +318,7 @@ def runs(page: Page) -> Html | None:
     values = [
         [
             join([one.run_id, f" part {one.part}" if one.part else ""]),
-            state(one.state),
+            join([state(one.state), f" by {one.ended_by}" if one.ended_by else ""]),
             moment(one.started) if one.started else "",
             took(max(0.0, one.updated - one.started)),
             join([one.who, " on ", one.where]),

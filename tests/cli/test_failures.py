@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, new_run_id
+from curate.pages.document import document
 from curate.pages.read import read_page
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
@@ -270,3 +272,6 @@ def test_an_error_that_ends_a_run_before_any_shard_is_kept(tmp_path: Path, curat
     assert "next      fix the cause and run the job again" in shown
     [run] = json.loads(curate("status", str(tmp_path / "out"), "--json").out)["runs"]
     assert run["ended_by"].endswith("RuntimeError: no weights")
+    page = document(read_page(str(tmp_path / "out"), time.time())).decode()
+    # Of the newest run in the head, and of each in the list of runs.
+    assert page.count(ended_by) == 2

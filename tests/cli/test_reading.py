@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -213,6 +214,33 @@ def test_rows_as_json_are_one_object_a_line(out: str, run: Run) -> None:
     assert [orjson.loads(line) for line in text.splitlines()] == expected
     _, text, _ = run("head", out, "--json", "--columns", "n, id", "--shard", "s2", "-n", "2")
     assert text == '{"n":20,"id":"r20"}\n{"n":21,"id":"r21"}\n'
+
+
+class Parted(Job):
+    """Copies odd rows to an extra output."""
+
+    version = "1"
+    sides = ("odd",)
+
+    def process(self, batch: pa.Table) -> dict[str, pa.Table]:
+        odd = pc.equal(pc.bit_wise_and(batch["n"], 1), 1)
+        return {"main": batch.filter(pc.invert(odd)), "odd": batch.filter(odd)}
+
+
+def test_the_rows_of_an_extra_output(tmp_path: Path, run: Run) -> None:
+    """It is named, and shown if it is asked for; of a shard, too."""
+    for shard in range(2):
+        write_jsonl(tmp_path / "in" / f"s{shard}.jsonl", numbered(4 * shard, 4 * shard + 4))
+    out = str(tmp_path / "out")
+    assert run_job(Parted(), tmp_path / "in", tmp_path / "out").state == "complete"
+    assert "extra     outputs, shown with --side NAME: odd" in run("head", out)[1]
+    shown = run("head", out, "--side", "odd", "--columns", "n", "--json")[1]
+    assert shown == '{"n":1}\n{"n":3}\n{"n":5}\n{"n":7}\n'
+    assert run("head", out, "--side", "odd", "--shard", "s1", "--columns", "n", "--json")[1] == '{"n":5}\n{"n":7}\n'
+    code, _, err = run("head", out, "--side", "odds")
+    assert (code, "has no extra output 'odds'; did you mean 'odd'?; it has 'odd'" in err) == (2, True)
+    (tmp_path / "out" / "_side" / "odd" / "s0.parquet").unlink()
+    assert run("head", out, "--side", "odd", "--columns", "n", "--json")[1] == '{"n":5}\n{"n":7}\n'
 
 
 def test_unknown_columns_and_shards_are_exit_2(out: str, run: Run) -> None:

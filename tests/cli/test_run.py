@@ -233,3 +233,24 @@ def test_the_list_imports_no_job() -> None:
     loaded = ast.literal_eval(ran.stdout)
     assert "curate.jobs" in loaded
     assert [name for name in loaded if name in ("numpy", "pyarrow", "ray") or jobs.is_job(name)] == []
+
+
+def test_ctrl_c_while_it_imports() -> None:
+    """Ends it as Ctrl-C does at any other time; there was a traceback of whatever was being imported."""
+    program = """
+import sys
+
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+
+
+sys.meta_path.insert(0, Interrupted())
+from curate.__main__ import main
+
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")

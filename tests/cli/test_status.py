@@ -34,7 +34,7 @@ from curate.storage.open import open_store
 from curate.tasks.books import Books
 from tests.support.fakes import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
-from tests.support.ledgers import heartbeat, make_job, make_ledger
+from tests.support.ledgers import FINGERPRINT, heartbeat, make_job, make_ledger
 
 RUN = "20240101T000000.000Z-abc123"
 FIELDS = {
@@ -230,7 +230,12 @@ def test_a_job_without_a_plan_yet_is_not_done(tmp_path: Path, run: Callable[...,
     assert "next      run the job again; it resumes" in text
     _, text, _ = run("verify", root)
     assert "next      no shard is planned yet; run the job again, it resumes" in text
-    make_job(f"{tmp_path}/removed", total=2, done=2, summary=True)
+    make_job(f"{tmp_path}/told", total=2, done=2, summary=True)
+    shutil.rmtree(tmp_path / "told" / layout.PLAN)
+    code, _, err = run("status", f"{tmp_path}/told")
+    assert code == 2
+    assert "the job had 2: a part of the plan is missing" in err
+    make_job(f"{tmp_path}/removed", total=2, done=2)
     shutil.rmtree(tmp_path / "removed" / layout.PLAN)
     _, text, _ = run("status", f"{tmp_path}/removed")
     assert "shards    not planned yet" in text
@@ -353,6 +358,16 @@ def test_a_summary_that_vanishes_while_one_looks_is_none(root: str, monkeypatch:
     assert read_status(root, 100.0).state == "pending"
 
 
+def test_the_summary_of_another_job_says_nothing(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """Somebody copied it here: neither are rows those of it, nor is the job complete because of it."""
+    ledger = make_job(root, total=2, done=2, summary=True)
+    told = ledger.read_json(layout.SUMMARY)
+    ledger.store.replace(ledger.uri(layout.SUMMARY), orjson.dumps({**told, "fingerprint": "fedcba9876543210"}))
+    for args in ([], ["--quick"]):
+        _, out, _ = run("status", root, "--json", *args)
+        assert (json.loads(out)["state"], json.loads(out)["rows"]["out"]) == ("pending", 0)
+
+
 # Watching
 
 
@@ -370,7 +385,7 @@ def test_watching_ends_when_the_run_has_ended(clock: FakeClock, capsys: pytest.C
             uri = ledger.uri(layout.run_file(RUN, "heartbeat.json"))
             ledger.store.replace(uri, orjson.dumps({**beat, "run_id": RUN}))
             if number == 3:
-                ledger.create_json(layout.SUMMARY, {"rows": Books().rows(), "counters": {}})
+                ledger.create_json(layout.SUMMARY, {"fingerprint": FINGERPRINT, "rows": Books().rows(), "counters": {}})
 
     working = Working(clock.time_s)
     assert show_job(root, working, as_json=True, watch_s=2.0) == 0
@@ -557,7 +572,7 @@ def test_a_large_job_is_listed_as_its_heartbeat_counted(root: str, monkeypatch: 
     glanced = looking.quick_status(root, 100.0)
     assert (glanced.state, glanced.total, glanced.done, glanced.failed, glanced.pending) == ("interrupted", 6, 2, 1, 3)
     assert read_status(root, 100.0).done == 3
-    ledger.create_json(layout.SUMMARY, {"rows": Books().rows(), "counters": {}})
+    ledger.create_json(layout.SUMMARY, {"fingerprint": FINGERPRINT, "rows": Books().rows(), "counters": {}})
     assert (looking.quick_status(root, 100.0).state, looking.quick_status(root, 100.0).done) == ("complete", 6)
 
 

@@ -205,12 +205,13 @@ def test_compressed_members_and_frames_are_read_one_after_the_other(pack: Any) -
 
 
 @pytest.mark.parametrize("codec", ["gz", "zst"])
-@pytest.mark.parametrize("damage", ["truncated", "followed", "foreign"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "followed", "foreign"])
 def test_a_broken_stream_is_corrupt_input(codec: str, damage: str) -> None:
-    """Truncated, followed by garbage, or not what the suffix says: the shard fails, and says of which object."""
+    """Truncated, to nothing too, followed by garbage, or not what the suffix says: the shard fails, and says of which
+    object."""
     plain = b'{"id":"a"}\n' * 1000
     data = gzip.compress(plain) if codec == "gz" else pa.Codec("zstd").compress(plain, asbytes=True)
-    data = {"truncated": data[:-3], "followed": data + b"garbage", "foreign": plain}[damage]
+    data = {"truncated": data[:-3], "empty": b"", "followed": data + b"garbage", "foreign": plain}[damage]
     with pytest.raises(CorruptInput, match=rf"a\.jsonl\.{codec}: not a whole (gzip|zstd) stream"):
         rows_of(data, name=f"a.jsonl.{codec}")
 

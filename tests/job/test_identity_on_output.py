@@ -180,6 +180,18 @@ class TestCodeUnderTheSameVersion:
         assert warning["next"].startswith("raise `version`")
         assert everything(out) == before
 
+    def test_a_run_that_makes_nothing_warns(self, make: Make, source: Path, out: Path) -> None:
+        """What it was asked for is there, or did not fail: no output of the new code comes beside those of the old."""
+        run_job(make(), source, out, limit=1)
+        before = everything(out)
+        for asked in ({"limit": 1}, {"retry_failed": True}):
+            with capture_logs() as logs:
+                run_job(make(CHANGED), source, out, **asked)
+            assert [event["event"] for event in logs if event["log_level"] == "warning"] == [
+                "the job's code changed under the same version; its outputs are those of the old code"
+            ]
+        assert everything(out) == before
+
     def test_a_finished_job_with_new_inputs_is_unfinished(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(), source, out)
         write_jsonl(source / "d.jsonl", numbered(6, 8))

@@ -110,6 +110,14 @@ class TestColumns:
             run_job(Length(**given), tmp_path / "in", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
+    def test_a_column_that_a_folder_names_is_said_to_be_one_for_datasets(self, tmp_path: Path) -> None:
+        """Whoever knows it from a dataset of the same files would look for it inside of them."""
+        write_jsonl(tmp_path / "in" / "year=2024" / "a.jsonl", ROWS)
+        with refusing(
+            "it has 'id', 'text', 'lang', 'extra'; the folder year=... is a column for datasets, and not for"
+        ):
+            run_job(Length(keep_columns=["year"]), tmp_path / "in", tmp_path / "out")
+
     def test_asked_for_in_process_says_which_it_is_given_and_how_others_are(self, tmp_path: Path) -> None:
         """A column of the input that the job does not read is no column of the batch."""
         write_jsonl(tmp_path / "in" / "a.jsonl", ROWS)

@@ -122,6 +122,14 @@ def test_a_file_that_is_no_archive_fails_its_shard(name: str) -> None:
     assert ran.quarantine == []
 
 
+@pytest.mark.parametrize("name", ["a.warc.gz", "a.warc.zst"])
+def test_a_packed_file_of_no_bytes_fails_its_shard(name: str) -> None:
+    """It was cut off: `gzip` and `zstd` refuse it, too, where an archive of no records has some bytes."""
+    ran = run_local(Extract, files={name: b""})
+    assert ran.summary.failed == 1
+    assert f"{name} is no web archive: no whole record is in it; it is empty" in ran.summary.failures[0].error
+
+
 TIMEOUT_S = 3.0
 """So long that no other page takes it, however busy the machine is."""
 

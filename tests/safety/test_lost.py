@@ -80,6 +80,20 @@ def test_the_plan_of_a_complete_job_that_is_gone_is_told(folder: Path) -> None:
         read_status(str(out), NOW)
 
 
+@pytest.mark.parametrize("data", [b"", b"junk"])
+def test_a_damaged_plan_is_overwritten_with_the_rest(folder: Path, data: bytes) -> None:
+    """It is the remedy that the refusal names: the records of outputs say that they are the job's."""
+    out = folder / "out"
+    (out / layout.plan_part(0)).write_bytes(data)
+    with pytest.raises(ConfigError, match="the ledger is damaged: choose another output, or start over with"):
+        run(folder)
+    (folder / "in" / "a.jsonl").unlink()
+    write_jsonl(folder / "in" / "c.jsonl", [{"id": "good"}])
+    run_job(Picky(max_bad_rows=2), folder / "in", out, overwrite=True, yes=True)
+    assert [one.name.partition(".")[0] for one in sorted(out.glob("*.parquet"))] == ["b", "c"]
+    assert verify(str(out)).state == OK
+
+
 def test_files_of_others_and_shards_that_were_taken_out_are_no_damage(folder: Path) -> None:
     """A plan of which shards were taken out has no fewer than it ever had; a run that was asked for less tells less."""
     out = folder / "out"

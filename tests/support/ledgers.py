@@ -31,6 +31,10 @@ def make_ledger(root: str) -> Ledger:
     return Ledger(open_store(root, f"{root}/{layout.TMP}test"), root)
 
 
+FINGERPRINT = "0123456789abcdef"
+"""Of all jobs of `make_job`."""
+
+
 def make_job(
     root: str,
     *,
@@ -52,7 +56,7 @@ def make_job(
         {
             "format_version": layout.FORMAT_VERSION,
             "job": job,
-            "fingerprint": "0123456789abcdef",
+            "fingerprint": FINGERPRINT,
             "identity": {},
             "parameters": {},
             "code_digest": "",
@@ -73,6 +77,7 @@ def make_job(
         ledger.create_json(
             layout.SUMMARY,
             {
+                "fingerprint": FINGERPRINT,
                 "shards": {"total": total, "done": done},
                 "rows": Books(10 * done, rows_out=10 * done).rows(),
                 "counters": {},
