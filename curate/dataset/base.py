@@ -21,6 +21,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.notebook import html_table
 from curate.operators.arguments import answer_methods
+from curate.operators.foreign import refuse
 from curate.operators.protocol import Operator
 from curate.operators.ray_data import METHODS, USING
 from curate.plan.explain import chain_text, explain_logical, explain_physical
@@ -226,6 +227,14 @@ class Base:
     def _exchange(self, how: Exchange) -> Self:
         """Returns a dataset of the rows in the shards that an exchange puts them in."""
         return self._then(Exchanged((self._plan,), how))
+
+    def _plans(self, method: str, others: tuple[Self, ...]) -> list[Plan]:
+        """Returns the plans of this dataset and of others. Raises ConfigError for what is no dataset."""
+        for one in others:
+            if not isinstance(one, Base):
+                several = isinstance(one, list) and all(isinstance(each, Base) for each in one)
+                refuse(method, "curate.Datasets", one, list=f"{method}(*datasets)" if several else "")
+        return [one._plan for one in (self, *others)]
 
     def _part(self, other: Self, ran: LastRun | None = None) -> Self:
         """Returns a dataset whose runs count as runs of this one; or which has run as `ran` says."""

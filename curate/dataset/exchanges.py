@@ -394,4 +394,5 @@ class Exchanges(Base):
         """
         rows = (lambda: joined(other._tables())) if broadcast else None
         suffixes = left_suffix, right_suffix
-        return self._then(joining.join(self._plan, other._plan, on, how, right_on, *suffixes, rows))
+        left, right = self._plans("join", (other,))
+        return self._then(joining.join(left, right, on, how, right_on, *suffixes, rows))

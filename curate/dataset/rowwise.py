@@ -157,7 +157,7 @@ class Rowwise(Base):
         >>> curate.range(1).union(curate.range(2), curate.from_items(["a"])).take_all()
         [{'id': 0, 'item': None}, {'id': 0, 'item': None}, {'id': 1, 'item': None}, {'id': None, 'item': 'a'}]
         """
-        return self._with(Union(unified([self._plan, *(one._plan for one in other)])))
+        return self._with(Union(unified(self._plans("union", other))))
 
     def zip(self, *other: Self) -> Self:
         """Puts the rows of this dataset and of others side by side, in order; all must have equally many rows.
@@ -170,7 +170,7 @@ class Rowwise(Base):
         >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
         [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
         """
-        return self._with(Zip((self._plan, *(one._plan for one in other))))
+        return self._with(Zip(tuple(self._plans("zip", other))))
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:
         """Keeps about `fraction` of the rows (0 to 1), in their order.

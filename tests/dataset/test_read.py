@@ -409,7 +409,7 @@ class TestMemory:
         assert curate.from_pandas([frame, frame]).take_all() == rows * 2
         for frames, message in [
             ([frame, frame[["n"]]], "tables of two schemas"),
-            ([pa.table({"n": [1]})], "takes pandas.DataFrames, found Table"),
+            ([pa.table({"n": [1]})], "takes pandas.DataFrames, found pyarrow.Table"),
             (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "2 columns called 'a'"),
             (pandas.DataFrame({"a": [1, "b"]}), "no common type"),
         ]:
