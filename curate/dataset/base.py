@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from html import escape
@@ -279,12 +279,3 @@ class Base:
 
 def _consumed(plan: Plan) -> Physical:
     return lower(plan, End.BLOCKS)
-
-
-def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns one column's name, or several, as a tuple. Raises ConfigError for one that is named twice."""
-    columns = (cols,) if isinstance(cols, str) else tuple(cols)
-    for name in columns:
-        if columns.count(name) > 1:
-            raise ConfigError(f"{method}: the column {name!r} is named {columns.count(name)} times")
-    return columns

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set, Sized
 from typing import Any, Self
 
 from curate.arrow.expressions import as_expression
 from curate.attributes.found import find
-from curate.dataset.base import Base, column_names
+from curate.dataset.base import Base
 from curate.dataset.batches import check_rows, fraction_of
 from curate.errors import ConfigError
+from curate.exchange.kinds.base import column_names
 from curate.operators import columns as ops
 from curate.operators.arguments import path_text
 from curate.operators.parts import split_off
@@ -71,7 +72,7 @@ class Rowwise(Base):
         """
         if not isinstance(names, Mapping):
             found = self.schema().names
-            if isinstance(names, str) or len(names) != len(found):
+            if isinstance(names, str | Set) or not isinstance(names, Sized) or len(names) != len(found):
                 raise ConfigError(
                     f"rename_columns({names!r}): expected the new names of all {len(found)} columns "
                     f"({', '.join(found)}), or a dictionary from old names to new ones"

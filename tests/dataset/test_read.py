@@ -470,7 +470,9 @@ class TestRefused:
         stream = io.BytesIO()
         pq.write_table(pa.table({"text": ["x"]}), stream)
         (tmp_path / "a.parquet").write_bytes(stream.getvalue())
-        with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
+        with pytest.raises(
+            ConfigError, match=r"read_parquet\(columns=...\): there is no column 'txt'; did you mean 'text'"
+        ):
             curate.read_parquet(tmp_path / "a.parquet", columns=["txt"])
         with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
             curate.read_parquet(tmp_path / "a.parquet", filter=pc.field("txt") == "x")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.batches import with_room
-from curate.arrow.types import roomy_type
+from curate.arrow.batches import room_together, with_room
 from curate.dataset.batches import check_rows
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
@@ -115,22 +114,8 @@ def of_tables(method: str, given: tuple[pa.Table, ...]) -> Dataset:
         if not table.schema.equals(given[0].schema):
             raise ConfigError(f"{method}: tables of two schemas: {given[0].schema}; and: {table.schema}")
         refuse_twice(method, table.column_names)
-    plain = _with_room(tuple(table.replace_schema_metadata(None) for table in given))
+    plain = room_together(tuple(table.replace_schema_metadata(None) for table in given))
     return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
-
-
-def _with_room(tables: tuple[pa.Table, ...]) -> tuple[pa.Table, ...]:
-    """Returns tables whose dictionaries have wider indexes where theirs cannot number the values of all chunks: rows of
-    several chunks become one."""
-    for at, field in enumerate(tables[0].schema if tables else ()):
-        to = roomy_type(field.type)
-        if not to.equals(field.type):
-            try:
-                pa.chunked_array([chunk for table in tables for chunk in table.column(at).chunks]).combine_chunks()
-            except pa.ArrowException:
-                wide = field.with_type(to)
-                tables = tuple(table.set_column(at, wide, table.column(at).cast(to)) for table in tables)
-    return tables
 
 
 def refuse_twice(method: str, names: Sequence[str]) -> None:
