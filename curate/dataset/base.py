@@ -24,6 +24,7 @@ from curate.operators.arguments import answer_methods
 from curate.operators.foreign import refuse
 from curate.operators.protocol import Operator
 from curate.operators.ray_data import METHODS, USING
+from curate.pipeline.classify import shown_frames
 from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
@@ -272,7 +273,11 @@ class Base:
             physical = lowered(seeded(plan, secrets.randbits(63)))
             how, chosen = settled(plan, self._how)
             chosen.tell()
-            yield from blocks(physical, how, stopped, run=run)
+            try:
+                yield from blocks(physical, how, stopped, run=run)
+            except Exception as error:
+                error.__traceback__ = shown_frames(error)
+                raise
 
         return with_progress(made(), run)
 

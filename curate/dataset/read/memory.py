@@ -36,7 +36,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
     try:
         table = rows_to_table("from_items", rows) if rows else pa.table({})
     except SchemaMismatch as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error)) from None
     return Dataset(Scan(Tables("from_items", (table,), table.schema)))
 
 
@@ -72,7 +72,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     try:
         made = tuple(with_room(table_of("from_pandas", frame)) for frame in frames)
     except SchemaMismatch as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error)) from None
     return of_tables("from_pandas", made)
 
 
@@ -94,7 +94,7 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
     try:
         made = tuple(from_columns("from_numpy", {"data": array}) for array in arrays)
     except (SchemaMismatch, pa.ArrowException) as error:
-        raise ConfigError(f"from_numpy: {error}") from error
+        raise ConfigError(f"from_numpy: {error}") from None
     return of_tables("from_numpy", made)
 
 
