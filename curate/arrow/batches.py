@@ -127,6 +127,20 @@ def with_room(table: pa.Table, given: pa.Schema | None = None) -> pa.Table:
     return table
 
 
+def room_together(tables: tuple[pa.Table, ...]) -> tuple[pa.Table, ...]:
+    """Returns tables whose dictionaries have wider indexes where theirs cannot number the values of all chunks: rows of
+    several chunks become one."""
+    for at, field in enumerate(tables[0].schema if tables else ()):
+        to = roomy_type(field.type)
+        if not to.equals(field.type):
+            try:
+                pa.chunked_array([chunk for table in tables for chunk in table.column(at).chunks]).combine_chunks()
+            except pa.ArrowException:
+                wide = field.with_type(to)
+                tables = tuple(table.set_column(at, wide, table.column(at).cast(to)) for table in tables)
+    return tables
+
+
 MOST_BYTES = 256 << 20
 """Bytes of a table above which it has fewer rows: as many as a row of text may have."""
 

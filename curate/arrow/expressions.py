@@ -242,11 +242,16 @@ def as_expression(where: str, value: Any) -> Any:
                 "to call a function"
             ) from error
     if isinstance(value, str):
-        raise ConfigError(f"{where}: text is not an expression: {value!r}; name a column with curate.col('n')")
-    if not isinstance(value, pc.Expression):
         raise ConfigError(
-            f"{where} takes a pyarrow.compute expression such as curate.col('n') * 2, found {value!r}; use map_batches "
-            "for a function"
+            f"{where}: text is not an expression: {value!r}; name a column with curate.col('n'), as in "
+            f"curate.col('n') > 2, and write a text with curate.lit({value!r})"
+        )
+    if not isinstance(value, pc.Expression):
+        plain = value is None or type(value).__module__ in ("builtins", "datetime", "decimal")
+        instead = f"curate.lit({value!r:.80})" if plain else "it with curate.col and functions of pyarrow.compute"
+        raise ConfigError(
+            f"{where} takes a pyarrow.compute expression such as curate.col('n') * 2, found {value!r:.80}; "
+            f"{'use map_batches for a function' if callable(value) else f'write {instead}'}"
         )
     if _BY_POSITION.search(_TEXT.sub('""', str(value))):
         # Columns that nobody needs are not read, so that there is another one at its place.

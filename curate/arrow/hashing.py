@@ -184,7 +184,9 @@ def _rows(table: pa.Table, columns: Sequence[str], how: _Hash) -> list[Words]:
     parts = []
     for name in columns:
         if name not in table.column_names:
-            raise ConfigError(f"there is no column {name!r} to hash; there are {', '.join(table.column_names)}")
+            raise ConfigError(
+                f"there is no column {name!r} to hash; there are {', '.join(table.column_names) or 'none'}"
+            )
         try:
             found = [_values(chunk, how) for chunk in table[name].chunks]
         except _NoEncoding as error:

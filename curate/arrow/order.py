@@ -73,7 +73,7 @@ class Order:
             if not found:
                 raise ConfigError(
                     f"{where}: there is no column {key.column!r}{did_you_mean(key.column, schema.names)}; "
-                    f"the columns are: {', '.join(schema.names)}"
+                    f"the columns are: {', '.join(schema.names) or 'none'}"
                 )
             if len(found) > 1:
                 raise ConfigError(

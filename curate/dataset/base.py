@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from html import escape
@@ -21,8 +21,10 @@ from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.notebook import html_table
 from curate.operators.arguments import answer_methods
+from curate.operators.foreign import refuse
 from curate.operators.protocol import Operator
 from curate.operators.ray_data import METHODS, USING
+from curate.pipeline.classify import shown_frames
 from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
@@ -227,6 +229,14 @@ class Base:
         """Returns a dataset of the rows in the shards that an exchange puts them in."""
         return self._then(Exchanged((self._plan,), how))
 
+    def _plans(self, method: str, others: tuple[Self, ...]) -> list[Plan]:
+        """Returns the plans of this dataset and of others. Raises ConfigError for what is no dataset."""
+        for one in others:
+            if not isinstance(one, Base):
+                several = isinstance(one, list) and all(isinstance(each, Base) for each in one)
+                refuse(method, "curate.Datasets", one, list=f"{method}(*datasets)" if several else "")
+        return [one._plan for one in (self, *others)]
+
     def _part(self, other: Self, ran: LastRun | None = None) -> Self:
         """Returns a dataset whose runs count as runs of this one; or which has run as `ran` says."""
         object.__setattr__(other, "_ran", ran or self._ran)
@@ -263,19 +273,14 @@ class Base:
             physical = lowered(seeded(plan, secrets.randbits(63)))
             how, chosen = settled(plan, self._how)
             chosen.tell()
-            yield from blocks(physical, how, stopped, run=run)
+            try:
+                yield from blocks(physical, how, stopped, run=run)
+            except Exception as error:
+                error.__traceback__ = shown_frames(error)
+                raise
 
         return with_progress(made(), run)
 
 
 def _consumed(plan: Plan) -> Physical:
     return lower(plan, End.BLOCKS)
-
-
-def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns one column's name, or several, as a tuple. Raises ConfigError for one that is named twice."""
-    columns = (cols,) if isinstance(cols, str) else tuple(cols)
-    for name in columns:
-        if columns.count(name) > 1:
-            raise ConfigError(f"{method}: the column {name!r} is named {columns.count(name)} times")
-    return columns

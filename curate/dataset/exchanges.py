@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 from curate.arrow.batches import joined
 from curate.arrow.hashing import check_seed
 from curate.arrow.order import Order, SortKey
-from curate.dataset.base import Base, column_names
+from curate.dataset.base import Base
 from curate.dataset.grouped import GroupedData
 from curate.errors import ConfigError
-from curate.exchange.kinds.base import Repartitioned, key_columns, order_by
+from curate.exchange.kinds.base import Repartitioned, column_names, key_columns, order_by
 from curate.exchange.kinds.sort import Sorted
 from curate.plan import distinct as distincts
 from curate.plan import join as joining
@@ -45,12 +45,16 @@ class Exchanges(Base):
         [{'n': 1}, {'n': 2}, {'n': None}]
         """
         keys = column_names("sort", key)
-        ways = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        ways = descending if isinstance(descending, list | tuple) else [descending] * len(keys)
+        if not all(isinstance(way, bool) for way in ways):
+            raise ConfigError(
+                f"sort: descending is {descending!r:.80}, expected True or False; several columns are one list"
+            )
         if not keys or len(ways) != len(keys):
             raise ConfigError(
                 f"sort: {len(keys)} keys but {len(ways)} values of descending; pass one for each key, or one for all"
             )
-        order = Order(tuple(SortKey(name, bool(way)) for name, way in zip(keys, ways, strict=True)), nulls)
+        order = Order(tuple(map(SortKey, keys, ways)), nulls)
         return self._exchange(Sorted(order))
 
     def random_shuffle(self, *, seed: int | None = None, num_shards: int | None = None) -> Self:
@@ -394,4 +398,5 @@ class Exchanges(Base):
         """
         rows = (lambda: joined(other._tables())) if broadcast else None
         suffixes = left_suffix, right_suffix
-        return self._then(joining.join(self._plan, other._plan, on, how, right_on, *suffixes, rows))
+        left, right = self._plans("join", (other,))
+        return self._then(joining.join(left, right, on, how, right_on, *suffixes, rows))

@@ -216,7 +216,7 @@ class Functions(Base):
             )
         if keep_positions:
             self = self._with(placed(self._plan, POSITION, "filter(keep_positions=True)"))
-        if expr is None and is_expression(fn):
+        if expr is None and (is_expression(fn) or not callable(fn)):
             expr = fn
         if expr is not None:
             return self._apply(columns.FilterExpression(as_expression("filter", expr), reason))

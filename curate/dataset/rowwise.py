@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set, Sized
 from typing import Any, Self
 
 from curate.arrow.expressions import as_expression
 from curate.attributes.found import find
-from curate.dataset.base import Base, column_names
+from curate.dataset.base import Base
 from curate.dataset.batches import check_rows, fraction_of
 from curate.errors import ConfigError
+from curate.exchange.kinds.base import column_names
 from curate.operators import columns as ops
 from curate.operators.arguments import path_text
 from curate.operators.parts import split_off
@@ -71,7 +72,7 @@ class Rowwise(Base):
         """
         if not isinstance(names, Mapping):
             found = self.schema().names
-            if isinstance(names, str) or len(names) != len(found):
+            if isinstance(names, str | Set) or not isinstance(names, Sized) or len(names) != len(found):
                 raise ConfigError(
                     f"rename_columns({names!r}): expected the new names of all {len(found)} columns "
                     f"({', '.join(found)}), or a dictionary from old names to new ones"
@@ -157,7 +158,7 @@ class Rowwise(Base):
         >>> curate.range(1).union(curate.range(2), curate.from_items(["a"])).take_all()
         [{'id': 0, 'item': None}, {'id': 0, 'item': None}, {'id': 1, 'item': None}, {'id': None, 'item': 'a'}]
         """
-        return self._with(Union(unified([self._plan, *(one._plan for one in other)])))
+        return self._with(Union(unified(self._plans("union", other))))
 
     def zip(self, *other: Self) -> Self:
         """Puts the rows of this dataset and of others side by side, in order; all must have equally many rows.
@@ -170,7 +171,7 @@ class Rowwise(Base):
         >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
         [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
         """
-        return self._with(Zip((self._plan, *(one._plan for one in other))))
+        return self._with(Zip(tuple(self._plans("zip", other))))
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:
         """Keeps about `fraction` of the rows (0 to 1), in their order.

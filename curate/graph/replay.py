@@ -27,7 +27,7 @@ from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import schema_name
 from curate.observe.failures import JobFailures
 from curate.observe.preview import preview
-from curate.pipeline.classify import failure_of, is_users
+from curate.pipeline.classify import failure_of, is_users, users_frames
 from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.retry_later import Busy
@@ -236,10 +236,7 @@ class _Watched:
 
 def users_traceback(error: BaseException) -> str:
     """Returns the traceback of an exception from the first frame in user code on: what curate did before is no news."""
-    first = error.__traceback__
-    while first is not None and not is_users(first.tb_frame.f_code.co_filename):
-        first = first.tb_next
-    return "".join(traceback.format_exception(type(error), error, first or error.__traceback__))
+    return "".join(traceback.format_exception(type(error), error, users_frames(error) or error.__traceback__))
 
 
 def frames_below(trace: TracebackType | None) -> int:

@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,9 @@ class WithColumn(OperatorDefaults):
     expression: Any
     keeps_rows = True
 
+    def __post_init__(self) -> None:
+        check_names("with_column", [self.column])
+
     @property
     def name(self) -> str:
         return f"with_column({self.column!r}, {self.expression})"
@@ -103,6 +106,9 @@ class WithColumns(OperatorDefaults):
 
     columns: tuple[tuple[str, Any], ...]
     keeps_rows = True
+
+    def __post_init__(self) -> None:
+        check_names("with_columns", [name for name, _ in self.columns])
 
     @property
     def name(self) -> str:
@@ -200,6 +206,9 @@ class Rename(OperatorDefaults):
     names: Mapping[str, str]
     keeps_rows = True
 
+    def __post_init__(self) -> None:
+        check_names("rename_columns", self.names.values())
+
     @property
     def name(self) -> str:
         return f"rename_columns({', '.join(f'{old!r}: {new!r}' for old, new in self.names.items())})"
@@ -223,6 +232,13 @@ class Rename(OperatorDefaults):
         made = self.schema(table.schema)
         assert made is not None
         yield table.rename_columns(made.names)
+
+
+def check_names(where: str, names: Iterable[Any]) -> None:
+    """Raises ConfigError for what cannot be the name of a column."""
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"{where}: {name!r:.80} cannot be the name of a column; expected text")
 
 
 def _refuse_none(where: str, columns: int) -> None:

@@ -307,7 +307,7 @@ def column_of(where: str, name: str, values: Sequence[Any], type: pa.DataType | 
     try:
         array = inferred(values)
     except Misfit as misfit:
-        raise SchemaMismatch(f"{where} returned column {name!r} {_clash(list(values), str(misfit))}") from misfit
+        raise SchemaMismatch(f"{where} returned column {name!r} {_clash(list(values), str(misfit))}") from None
     if type is not None and not is_known(array.type):
         # What was empty or null in all rows says nothing about its type; what the column was before does.
         refitted = fitted(values, filled(array.type, type))
@@ -346,7 +346,7 @@ def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None
         try:
             made[name] = _returned(where, name, values, _column(before, name))
         except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {error}") from error
+            raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {error}") from None
     lengths = {name: len(values) for name, values in made.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
@@ -416,7 +416,7 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
         ]
         return pa.table(made, names=names)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise SchemaMismatch(f"{where} returned a data frame with values that have no common type: {error}") from error
+        raise SchemaMismatch(f"{where} returned a data frame with values that have no common type: {error}") from None
 
 
 def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:

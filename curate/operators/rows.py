@@ -17,7 +17,7 @@ from curate.errors import BadRow, SchemaMismatch
 from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column
 from curate.operators.convert import is_data_frame, rows, rows_to_table, to_table
-from curate.operators.udf import Placement, Udf, UdfOperator
+from curate.operators.udf import Placement, Udf, UdfOperator, hint
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
 from curate.pipeline.shard_books import ShardBooks
@@ -202,6 +202,9 @@ def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -
         except BadRow as error:
             if error.row is None:
                 raise BadRow(error.reason, position) from error
+            raise
+        except ValueError as error:
+            hint(error)
             raise
 
 

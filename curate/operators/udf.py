@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypedDict
 
@@ -28,6 +28,35 @@ _ANNOTATIONS = {
 _PYARROW = (
     "the batch is a pyarrow.Table; write batch_format='numpy' for a dictionary of arrays, or 'pandas' for a data frame"
 )
+
+
+_PANDAS = (
+    "the columns of a data frame are of pandas.ArrowDtype, so that numbers beside nulls stay what they are, and lack "
+    "some operations; convert a column first, as in batch['n'].astype('int64'), or write batch_format='numpy'"
+)
+_READ_ONLY = (
+    "arrays of rows and batches are read-only, for they share memory with the dataset; copy one before changing it, as "
+    "in array = array.copy(), or make a new one: array + 1 in place of array += 1"
+)
+
+
+def hint(error: Exception, batch_format: str = "") -> None:
+    """Notes on what user code raised what it was given, rows or a batch of a format, where that may be the reason."""
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        error.add_note(_READ_ONLY)
+    elif batch_format == "pyarrow" and isinstance(error, AttributeError | TypeError):
+        error.add_note(_PYARROW)
+    elif batch_format == "pandas" and isinstance(error, TypeError | NotImplementedError):
+        error.add_note(_PANDAS)
+
+
+def _hinted(results: Iterator[Any], batch_format: str) -> Iterator[Any]:
+    """Yields the results of a generator, which raises only while it is asked for them."""
+    try:
+        yield from results
+    except Exception as error:
+        hint(error, batch_format)
+        raise
 
 
 def label(function: Any) -> str:
@@ -76,11 +105,11 @@ class Udf:
         """Returns what it makes of a table in a format of batches."""
         batch = formatted(table, batch_format)
         try:
-            return self(batch)
-        except (AttributeError, TypeError) as error:
-            if batch_format == "pyarrow":
-                error.add_note(_PYARROW)
+            result = self(batch)
+        except Exception as error:
+            hint(error, batch_format)
             raise
+        return _hinted(result, batch_format) if isinstance(result, Iterator) else result
 
     def identity(self, owner: str) -> Any:
         """Returns what decides its results, as JSON values. Raises ConfigError naming a variable."""

@@ -24,6 +24,7 @@ import pyarrow as pa
 from curate import jobs
 from curate.errors import (
     ConfigError,
+    CurateError,
     DiskFull,
     RetryLater,
     SchemaMismatch,
@@ -55,6 +56,10 @@ PASSING = frozenset(
 """Kinds that say nothing about the data: the same rows may do well another time."""
 LONGEST_WAIT_S = 86_400.0
 """Seconds that `RetryLater` can make a shard wait: a run that ends late beats one that never ends."""
+SWITCH = "CURATE_TRACEBACK"
+"""The environment variable that, as `full`, shows frames of curate before those of user code."""
+_SAYING = [Path(__file__).parent.parent / room for room in ("operators", "streaming")]
+"""Where what user code returned is refused, and where errors of other processes are passed on."""
 _MOST_LINKS = 20
 """Causes that are followed; a chain that is longer goes in a circle, or nobody reads it."""
 
@@ -245,6 +250,30 @@ def is_users(file: str) -> bool:
     # Cython names its sources relative to where a library was built.
     installed = installed or file.endswith((".pyx", ".pxi", ".pxd"))
     return not (installed or file.startswith(("<frozen ", *_libraries())))
+
+
+def users_frames(error: BaseException) -> TracebackType | None:
+    """Returns the traceback of an error from the first frame in user code on: what curate did before is no news. None
+    without such a frame."""
+    first = error.__traceback__
+    while first is not None and not is_users(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return first
+
+
+def shown_frames(error: BaseException) -> TracebackType | None:
+    """Returns the frames of an error that its reader needs: those of user code. Where curate refuses what user code
+    returned, or passes on what another process raised, these are not there any more, and it is the last one. All for
+    other errors, and where `SWITCH` says so."""
+    last = error.__traceback__
+    if os.environ.get(SWITCH) == "full" or last is None:
+        return last
+    if (users := users_frames(error)) is not None:
+        return users
+    while last.tb_next is not None:
+        last = last.tb_next
+    said = isinstance(error, CurateError) or Path(last.tb_frame.f_code.co_filename).parent in _SAYING
+    return last if said else error.__traceback__
 
 
 def _short(file: str) -> str:

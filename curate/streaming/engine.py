@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
 from curate.errors import StreamFailed
+from curate.pipeline.classify import shown_frames
 from curate.pipeline.meters import MeterReport
 from curate.pipeline.remote_error import CapturedError
 from curate.runtime.protocol import (
@@ -160,6 +161,7 @@ class _Replayable:
                 yield item
                 del item
         except Exception as error:  # noqa: BLE001 - whatever user code raises is the consumer's to hear
+            error.__traceback__ = shown_frames(error)
             yield CapturedError.of(error)
 
 

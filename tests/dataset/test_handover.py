@@ -201,17 +201,32 @@ def test_large_tables_are_several_shards(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: curate.from_polars(polars.LazyFrame()), r"found LazyFrame; call collect\(\) of it first"),
-        (lambda: curate.from_polars(pandas.DataFrame()), "from_polars takes polars.DataFrames, found DataFrame"),
-        (lambda: curate.from_duckdb("select 1"), r"found str; write from_duckdb\(duckdb.sql\(...\)\)"),
-        (lambda: curate.from_huggingface([1]), "takes a datasets.Dataset, found list"),
+        (
+            lambda: curate.from_polars(polars.LazyFrame()),
+            r"found polars.LazyFrame; write curate.from_polars\(df.collect\(\)\)",
+        ),
+        (lambda: curate.from_polars(pandas.DataFrame()), r"found pandas.DataFrame; write curate.from_pandas\(df\)"),
+        (
+            lambda: curate.from_polars(polars.DataFrame({"o": polars.Series([print, {1}], dtype=polars.Object)})),
+            "objects",
+        ),
+        (
+            lambda: curate.from_polars(polars.DataFrame({"w": polars.Series([[1]], dtype=polars.List(polars.Int128))})),
+            "cast",
+        ),
+        (lambda: curate.from_duckdb("select 1"), r"found str; write curate.from_duckdb\(duckdb.sql\(...\)\)"),
+        (
+            lambda: curate.from_huggingface([1]),
+            r"takes a datasets.Dataset, found list; write curate.from_items\(rows\)",
+        ),
+        (lambda: curate.from_huggingface("imdb"), r"write curate.read_huggingface\('imdb', split='train'\)"),
         (
             lambda: curate.from_huggingface(datasets.DatasetDict(train=datasets.Dataset.from_dict({"n": [1]}))),
             "found DatasetDict; choose one of its splits: 'train'",
         ),
         (
             lambda: curate.from_huggingface(datasets.Dataset.from_dict({"n": [1]}).to_iterable_dataset()),
-            r"found IterableDataset; write read_huggingface\('org/name', split='train'\)",
+            r"found datasets.IterableDataset; write curate.read_huggingface\('org/name', split='train'\)",
         ),
     ],
 )

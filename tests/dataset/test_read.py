@@ -410,7 +410,7 @@ class TestMemory:
         assert curate.from_pandas([frame, frame]).take_all() == rows * 2
         for frames, message in [
             ([frame, frame[["n"]]], "tables of two schemas"),
-            ([pa.table({"n": [1]})], "takes pandas.DataFrames, found Table"),
+            ([pa.table({"n": [1]})], "takes pandas.DataFrames, found pyarrow.Table"),
             (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "2 columns called 'a'"),
             (pandas.DataFrame({"a": [1, "b"]}), "no common type"),
         ]:
@@ -471,7 +471,9 @@ class TestRefused:
         stream = io.BytesIO()
         pq.write_table(pa.table({"text": ["x"]}), stream)
         (tmp_path / "a.parquet").write_bytes(stream.getvalue())
-        with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
+        with pytest.raises(
+            ConfigError, match=r"read_parquet\(columns=...\): there is no column 'txt'; did you mean 'text'"
+        ):
             curate.read_parquet(tmp_path / "a.parquet", columns=["txt"])
         with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
             curate.read_parquet(tmp_path / "a.parquet", filter=pc.field("txt") == "x")

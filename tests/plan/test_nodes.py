@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -173,6 +174,28 @@ class TestRefused:
             (lambda ds: ds.map_batches(len, batch_format="nump"), "did you mean 'numpy'"),
             (lambda ds: ds.limit(-1), "at least 0"),
             (lambda ds: ds.select_columns(["id", "id"]), "named 2 times"),
+            (lambda ds: ds.select_columns({"id"}), r"a list of names, found \{'id'\}: a set has another order"),
+            (
+                lambda ds: ds.drop_columns(None),
+                "drop_columns takes the name of a column, or a list of names, found None",
+            ),
+            (lambda ds: ds.select_columns([curate.col("id")]), "takes the name of a column, or a list of names, found"),
+            (lambda ds: ds.groupby({"id"}), "a set has another order"),
+            (lambda ds: ds.sort("id", "text"), "sort: descending is 'text', expected True or False"),
+            (lambda ds: ds.sort([("id", "descending")]), "sort takes the name of a column, or a list of names, found"),
+            (lambda ds: ds.rename_columns({"id": 5}), "5 cannot be the name of a column; expected text"),
+            (lambda ds: ds.rename_columns({"a"}), "expected the new names of all 1 columns"),
+            (lambda ds: ds.rename_columns(5), "expected the new names of all 1 columns"),
+            (lambda ds: ds.with_column(5, curate.col("id")), "5 cannot be the name of a column; expected text"),
+            (lambda ds: ds.with_column("x", "a"), r"write a text with curate.lit\('a'\)"),
+            (lambda ds: ds.with_column("x", 3), r"write curate.lit\(3\)"),
+            (lambda ds: ds.with_columns({"x": len}), "use map_batches for a function"),
+            (
+                lambda ds: ds.filter("id > 5"),
+                r"filter: text is not an expression: 'id > 5'; name a column with curate.col",
+            ),
+            (lambda ds: ds.filter(polars.col("id") > 1), "write it with curate.col and functions of pyarrow.compute"),
+            (lambda _: curate.from_items([]).sort("a"), "there is no column 'a'; the columns are: none"),
         ],
     )
     def test_when_the_plan_is_made(self, make: Any, message: str) -> None:

@@ -27,9 +27,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.arrow.expressions import refuse_unknown
 from curate.dataset.dataset import Dataset
 from curate.dataset.read.memory import refuse_twice
 from curate.errors import ConfigError
+from curate.exchange.kinds.base import column_names
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
 from curate.formats.read.webdataset import check_decoder
@@ -83,7 +85,14 @@ def read_parquet(
     found = _files("read_parquet", Format.PARQUET, paths, how, num_cpus, allow_incomplete_input, partitioning)
     if filter is not None:
         found = found.filter(filter)
-    return found if columns is None else found.select_columns(columns)
+    return found if columns is None else chosen(found, "read_parquet(columns=...)", columns)
+
+
+def chosen(found: Dataset, asker: str, columns: str | Sequence[str]) -> Dataset:
+    """Returns these columns of files, of which a reader was asked."""
+    names = column_names(asker, columns)
+    refuse_unknown(asker, names, found.schema().names)
+    return found.select_columns(names)
 
 
 @answers

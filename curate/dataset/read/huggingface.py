@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.dataset import Dataset
-from curate.dataset.read.files import read_csv, read_json, read_parquet, read_text, read_webdataset
+from curate.dataset.read.files import chosen, read_csv, read_json, read_parquet, read_text, read_webdataset
 from curate.dataset.read.repository import format_of, splits_of
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.encoding import Format
@@ -80,7 +80,7 @@ def read_huggingface(
     if schema is not None and format in (Format.TEXT, Format.WEBDATASET):
         raise ConfigError(f"read_huggingface(schema=...): files of {format.value} have a schema of their own")
     read = _READERS[format]([f"{root}/{_escaped(one)}" for one in splits[split]], num_cpus=num_cpus, **given)
-    return read if columns is None else read.select_columns(columns)
+    return read if columns is None else chosen(read, "read_huggingface(columns=...)", columns)
 
 
 def _root(path: str, revision: str | None, *, is_path: bool) -> str:

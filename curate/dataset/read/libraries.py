@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from curate.dataset.dataset import Dataset
 from curate.dataset.read.memory import of_tables
 from curate.errors import ConfigError
 from curate.operators.arguments import answers
+from curate.operators.foreign import is_of, polars_table, refuse, several
 
 PIECE_BYTES = 128 << 20
 """Bytes of a table in memory that is one shard, about."""
@@ -21,18 +22,15 @@ def from_polars(frames: Any) -> Dataset:
     """Returns the rows of a `polars.DataFrame`, or of several with one schema.
 
     No value is copied; categoricals are texts that are stored once each. Larger frames are several shards, of about 128
-    MiB. Raises ConfigError for other values (of a LazyFrame, call `collect()` first), and for different schemas.
+    MiB. Raises ConfigError for other values (of a LazyFrame, call `collect()` first), for columns of objects or another
+    type that Arrow does not have, and for different schemas.
 
     >>> import polars
     >>> curate.from_polars(polars.DataFrame({"n": [1, 2]})).take_all()
     [{'n': 1}, {'n': 2}]
     """
-    given = [frames] if _is(frames, "polars") or not isinstance(frames, Sequence) else list(frames)
-    for frame in given:
-        if not _is(frame, "polars", "DataFrame"):
-            lazy = "; call collect() of it first" if _is(frame, "polars", "LazyFrame") else ""
-            raise ConfigError(f"from_polars takes polars.DataFrames, found {type(frame).__name__}{lazy}")
-    return _held("from_polars", [frame.to_arrow() for frame in given])
+    given = several("from_polars", "polars.DataFrames", frames, lambda one: is_of(one, "polars", "DataFrame"))
+    return _held("from_polars", map(polars_table, given))
 
 
 @answers
@@ -48,10 +46,7 @@ def from_duckdb(relation: Any) -> Dataset:
     [{'n': 1, 'texts': ['a', None]}]
     """
     if not hasattr(relation, "__arrow_c_stream__") or "duckdb" not in type(relation).__module__:
-        raise ConfigError(
-            f"from_duckdb takes a relation of DuckDB, found {type(relation).__name__}; write "
-            "from_duckdb(duckdb.sql(...))"
-        )
+        refuse("from_duckdb", "a relation of DuckDB", relation, str="curate.from_duckdb(duckdb.sql(...))")
     return _held("from_duckdb", [pa.table(relation)])
 
 
@@ -68,13 +63,12 @@ def from_huggingface(dataset: Any) -> Dataset:
     >>> curate.from_huggingface(datasets.Dataset.from_dict({"n": [1, 2, 3]}).select([2, 0])).take_all()
     [{'n': 3}, {'n': 1}]
     """
-    if not _is(dataset, "datasets", "Dataset"):
-        instead = ""
-        if _is(dataset, "datasets", "DatasetDict", "IterableDatasetDict"):
-            instead = f"; choose one of its splits: {', '.join(map(repr, dataset))}"
-        elif _is(dataset, "datasets", "IterableDataset"):
-            instead = "; write read_huggingface('org/name', split='train'), or from_items(list(dataset)) if it is small"
-        raise ConfigError(f"from_huggingface takes a datasets.Dataset, found {type(dataset).__name__}{instead}")
+    if is_of(dataset, "datasets", "DatasetDict", "IterableDatasetDict"):
+        told = f"found {type(dataset).__name__}; choose one of its splits: {', '.join(map(repr, dataset))}"
+        raise ConfigError(f"from_huggingface takes a datasets.Dataset, {told}")
+    if not is_of(dataset, "datasets", "Dataset"):
+        read = f"curate.read_huggingface({dataset!r}, split='train')"
+        refuse("from_huggingface", "a datasets.Dataset", dataset, str=read)
     return _held("from_huggingface", [dataset.with_format("arrow")[:]])
 
 
@@ -88,9 +82,3 @@ def _pieces(table: pa.Table) -> Iterable[pa.Table]:
     plain = pa.Table.from_arrays(table.columns, names=table.column_names)
     rows = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes)) if table.nbytes > PIECE_BYTES else len(table)
     return [plain.slice(at, rows) for at in range(0, len(table), rows)] or [plain]
-
-
-def _is(value: Any, library: str, *names: str) -> bool:
-    """Returns whether a value is of a library, and of one of these classes, which nobody has to have imported."""
-    kinds = type(value).__mro__
-    return any(one.__module__.partition(".")[0] == library and (not names or one.__name__ in names) for one in kinds)

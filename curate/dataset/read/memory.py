@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.batches import with_room
-from curate.arrow.types import roomy_type
+from curate.arrow.batches import room_together, with_room
 from curate.dataset.batches import check_rows
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
 from curate.operators.arguments import answers
 from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
 from curate.operators.convert import from_pandas as table_of
+from curate.operators.foreign import items_of, several
 from curate.plan.nodes import Scan
 from curate.sources.memory import Range, Tables
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 def from_items(items: Sequence[Any]) -> Dataset:
     """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
 
-    Raises ConfigError for rows with different keys, or values without a common type.
+    Raises ConfigError for rows with different keys, values without a common type, and what is no list of rows.
 
     >>> curate.from_items(["a", "b"]).take_all()
     [{'item': 'a'}, {'item': 'b'}]
     """
-    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
+    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items_of("from_items", items)]
     try:
         table = rows_to_table("from_items", rows) if rows else pa.table({})
     except SchemaMismatch as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error)) from None
     return Dataset(Scan(Tables("from_items", (table,), table.schema)))
 
 
@@ -49,7 +49,9 @@ def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
     >>> curate.from_arrow(pa.table({"n": [1]})).take_all()
     [{'n': 1}]
     """
-    return of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
+    return of_tables(
+        "from_arrow", several("from_arrow", "pyarrow.Tables", tables, lambda one: isinstance(one, pa.Table))
+    )
 
 
 @answers
@@ -64,16 +66,13 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     [{'n': 1}, {'n': 2}]
     """
     need_pandas("from_pandas")
-    frames = (dfs,) if is_data_frame(dfs) else tuple(dfs)
+    frames = several("from_pandas", "pandas.DataFrames", dfs, is_data_frame)
     for frame in frames:
-        if not is_data_frame(frame):
-            raise ConfigError(f"from_pandas takes pandas.DataFrames, found {type(frame).__name__}")
-        names = [str(name) for name in frame.columns]
-        refuse_twice("from_pandas", names)
+        refuse_twice("from_pandas", [str(name) for name in frame.columns])
     try:
         made = tuple(with_room(table_of("from_pandas", frame)) for frame in frames)
     except SchemaMismatch as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error)) from None
     return of_tables("from_pandas", made)
 
 
@@ -88,14 +87,14 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
     >>> curate.from_numpy(numpy.array([[1, 2], [3, 4]])).take_all()
     [{'data': [1, 2]}, {'data': [3, 4]}]
     """
-    arrays = (ndarrays,) if isinstance(ndarrays, np.ndarray) else tuple(ndarrays)
+    arrays = several("from_numpy", "arrays", ndarrays, lambda one: isinstance(one, np.ndarray))
     for array in arrays:
-        if not isinstance(array, np.ndarray) or not array.ndim:
+        if not array.ndim:
             raise ConfigError(f"from_numpy takes arrays of at least one dimension, found {array!r:.60}")
     try:
         made = tuple(from_columns("from_numpy", {"data": array}) for array in arrays)
     except (SchemaMismatch, pa.ArrowException) as error:
-        raise ConfigError(f"from_numpy: {error}") from error
+        raise ConfigError(f"from_numpy: {error}") from None
     return of_tables("from_numpy", made)
 
 
@@ -110,29 +109,13 @@ def range(n: int) -> Dataset:
     return Dataset(Scan(Range(n)))
 
 
-def of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
+def of_tables(method: str, given: tuple[pa.Table, ...]) -> Dataset:
     for table in given:
-        if not isinstance(table, pa.Table):
-            raise ConfigError(f"{method} takes pyarrow.Tables, found {type(table).__name__}")
         if not table.schema.equals(given[0].schema):
             raise ConfigError(f"{method}: tables of two schemas: {given[0].schema}; and: {table.schema}")
         refuse_twice(method, table.column_names)
-    plain = _with_room(tuple(table.replace_schema_metadata(None) for table in given))
+    plain = room_together(tuple(table.replace_schema_metadata(None) for table in given))
     return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
-
-
-def _with_room(tables: tuple[pa.Table, ...]) -> tuple[pa.Table, ...]:
-    """Returns tables whose dictionaries have wider indexes where theirs cannot number the values of all chunks: rows of
-    several chunks become one."""
-    for at, field in enumerate(tables[0].schema if tables else ()):
-        to = roomy_type(field.type)
-        if not to.equals(field.type):
-            try:
-                pa.chunked_array([chunk for table in tables for chunk in table.column(at).chunks]).combine_chunks()
-            except pa.ArrowException:
-                wide = field.with_type(to)
-                tables = tuple(table.set_column(at, wide, table.column(at).cast(to)) for table in tables)
-    return tables
 
 
 def refuse_twice(method: str, names: Sequence[str]) -> None:

@@ -90,15 +90,23 @@ def order_by(keys: Sequence[str]) -> Order:
     return Order(tuple(SortKey(key) for key in keys))
 
 
+def column_names(method: str, given: Any) -> tuple[str, ...]:
+    """Returns one column's name, or several, as a tuple. Raises ConfigError for other values, for a set, whose order is
+    another one in each process, and for a column that is named twice."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    is_set = isinstance(given, set | frozenset)
+    if is_set or not all(isinstance(name, str) for name in names):
+        order = ": a set has another order in each process" if is_set else ""
+        raise ConfigError(f"{method} takes the name of a column, or a list of names, found {given!r:.80}{order}")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{method}: the column {name!r} is named {names.count(name)} times; name it once")
+    return names
+
+
 def key_columns(method: str, key: Any) -> tuple[str, ...]:
-    """Returns one column's name, or several, as a tuple. Raises ConfigError for none, and for one named twice."""
-    keys = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else ()
-    if not keys or not all(isinstance(name, str) for name in keys):
-        raise ConfigError(f"{method} takes the name of a column, or a list of names, found {key!r}")
-    for name in keys:
-        if keys.count(name) > 1:
-            raise ConfigError(f"{method}: the column {name!r} is named {keys.count(name)} times; name it once")
-    return keys
+    """Returns columns as `column_names` does. Raises ConfigError for none, too."""
+    return column_names(method, key) or column_names(method, [key])
 
 
 def slices(starts: np.ndarray[Any, np.dtype[np.int64]], table: pa.Table, rows: int) -> Iterator[pa.Table]:

@@ -1,0 +1,106 @@
+"""What other libraries hold, given in place of rows or of a dataset: what to write for it, and tables of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from curate.errors import ConfigError
+
+_WRITE = {
+    "pandas.DataFrame": "from_pandas(df)",
+    "pandas.Series": "from_pandas(series.to_frame())",
+    "polars.DataFrame": "from_polars(df)",
+    "polars.LazyFrame": "from_polars(df.collect())",
+    "polars.Series": "from_polars(series.to_frame())",
+    "pyarrow.Table": "from_arrow(table)",
+    "pyarrow.RecordBatch": "from_arrow(pyarrow.Table.from_batches([batch]))",
+    "pyarrow.RecordBatchReader": "from_arrow(reader.read_all())",
+    "numpy.ndarray": "from_numpy(array)",
+    "duckdb.DuckDBPyRelation": "from_duckdb(relation)",
+    "datasets.Dataset": "from_huggingface(dataset)",
+    "datasets.IterableDataset": "read_huggingface('org/name', split='train'), from_items(list(dataset)) if it is small",
+    "ray.Dataset": "read_parquet(path) of what its write_parquet(path) has written",
+    "dict": "from_items([row]) for one row, from_arrow(pyarrow.table(columns)) for columns",
+    "list": "from_items(rows)",
+    "str": "from_items([text]) for one row, read_parquet(path) and the like for files",
+    "bytes": "from_items([value])",
+}
+"""What makes a dataset of values, by what they are."""
+_ITEMS = ("list", "numpy.ndarray", "pandas.Series", "polars.Series", "datasets.Dataset", "datasets.IterableDataset")
+"""Values of which rows are iterated."""
+
+
+def kind_of(value: Any) -> str:
+    """Returns what a value is, with the library that it is of.
+
+    >>> kind_of(pa.table({})), kind_of([1])
+    ('pyarrow.Table', 'list')
+    """
+    names = ["dict"] if isinstance(value, Mapping) else [_name(one) for one in type(value).__mro__]
+    return next((name for name in names if name in _WRITE), names[0])
+
+
+def _name(kind: type) -> str:
+    library = kind.__module__.partition(".")[0].lstrip("_")
+    return kind.__name__ if library in ("builtins", "") else f"{library}.{kind.__name__}"
+
+
+def is_of(value: Any, library: str, *names: str) -> bool:
+    """Returns whether a value is of a library, and of one of these classes, which nobody has to have imported."""
+    kinds = type(value).__mro__
+    return any(one.__module__.partition(".")[0] == library and (not names or one.__name__ in names) for one in kinds)
+
+
+def refuse(method: str, takes: str, found: Any, **write: str) -> NoReturn:
+    """Raises ConfigError for a value that a function does not take, with what to write for such a value: by its kind,
+    or what makes a dataset of it."""
+    kind = kind_of(found)
+    instead = write.get(kind) or (f"curate.{_WRITE[kind]}" if kind in _WRITE else "")
+    raise ConfigError(f"{method} takes {takes}, found {kind}{'; write ' * bool(instead)}{instead}")
+
+
+def several(method: str, takes: str, given: Any, is_one: Callable[[Any], bool]) -> tuple[Any, ...]:
+    """Returns one value, or those of a list, as a tuple. Raises ConfigError for a value that is none of those."""
+    if is_one(given):
+        return (given,)
+    if kind_of(given) in _WRITE.keys() - {"list"} or not isinstance(given, Iterable):
+        refuse(method, takes, given)
+    values = tuple(given)
+    for one in values:
+        if not is_one(one):
+            refuse(method, takes, one)
+    return values
+
+
+def items_of(method: str, given: Any) -> list[Any]:
+    """Returns the values of a list, or of what is iterated like one. Raises ConfigError for anything else: of a
+    dictionary, a frame and a table columns are iterated, of a text letters, and a set in an order of each process."""
+    kind = kind_of(given)
+    if isinstance(given, set | frozenset):
+        raise ConfigError(f"{method}: a set has another order in each process; pass sorted(...), or a list")
+    if not isinstance(given, Iterable) or (kind in _WRITE and kind not in _ITEMS):
+        refuse(method, "a list of rows or values", given)
+    return list(given)
+
+
+def polars_table(frame: Any) -> pa.Table:
+    """Returns a frame of polars as a table. Raises ConfigError for a column of a type that Arrow does not have: of
+    objects, polars exports their addresses in memory."""
+    columns = {}
+    for name, dtype in frame.schema.items():
+        if is_of(dtype, "polars", "Object"):
+            raise ConfigError(
+                f"from_polars: column {name!r} has Python objects, which Arrow has no type for; drop it, or make "
+                "another type of it: curate.from_items(df.to_dicts()) if they are dictionaries, lists or numbers"
+            )
+        try:
+            columns[name] = frame.get_column(name).to_frame().to_arrow().column(0)
+        except pa.ArrowException as error:
+            raise ConfigError(
+                f"from_polars: column {name!r} is {dtype}, which Arrow does not have; drop it, or cast it: whole "
+                f"numbers to polars.Int64 or polars.Decimal(38, 0) ({error})"
+            ) from error
+    return pa.table(columns)

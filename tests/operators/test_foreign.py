@@ -1,0 +1,99 @@
+"""What is given in place of rows or of a dataset: each such value is refused with what to write for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pyarrow as pa
+import pytest
+
+import curate
+from curate import ConfigError
+
+pytestmark = pytest.mark.quick
+
+COLUMNS = {"a": [1, 2], "b": [3, 4]}
+FRAMES = [
+    (pandas.DataFrame(COLUMNS), r"found pandas.DataFrame; write curate.from_pandas\(df\)"),
+    (polars.DataFrame(COLUMNS), r"found polars.DataFrame; write curate.from_polars\(df\)"),
+    (polars.LazyFrame(COLUMNS), r"found polars.LazyFrame; write curate.from_polars\(df.collect\(\)\)"),
+    (pa.table(COLUMNS), r"found pyarrow.Table; write curate.from_arrow\(table\)"),
+    (pa.table(COLUMNS).to_batches()[0], r"found pyarrow.RecordBatch; write curate.from_arrow\(pyarrow.Table.from_b"),
+    (pa.table(COLUMNS).to_reader(), r"found pyarrow.RecordBatchReader; write curate.from_arrow\(reader.read_all\(\)\)"),
+    (COLUMNS, r"found dict; write curate.from_items\(\[row\]\) for one row, from_arrow\(pyarrow.table\(columns\)\)"),
+    (MappingProxyType(COLUMNS), r"found dict; write curate.from_items\(\[row\]\)"),
+    ("ab", r"found str; write curate.from_items\(\[text\]\) for one row, read_parquet\(path\)"),
+    (b"ab", r"found bytes; write curate.from_items\(\[value\]\)"),
+    (3, "found int"),
+    (None, "found NoneType"),
+]
+"""Values that have columns, or letters, or nothing to iterate; and what is said of them."""
+
+
+class Frame(pandas.DataFrame):
+    """A frame of another library that is one of pandas."""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [*FRAMES, (Frame(COLUMNS), r"found pandas.DataFrame; write curate.from_pandas\(df\)")]
+)
+def test_rows_are_made_of_lists_of_rows(given: Any, said: str) -> None:
+    """What is iterated by columns made rows of their names."""
+    with pytest.raises(ConfigError, match=f"from_items takes a list of rows or values, {said}"):
+        curate.from_items(given)
+
+
+def test_a_set_has_no_order() -> None:
+    """That of a set of texts is another one in each process."""
+    with pytest.raises(ConfigError, match="a set has another order in each process"):
+        curate.from_items({"a", "b"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [(1, 2), (n for n in (1, 2)), np.array([1, 2]), pandas.Series([1, 2]), polars.Series([1, 2]), {1: 0, 2: 0}.keys()],
+    ids=lambda items: type(items).__name__,
+)
+def test_what_is_iterated_by_rows(items: Any) -> None:
+    """Tuples, generators, arrays, series and the keys of a dictionary are lists of values."""
+    assert curate.from_items(items).take_all() == [{"item": 1}, {"item": 2}]
+
+
+@pytest.mark.parametrize(
+    ("make", "its_own"),
+    [
+        (curate.from_arrow, "pyarrow.Table"),
+        (curate.from_pandas, "pandas.DataFrame"),
+        (curate.from_polars, "polars.DataFrame"),
+        (curate.from_numpy, ""),
+    ],
+)
+@pytest.mark.parametrize(("given", "said"), FRAMES)
+def test_each_function_names_the_one_that_was_meant(
+    make: Callable[..., Any], its_own: str, given: Any, said: str
+) -> None:
+    """The value is named, not what is iterated of it."""
+    if f"found {its_own};" in said:
+        assert make(given).count() == 2
+        return
+    with pytest.raises(ConfigError, match=f"takes .*, {said}"):
+        make(given)
+
+
+@pytest.mark.parametrize("join", [lambda ds, one: ds.join(one, on="id"), curate.Dataset.union, curate.Dataset.zip])
+@pytest.mark.parametrize(("given", "said"), [*FRAMES, ([{"id": 1}], r"found list; write curate.from_items\(rows\)")])
+def test_what_is_put_beside_a_dataset_is_one(join: Callable[..., Any], given: Any, said: str) -> None:
+    """Else it is said which function makes one of it."""
+    with pytest.raises(ConfigError, match=f"takes curate.Datasets, {said}"):
+        join(curate.range(2), given)
+
+
+def test_a_list_of_datasets() -> None:
+    """Each is an argument, as for ray.data."""
+    with pytest.raises(ConfigError, match=r"union takes curate.Datasets, found list; write union\(\*datasets\)"):
+        curate.range(2).union([curate.range(2)])  # type: ignore[arg-type]
