@@ -30,6 +30,10 @@ _HAS_DOCSTRING = 0x4000000
 """From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
 
 
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""Types of which tables of millions are made: looked for first."""
+
+
 class Unhashable(Exception):
     """The value of `name` has no text that stands for it."""
 
@@ -78,7 +82,9 @@ def _constant_text(value: Any) -> str:
 
 def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str:
     """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes) or value is Ellipsis:
+    if type(value) in PLAIN:
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, int | float | complex | str | bytes) or value is Ellipsis:
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, enum.Enum):
         return f"{type(value).__qualname__}.{value.name}"

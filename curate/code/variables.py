@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from curate.code.closures import Unhashable, value_text
+from curate.code.closures import PLAIN, Unhashable, value_text
 from curate.code.sources import Sources, Used, names_defined, top_level
 from curate.code.syntax import canonical
 
@@ -177,8 +177,10 @@ def _tells(variable: _Variable) -> bool:
 
 def _is_data(value: Any) -> bool:
     """Returns whether a value can be compared, and is no code: statements tell that."""
+    if type(value) in PLAIN:
+        return True
     if isinstance(value, Mapping):
-        return all(_is_data(one) for pair in value.items() for one in pair)
+        return all(map(_is_data, value)) and all(map(_is_data, value.values()))
     if isinstance(value, list | tuple | set | frozenset):
         return all(map(_is_data, value))
     try:
