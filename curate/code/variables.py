@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import dis
 import hashlib
+import inspect
 import re
 import sys
 import types
@@ -37,6 +38,7 @@ _CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(it
 """Methods that change what they are called on."""
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Def = ast.FunctionDef | ast.AsyncFunctionDef
 _LONG = 200
 """Longer texts are hashed, in characters."""
 
@@ -73,8 +75,11 @@ class Variables:
             values = vars(sys.modules[one.module.name]) if one.module.name in sys.modules else {}
             if one.name in values and (one.root in read or not one.root):
                 self._add(one.name, values[one.name], one, one.module.defined[one.name])
-            if isinstance(values.get(one.name), type):
-                self.take_body(one, values[one.name])
+            value = values.get(one.name)
+            if isinstance(value, type):
+                self.take_body(one, value)
+            elif isinstance(one.statement, _Def):
+                self._take_defaults(one, one.name, one.statement, value)
 
     def trees(self, queue: list[Used], neutral: Collection[str] = ()) -> Iterator[str]:
         """Yields the statements in a queue as text, and those that they use, the nearest first; each once.
@@ -95,6 +100,10 @@ class Variables:
         body = used.statement.body if isinstance(used.statement, ast.ClassDef) else []
         for name in sorted(vars(cls).keys() - {*self._left_out}):
             self._add(f"{cls.__name__}.{name}", vars(cls)[name], used, body)
+        for one in body:
+            if isinstance(one, _Def):
+                method = vars(cls).get(one.name)
+                self._take_defaults(used, f"{cls.__name__}.{one.name}", one, getattr(method, "__func__", method))
 
     def texts(self) -> Iterator[str]:
         """Yields `name = value` of each whose statements do not tell the value."""
@@ -103,6 +112,21 @@ class Variables:
                 names = self._computed_from(one)
                 if not any(map(_OWN.fullmatch, names)):
                     yield from self._text(one, is_placed=bool(names & _PLACES))
+
+    def _take_defaults(self, used: Used, name: str, statement: _Def, value: Any) -> None:
+        function = inspect.unwrap(value) if callable(value) else None
+        if not isinstance(function, types.FunctionType) or function.__name__ != statement.name:
+            return
+        args, given = statement.args, function.__defaults__ or ()
+        positional = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
+        found = [(arg.arg, node, at) for arg, node, at in zip(positional, args.defaults, given, strict=False)]
+        named = function.__kwdefaults__ or {}
+        pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        found += [(arg.arg, node, named[arg.arg]) for arg, node in pairs if node is not None and arg.arg in named]
+        for arg, node, default in found:
+            self._found.setdefault(
+                (used.module.name, f"{name}.{arg}"), _Variable(f"{name}.{arg}", default, used, [(True, node)])
+            )
 
     def _add(self, name: str, value: Any, used: Used, statements: Sequence[ast.stmt]) -> None:
         key = (used.module.name, name)

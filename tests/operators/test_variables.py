@@ -31,6 +31,12 @@ COUNT = {
     "a table of a function that logs": f"def load():\n    print(time.time())\n    return [{K}]\nk = load()",
     "a path of elsewhere": f"k = Path('/data') / str({K})",
 }
+DEFAULTS = {
+    "of a helper": f"def helper(k={K}): return k\ndef f(row): return helper()",
+    "of one by name": f"def helper(a, *, k={K}): return k\ndef f(row): return helper(1)",
+    "of a method": f"class f:\n    def __call__(self, batch, j=1, k={K}): return k",
+    "of a class's own": f"class C:\n    @classmethod\n    def of(cls, k={K}): return k\ndef f(row): return C.of()",
+}
 USES = {
     "a function": "def f(row): return k",
     "a lambda": "f = lambda row: k",
@@ -81,6 +87,14 @@ def test_a_value_that_its_statement_does_not_tell_counts(
     value: str, use: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, same, other = texts_of(modules, f"{value}\n{use}", monkeypatch)
+    assert one == same != other
+
+
+@pytest.mark.parametrize("source", DEFAULTS.values(), ids=DEFAULTS)
+def test_a_default_counts_that_its_statement_does_not_tell(
+    source: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, same, other = texts_of(modules, source, monkeypatch)
     assert one == same != other
 
 
