@@ -18,7 +18,6 @@ for all inputs.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,7 +29,7 @@ from curate.driver.state import EXAMPLES, Stores
 from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import option, start_over
 from curate.ledger import layout
-from curate.ledger.ledger import Ledger
+from curate.ledger.ledger import Ledger, inputs_name
 from curate.ledger.listing import OutputListing, match_outputs
 from curate.ledger.manifest import ShardPlan
 from curate.sources.same_bytes import Change, same_bytes
@@ -55,7 +54,7 @@ def publish_inputs(ledger: Ledger, manifest: Any) -> str:
     """Writes down the inputs; returns the name. Named by its content: one that nothing names decides nothing."""
     sink = io.BytesIO()
     pq.write_table(manifest, sink, compression="zstd")
-    name = layout.inputs_of(hashlib.sha256(sink.getvalue()).hexdigest()[:16])
+    name = inputs_name(sink.getvalue())
     ledger.store.publish(ledger.uri(name), sink.getvalue())
     return name
 

@@ -6,6 +6,7 @@ The summary exists if and only if the job is complete: it is removed before new 
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -121,6 +122,8 @@ class Ledger:
             # By this thread: one of Arrow's may let go of the bytes when Python is gone, which aborts the process.
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(INPUTS.names).cast(INPUTS)
             table.validate(full=True)
+            if inputs_name(data) != name:
+                raise ValueError("its bytes are not those that were written")
         except (pa.ArrowException, ValueError, KeyError, OSError) as error:
             raise ConfigError(
                 f"{self.uri(name)} is not a list of inputs ({error}); the ledger is damaged: choose another output, or "
@@ -170,7 +173,8 @@ class Ledger:
         name = self.next_part(listing)
         sink = io.BytesIO()
         # Texts that nearly all differ take twice the time to write with a dictionary, and five times to read.
-        with pq.ParquetWriter(sink, part.schema, compression="zstd", use_dictionary=["kind"]) as writer:
+        how: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["kind"], "write_page_checksum": True}
+        with pq.ParquetWriter(sink, part.schema, **how) as writer:
             for start in range(0, max(1, len(part)), PART_ROWS):
                 writer.write_table(part.slice(start, start + PART_ROWS), row_group_size=PART_ROWS)
         if self.store.publish(self.uri(name), sink.getvalue()).outcome is Outcome.DIFFERENT:
@@ -250,6 +254,11 @@ def _warn_of_unreadable(uri: str, error: str) -> None:
     get_logger().warning("cannot read a segment of events", segment=uri, error=error)
 
 
+def inputs_name(data: bytes) -> str:
+    """Returns the name of a list of inputs, which says what it contains."""
+    return layout.inputs_of(hashlib.sha256(data).hexdigest()[:16])
+
+
 def _part_number(name: str) -> int:
     number = layout.plan_part_number(name)
     assert number is not None, name
@@ -269,11 +278,13 @@ def _part_of(data: bytes) -> PackedTable:
         raise ValueError(
             f"{len(data):,} bytes become {metadata.num_rows:,} rows, {stored:,} bytes: a plan cannot be that large"
         )
+    # Asked for a column chunk whose metadata contradicts itself, Arrow ends the process; who reads ahead is told.
+    next(pq.ParquetFile(pa.BufferReader(data), pre_buffer=True).iter_batches(1, use_threads=False), None)
     # A few bytes can stand for as many rows as one likes, each with a long text: told as long as a text is kept once.
     texts = [number for number, field in enumerate(SCHEMA) if pa.types.is_string(field.type)]
     once = [names[at] for at in texts if any(set(one.column(at).encodings) - {"PLAIN", "RLE"} for one in groups)]
     size, packer = 0, Packer(SCHEMA)
-    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=once)
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=once, page_checksum_verification=True)
     for group in range(len(groups)):
         block = file.read_row_group(group, use_threads=False)
         coded = [chunk for column in block.columns for chunk in column.chunks if pa.types.is_dictionary(chunk.type)]

@@ -15,8 +15,8 @@ import structlog
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
-from curate.ledger.ledger import READERS, Ledger
-from curate.ledger.manifest import shards_table
+from curate.ledger.ledger import INPUTS, READERS, Ledger, inputs_name
+from curate.ledger.manifest import ShardPlan, shards_table
 from curate.ledger.packed import PackedTable
 from curate.storage import memory
 from tests.support.ledgers import make_job, make_ledger, make_shard
@@ -154,6 +154,37 @@ def test_a_damaged_part_is_named(ledger: Ledger, data: bytes) -> None:
     put(ledger, layout.plan_part(0), data)
     with pytest.raises(ConfigError, match=r"plan/00000\.parquet is not a part of a plan .* the ledger is damaged"):
         ledger.read_plan(ledger.list())
+
+
+def test_a_part_with_another_byte_is_refused_or_means_the_same(ledger: Ledger) -> None:
+    """Whichever it is: a shard of another name would be made once more, under that name, and its output left over."""
+    made = part_of("2020/RC-01", "2020/RC-02", "2021/RC-01")
+    kept = ShardPlan.of([made]).shards(range(3))
+    assert ledger.append_plan(made, ledger.list())
+    name = layout.plan_part(0)
+    data, listing, refused = ledger.store.read(ledger.uri(name)), ledger.list(), 0
+    for at in range(len(data)):
+        ledger.store.replace(ledger.uri(name), data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        try:
+            found = ledger.read_plan(listing)
+        except ConfigError:
+            refused += 1
+            continue
+        assert found.shards(range(len(found))) == kept, f"byte {at:,} of {len(data):,}"
+    assert refused > len(data) // 4
+
+
+def test_a_list_of_inputs_with_another_byte_is_refused(ledger: Ledger) -> None:
+    """It is named by its content: one that is read as something else would be taken for inputs that changed."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table([["gs://b/a"], [7], ["1"]], schema=INPUTS), sink, compression="none")
+    data = sink.getvalue()
+    name, at = inputs_name(data), data.index(b"gs://b/a")
+    put(ledger, name, data)
+    assert ledger.read_inputs(name)["uri"].to_pylist() == ["gs://b/a"]
+    put(ledger, name, data[:at] + b"gs://b/z" + data[at + 8 :])
+    with pytest.raises(ConfigError, match=r"its bytes are not those that were written\); the ledger is damaged"):
+        ledger.read_inputs(name)
 
 
 def test_a_part_of_other_columns_is_refused(ledger: Ledger) -> None:
