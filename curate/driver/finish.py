@@ -160,8 +160,8 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
         if found.get("fingerprint") != value["fingerprint"]:
             # A zombie's, or of who overwrote this job: which of the two, only `job.json` can tell.
             prepared.owned.confirm()
-        elif _same(found, value):
-            return
+        elif all(found.get(key) == value[key] for key in value if key != "run_id"):
+            return  # it says the same of the job, whichever run wrote it
         elif found.get("shards", {}).get("total", 0) > value["shards"]["total"] and _plan_has_grown(
             ledger, prepared.listing
         ):
@@ -172,11 +172,6 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
         published = ledger.store.publish(uri, data)
     if _plan_has_grown(ledger, prepared.listing):
         _remove(ledger, published.object)
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Returns whether two summaries say the same of the job, whichever run wrote them."""
-    return all(one.get(key) == other[key] for key in other if key != "run_id")
 
 
 def _remove(ledger: Ledger, summary: Object) -> None:

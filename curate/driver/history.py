@@ -91,15 +91,27 @@ class History:
 def look_back(there: JobOutputs, matched: OutputMatch) -> History:
     """Returns what is known of all done shards. Only reads: the summary where it holds, else what that was made of.
 
-    Raises ConfigError naming an object that has the name of an output and was not written by curate.
+    Raises ConfigError naming an object that has the name of an output and was not written by curate, or was cut off.
     """
-    return _summarised(there, matched) or _recovered(there, matched)
+    summary = _summary(there, matched)
+    size = int(there.listing.objects.numbers("size")[matched.position[matched.done]].sum())
+    if summary is None or summary.get("bytes", {}).get("out") != size:
+        found = _recovered(there, matched)
+        if summary is None or found.foreign:
+            return found
+    return History(
+        Books.parse(summary["rows"], summary["counters"], summary.get("metrics")),
+        summarised=True,
+        earlier=UpstreamBooks.of(summary),
+        reports=parse_stages(summary),
+        incomplete_input=tuple(summary.get("incomplete_input", ())),
+    )
 
 
-def _summarised(there: JobOutputs, matched: OutputMatch) -> History | None:
-    """Returns what the summary says, if it still tells of exactly what is there: the same plan, all of it done."""
-    shards = len(there.plan)
-    if there.listing.summary is None or matched.count != shards or lacks_index(there.listing, there.job.suffix):
+def _summary(there: JobOutputs, matched: OutputMatch) -> dict[str, Any] | None:
+    """Returns the summary, if it still tells of exactly what is there: the same plan, all of it done."""
+    shards, listing = len(there.plan), there.listing
+    if listing.summary is None or matched.count != shards or lacks_index(listing, there.job.suffix):
         return None
     try:
         summary = there.ledger.read_json(layout.SUMMARY)
@@ -107,16 +119,8 @@ def _summarised(there: JobOutputs, matched: OutputMatch) -> History | None:
         return None  # another driver has just begun
     if not summary.keys() >= {"fingerprint", "shards", "rows", "counters"}:
         return None  # it says nothing that the outputs do not
-    if summary["fingerprint"] != there.job.fingerprint or summary["shards"].get("total") != shards:
-        return None
-    books = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
-    return History(
-        books,
-        summarised=True,
-        earlier=UpstreamBooks.of(summary),
-        reports=parse_stages(summary),
-        incomplete_input=tuple(summary.get("incomplete_input", ())),
-    )
+    own = summary["fingerprint"] == there.job.fingerprint and summary["shards"].get("total") == shards
+    return summary if own else None
 
 
 def _recovered(there: JobOutputs, matched: OutputMatch) -> History:

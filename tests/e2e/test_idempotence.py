@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,17 @@ def test_an_output_that_was_deleted_is_all_that_runs(bench: Bench) -> None:
     assert len(bench.begun()) == 1
     assert outputs(bench.objects()) == outputs(before)
     assert job_summary(bench.objects()) == job_summary(before)
+
+
+def test_an_output_that_was_cut_off_is_not_taken_for_done(bench: Bench) -> None:
+    """The sizes of a listing give it away. The summary of a complete job was believed, whatever became of outputs."""
+    complete(bench.run())
+    name = f"{bench.place.root}/out/{NAMES[2]}"
+    whole = bench.objects()[NAMES[2]]
+    bench.place.delete(name)
+    bench.place.write("out", {NAMES[2]: whole[:-20]})
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)}.* it has the name of an output: move it"):
+        bench.run()
 
 
 def test_the_books_are_found_again_without_the_ledger_of_runs(bench: Bench) -> None:

@@ -12,8 +12,10 @@ import pytest
 from curate.observe.job import read_status
 
 PROGRAM = """
-import os, sys
+import os, signal, sys
 import curate
+
+signal.signal(int(sys.argv[2]), getattr(signal, sys.argv[3]))
 
 
 def end(row):
@@ -28,24 +30,24 @@ finally:
 """
 
 
+def run(out: Path, number: signal.Signals, handler: str) -> subprocess.CompletedProcess[str]:
+    """Runs the program with what it does with the signal: a process that starts another may have left it ignored."""
+    command = [sys.executable, "-c", PROGRAM, str(out), str(int(number)), handler]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_its_ledger_says_that_it_was_interrupted_and_its_end_is_the_same(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """As batch systems and closed terminals end a script; the ledger showed a run that stalled."""
-    out = str(tmp_path / "out")
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, out, str(int(number))], check=False, capture_output=True, text=True
-    )
+    ran = run(tmp_path, number, "SIG_DFL")
     assert (ran.returncode, ran.stdout) == (-number, ""), ran.stderr
-    assert [run.state for run in read_status(out, 1e9).runs] == ["interrupted"]
+    assert [run.state for run in read_status(str(tmp_path), 1e9).runs] == ["interrupted"]
 
 
 def test_one_that_the_program_ignores_is_ignored(tmp_path: Path) -> None:
     """As `nohup` has it."""
-    out = str(tmp_path / "out")
-    ignoring = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + PROGRAM
-    command = [sys.executable, "-c", ignoring, out, str(int(signal.SIGHUP))]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True)
+    ran = run(tmp_path, signal.SIGHUP, "SIG_IGN")
     assert (ran.returncode, ran.stdout) == (0, "not reached\n"), ran.stderr
-    assert read_status(out, 1e9).state == "complete"
+    assert read_status(str(tmp_path), 1e9).state == "complete"
