@@ -255,7 +255,7 @@ class Base:
 
     def _blank(self) -> pa.Table:
         """Returns a table without rows, once it was run and there were none."""
-        return blank_of(self._plan, _consumed(self._plan), self._ran.last)
+        return blank_of(self._plan, _consumed(self._plan), self._ran.last, lambda part: self._with(part).schema())
 
     def _blocks(self, stopped: Stopped = never_stopped) -> Any:
         return self._run(_consumed, stopped)
