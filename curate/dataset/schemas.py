@@ -42,7 +42,8 @@ def unions_settled(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> Plan:
 
 def blank_of(plan: Plan, physical: Physical, run: RunStats | None, ask: Callable[[Plan], pa.Schema]) -> pa.Table:
     """Returns a table without rows, of the columns that rows of a plan would have, of which a run gave none: as tables
-    without rows tell it that tasks gave, or else an empty table. Parts of a union or a zip are asked for theirs."""
+    without rows tell it that tasks gave, or else an empty table. Parts of a union or a zip, and
+    what a limit is of, are asked for theirs."""
     if (known := schema_of(plan)) is not None:
         return empty(known)
     with suppress(Exception):  # what user code makes of an empty table says nothing about what it makes of others
@@ -76,7 +77,9 @@ def _blank(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> pa.Table:
     match plan:
         case Apply() | Marked():
             return _asked(_blank(chain_of(plan)[0], ask).schema, steps_of(plan))
-        case Limit(input, _) | Checkpoint(input, _):
+        case Limit(input, _):
+            return empty(ask(input))
+        case Checkpoint(input, _):
             return _blank(input, ask)
         case Union(inputs):
             return empty(unify_schemas("union", list(map(ask, inputs))))

@@ -120,8 +120,13 @@ def test_a_wrong_name_is_still_told() -> None:
         (lambda one, other: one.union(other).limit(2), ["x", "y"]),
         (lambda one, other: one.zip(other).limit(2).drop_columns("x"), ["y"]),
         (lambda one, other: one.union(other).zip(other), ["x", "y", "y_1"]),
+        (lambda _, __: some().map(lambda row: {"x": row["n"]}).limit(0), ["x"]),
+        (lambda _, __: some().limit(0).map(lambda row: {"x": row["n"]}).union(some()).limit(0), ["n", "k"]),
     ],
-    ids=["zip", "of three", "union", "and a column", "zip, renamed", "union, limit", "zip, limit", "union, zip"],
+    ids=[
+        *("zip", "of three", "union", "and a column", "zip, renamed", "union, limit", "zip, limit", "union, zip"),
+        *("limit 0", "before, and of a union"),
+    ],
 )
 def test_parts_without_a_row_have_the_columns_that_a_write_has(
     shape: Callable[[Dataset, Dataset], Dataset], columns: list[str], tmp_path: Path
