@@ -5,8 +5,8 @@ second and leaves out keys that a struct does not have; without one it takes "b"
 off a date, True for 1.0, and nanoseconds off a timestamp. So the Python types of a column are looked at first, level
 by level, and what Arrow may round is compared with what was given.
 
-What fits a type: a whole number a decimal or a float that has it; text, bytes, lists and dictionaries any way of
-storing them; anything a dictionary or a run-end encoding of it; an array of numpy what has its element type.
+What fits a type: a whole number a decimal or a float that has it; text, bytes, dictionaries, lists and (sorted) sets
+any way of storing them; anything a dictionary or a run-end encoding of it; an array of numpy what has its element type.
 
 Long because every kind of Python value is a case of its own, and all of them are decided in one place.
 """
@@ -33,7 +33,6 @@ from curate.arrow.recast import Misfit, list_array, recast, tensor_shape
 from curate.arrow.types import contains, is_binary, is_encoded, is_list, is_text, with_children
 
 Values = Sequence[Any] | np.ndarray[Any, Any]
-
 
 _REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError)
 """What Arrow raises, and Python below it, for values that do not fit."""
@@ -163,7 +162,7 @@ def _plain(values: Values) -> tuple[list[Any], set[str]]:
     found: list[Any] = values if isinstance(values, list) else list(values)
     kinds: set[Any] = set(map(type, found))
     families = {_family(kind) for kind in kinds}
-    if "scalar" in families or np.ndarray in kinds:
+    if "scalar" in families or np.ndarray in kinds or any(issubclass(kind, set | frozenset) for kind in kinds):
         found = [_bare(value) for value in found]
         kinds = set(map(type, found))
         families = {_family(kind) for kind in kinds}
@@ -174,9 +173,10 @@ def _plain(values: Values) -> tuple[list[Any], set[str]]:
 
 
 def _bare(value: Any) -> Any:
-    if isinstance(value, pa.Scalar):
-        return value.as_py()
-    return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
+    if isinstance(value, set | frozenset):  # whose own order is another one in each process
+        return sorted(value, key=lambda one: (one is not None, one))
+    number = isinstance(value, np.ndarray) and not value.ndim
+    return value.as_py() if isinstance(value, pa.Scalar) else value.item() if number else value
 
 
 # Arrays

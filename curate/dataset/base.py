@@ -21,9 +21,9 @@ from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.notebook import html_table
 from curate.operators.arguments import answer_methods
-from curate.operators.foreign import refuse
+from curate.operators.foreign import no_attribute, refuse
 from curate.operators.protocol import Operator
-from curate.operators.ray_data import METHODS, USING
+from curate.operators.ray_data import USING
 from curate.pipeline.classify import shown_frames
 from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
@@ -79,10 +79,7 @@ class Base:
     if not TYPE_CHECKING:  # where a name that there is not is to be seen
 
         def __getattr__(self, name: str) -> Any:
-            told = f": {instead}" if (instead := METHODS.get(name)) else ""
-            if not told and not name.startswith("_"):
-                told = did_you_mean(name, [one for one in dir(type(self)) if not one.startswith("_")])
-            raise AttributeError(f"a curate.Dataset has no {name}{told}", name=name, obj=self)
+            raise no_attribute("Dataset", self, name)
 
         def __getitem__(self, _: Any) -> Any:
             raise TypeError("a curate.Dataset holds no rows: iter_rows(), take(5), select_columns(['a']), to_pandas()")
@@ -255,7 +252,7 @@ class Base:
 
     def _blank(self) -> pa.Table:
         """Returns a table without rows, once it was run and there were none."""
-        return blank_of(self._plan, _consumed(self._plan), self._ran.last)
+        return blank_of(self._plan, _consumed(self._plan), self._ran.last, lambda part: self._with(part).schema())
 
     def _blocks(self, stopped: Stopped = never_stopped) -> Any:
         return self._run(_consumed, stopped)

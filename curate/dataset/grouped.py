@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.keywords import shows_keywords
 from curate.operators.arguments import answer_methods
+from curate.operators.foreign import no_attribute
 from curate.operators.udf import UdfOptions, format_of, udf_of
 from curate.plan.explain import chain_text
 from curate.plan.nodes import Apply, Exchanged
@@ -40,6 +41,11 @@ class GroupedData(Generic[D]):
 
     def __repr__(self) -> str:
         return f"GroupedData({chain_text(self._dataset._plan)}.{self._name})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("GroupedData", self, name)
 
     def count(self) -> D:
         """Returns how many rows each group has, in a column `count`.

@@ -40,16 +40,19 @@ def unions_settled(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> Plan:
     return transform(transform(plan, drawn_together, until=own), settled, until=own)
 
 
-def blank_of(plan: Plan, physical: Physical, run: RunStats | None) -> pa.Table:
+def blank_of(plan: Plan, physical: Physical, run: RunStats | None, ask: Callable[[Plan], pa.Schema]) -> pa.Table:
     """Returns a table without rows, of the columns that rows of a plan would have, of which a run gave none: as tables
-    without rows tell it that tasks gave, or else an empty table."""
+    without rows tell it that tasks gave, or else an empty table. Parts of a union or a zip, and
+    what a limit is of, are asked for theirs."""
     if (known := schema_of(plan)) is not None:
         return empty(known)
     with suppress(Exception):  # what user code makes of an empty table says nothing about what it makes of others
         if run is None or not run.fusions or isinstance(physical, Local | Joined | ZipRows):
-            return _blank(plan)
+            return _blank(plan, ask)
         if run.vacant is not None:
             return empty(run.vacant)
+        if len(run.fusions) > 1:
+            return _blank(plan, ask)
         # What was written before is there by now, and knows its columns.
         fusion: FusedScan = run.fusions[0]
         found, columns = fusion.source.found, fusion.view.columns
@@ -67,22 +70,24 @@ def _asked(schema: pa.Schema, steps: Sequence[Operator]) -> pa.Table:
     return made.slice(0, 0).replace_schema_metadata(None)
 
 
-def _blank(plan: Plan) -> pa.Table:
+def _blank(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> pa.Table:
     known = schema_of(plan)
     if known is not None:
         return empty(known)
     match plan:
         case Apply() | Marked():
-            return _asked(_blank(chain_of(plan)[0]).schema, steps_of(plan))
-        case Limit(input, _) | Checkpoint(input, _):
-            return _blank(input)
+            return _asked(_blank(chain_of(plan)[0], ask).schema, steps_of(plan))
+        case Limit(input, _):
+            return empty(ask(input))
+        case Checkpoint(input, _):
+            return _blank(input, ask)
         case Union(inputs):
-            return empty(unify_schemas("union", [_blank(one).schema for one in inputs]))
+            return empty(unify_schemas("union", list(map(ask, inputs))))
         case Zip(inputs):
-            zipped = zipped_schema([_blank(one).schema for one in inputs])
+            zipped = zipped_schema(list(map(ask, inputs)))
             return pa.table({}) if zipped is None else empty(zipped)
         case Exchanged(inputs, how):
-            made = how.schema([_blank(one).schema for one in inputs])
+            made = how.schema([_blank(one, ask).schema for one in inputs])
             return pa.table({}) if made is None else empty(made)
         case Scan():
             return pa.table({})

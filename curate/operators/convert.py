@@ -362,7 +362,7 @@ def _returned(where: str, name: str, values: Any, before: pa.ChunkedArray | None
     """Returns a column that was `before`, if it is not a new one."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    if isinstance(values, str | bytes | Mapping):
+    if isinstance(values, str | bytes | Mapping | set | frozenset):
         raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {values!r:.40}")
     type = None if before is None else before.type
     if isinstance(values, np.ndarray) and values.dtype != object:

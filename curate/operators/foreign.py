@@ -1,4 +1,5 @@
-"""What other libraries hold, given in place of rows or of a dataset: what to write for it, and tables of it."""
+"""What other libraries hold, given in place of rows or of a dataset, and what they call its methods: for each, what to
+write."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from curate.errors import ConfigError
+from curate.errors import ConfigError, did_you_mean
+from curate.operators.ray_data import METHODS
 
 _WRITE = {
     "pandas.DataFrame": "from_pandas(df)",
@@ -31,6 +33,71 @@ _WRITE = {
 """What makes a dataset of values, by what they are."""
 _ITEMS = ("list", "numpy.ndarray", "pandas.Series", "polars.Series", "datasets.Dataset", "datasets.IterableDataset")
 """Values of which rows are iterated."""
+
+_ROWS = "write take(5), or limit(5) for a dataset of the first rows"
+_TABLE = "write to_arrow(), to_pandas() or take_all(); Polars takes the dataset itself, polars.DataFrame(ds)"
+_COUNT = "write count()"
+_ONE = "write select_columns(['a']) for columns, and filter(curate.col('n') > 0) for rows"
+
+NAMES: Mapping[str, str] = {
+    # how many, and which columns
+    "column_names": "write columns()",
+    "dtypes": "write schema()",
+    "features": "write schema()",
+    "height": _COUNT,
+    "len": _COUNT,
+    "num_rows": _COUNT,
+    "shape": "write count() and columns()",
+    "size": _COUNT,
+    # all rows, or some
+    "collect": _TABLE,
+    "head": _ROWS,
+    "tail": "write sort(key, descending=True).limit(5), or the last of split_at_indices([n])",
+    "to_dict": _TABLE,
+    "to_dicts": "write take_all()",
+    "to_list": "write take_all()",
+    "to_polars": _TABLE,
+    "iter": "write iter_rows(), or iter_batches(batch_size=...)",
+    "batch": "write iter_batches(batch_size=...)",
+    "sample": "write random_sample(0.1, seed=...)",
+    "shuffle": "write random_shuffle(seed=...)",
+    "shard": "write split(n), or streaming_split(n)",
+    "with_format": "write iter_batches(batch_format='numpy'), or iter_torch_batches()",
+    # columns
+    "assign": "write with_columns({'n': curate.col('a') + 1})",
+    "cast": "write with_column('n', curate.col('n').cast('int64'))",
+    "drop": "write drop_columns(['a'])",
+    "fill_null": "write with_column('n', pyarrow.compute.fill_null(curate.col('n'), 0))",
+    "fillna": "write with_column('n', pyarrow.compute.fill_null(curate.col('n'), 0))",
+    "remove_columns": "write drop_columns(['a'])",
+    "rename": "write rename_columns({'old': 'new'})",
+    "rename_column": "write rename_columns({'old': 'new'})",
+    "select": _ONE,
+    "with_row_index": "write zip(curate.range(ds.count()))",
+    # rows
+    "apply": "write map(fn), or map_batches(fn)",
+    "concat": "write union(other)",
+    "drop_duplicates": "write distinct(['a'])",
+    "drop_nulls": "write filter(curate.col('n').is_valid())",
+    "dropna": "write filter(curate.col('n').is_valid())",
+    "explode": "write flat_map(fn)",
+    "loc": _ONE,
+    "iloc": _ROWS,
+    "merge": "write join(other, on='id')",
+    "query": "write filter(curate.col('n') > 0)",
+    "sort_values": "write sort('n', descending=True)",
+    # all rows
+    "agg": "write aggregate([('n', 'sum')])",
+    "describe": "write aggregate([('n', 'mean'), ('n', 'min'), (None, 'count')])",
+    "value_counts": "write groupby('a').count()",
+    # files
+    "save_to_disk": "write write_parquet(path)",
+    "sink_parquet": "write write_parquet(path)",
+    "to_csv": "write write_csv(path)",
+    "to_json": "write write_json(path)",
+    "to_parquet": "write write_parquet(path)",
+}
+"""Methods of Polars, pandas and Hugging Face datasets that a dataset lacks, or has by another name."""
 
 
 def kind_of(value: Any) -> str:
@@ -60,6 +127,15 @@ def refuse(method: str, takes: str, found: Any, **write: str) -> NoReturn:
     kind = kind_of(found)
     instead = write.get(kind) or (f"curate.{_WRITE[kind]}" if kind in _WRITE else "")
     raise ConfigError(f"{method} takes {takes}, found {kind}{'; write ' * bool(instead)}{instead}")
+
+
+def no_attribute(kind: str, value: Any, name: str) -> AttributeError:
+    """Returns the error of a name that a value does not have, with what to write for a method of another library, or
+    else the name that was meant."""
+    names = [one for one in dir(type(value)) if not one.startswith("_")]
+    told = METHODS.get(name) or NAMES.get(name)
+    near = "" if name.startswith("_") else did_you_mean(name, names)
+    return AttributeError(f"a curate.{kind} has no {name}{f': {told}' if told else near}", name=name, obj=value)
 
 
 def several(method: str, takes: str, given: Any, is_one: Callable[[Any], bool]) -> tuple[Any, ...]:

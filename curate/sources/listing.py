@@ -84,6 +84,8 @@ class Search:
         self._pattern = pattern
         self._store = store
         self._ledgers = ledgers
+        self._planned: set[str] = set()
+        """Outputs of jobs that have a plan: one of no rows at all has none."""
         self._hidden = ""
         """An object that was passed over because of its name."""
         self._others: list[str] = []
@@ -183,6 +185,9 @@ class Search:
         return self.listed.startswith(f"{folder}/")
 
     def _note_ledger(self, uri: str) -> None:
+        before, plan, _ = uri.partition(f"/{layout.PLAN}")
+        if plan:
+            self._planned.add(before)
         for name in (layout.JOB, layout.SUMMARY):
             root = uri[: -len(name) - 1]
             if uri.endswith(f"/{name}") and f"/{_LEDGER_PART}" not in f"{root}/":  # else a stage's, below a ledger
@@ -191,9 +196,12 @@ class Search:
     def _nothing(self) -> str:
         pattern = self._pattern
         if ledgers := sorted(root for root in self._ledgers if could_match(pattern, pattern.root, root)):
+            found = f"no input: {pattern.text!r} matches no object, and {ledgers[0]!r} is the output of a job"
+            if self._ledgers[ledgers[0]] and ledgers[0] not in self._planned:
+                return f"{found} that is complete and had nothing to write; leave it out, or give that job some input"
             return (
-                f"no input: {pattern.text!r} matches no object, and {ledgers[0]!r} is the output of a job, but has no "
-                f"matching output; run that job first (curate status {ledgers[0]}), or check the path"
+                f"{found}, but has no matching output; run that job first (curate status {ledgers[0]}), or check the "
+                "path"
             )
         if self._hidden:
             return (

@@ -107,3 +107,34 @@ def test_a_wrong_name_is_still_told() -> None:
     """Where there are rows."""
     with pytest.raises(curate.CurateError, match="there is no column 'm'"):
         some().flat_map(lambda row: [row]).sort("m").take_all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns"),
+    [
+        (lambda one, other: one.zip(other), ["x", "y"]),
+        (lambda one, other: one.zip(other, one), ["x", "y", "x_1"]),
+        (lambda one, other: one.union(other), ["x", "y"]),
+        (lambda one, other: one.union(other).with_column("z", pc.field("x")), ["x", "y", "z"]),
+        (lambda one, other: one.zip(other).rename_columns({"x": "z"}), ["z", "y"]),
+        (lambda one, other: one.union(other).limit(2), ["x", "y"]),
+        (lambda one, other: one.zip(other).limit(2).drop_columns("x"), ["y"]),
+        (lambda one, other: one.union(other).zip(other), ["x", "y", "y_1"]),
+        (lambda _, __: some().map(lambda row: {"x": row["n"]}).limit(0), ["x"]),
+        (lambda _, __: some().limit(0).map(lambda row: {"x": row["n"]}).union(some()).limit(0), ["n", "k"]),
+    ],
+    ids=[
+        *("zip", "of three", "union", "and a column", "zip, renamed", "union, limit", "zip, limit", "union, zip"),
+        *("limit 0", "before, and of a union"),
+    ],
+)
+def test_parts_without_a_row_have_the_columns_that_a_write_has(
+    shape: Callable[[Dataset, Dataset], Dataset], columns: list[str], tmp_path: Path
+) -> None:
+    """Those of each part, which its function tells of rows that are left out then."""
+    one = some().map(lambda row: {"x": row["n"]}).filter(lambda _: False)
+    other = some().map(lambda row: {"y": row["k"]}).filter(lambda _: False)
+    found = shape(one, other)
+    assert found.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+    assert found.schema() == found.to_arrow().schema == curate.read_parquet(tmp_path / "out").schema()
+    assert found.schema().names == columns

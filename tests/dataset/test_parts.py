@@ -18,6 +18,7 @@ import pytest
 
 import curate
 from curate.errors import ConfigError
+from curate.operators.foreign import NAMES
 from curate.operators.ray_data import ARGUMENTS, FUNCTIONS, METHODS, USING
 
 PARTS = curate.Dataset.__mro__[1:-1]
@@ -98,6 +99,18 @@ def test_every_method_of_ray_data_is_there_or_answered() -> None:
             getattr(curate.range(1), name)
 
 
+def test_methods_of_other_libraries_are_answered() -> None:
+    """Of a dataset that is grouped, too; none of them is there, so that nothing that is there is answered."""
+    ds = curate.range(1)
+    for name, instead in NAMES.items():
+        with pytest.raises(AttributeError, match=f"^a curate.Dataset has no {name}: {re.escape(instead)}$"):
+            getattr(ds, name)
+    with pytest.raises(AttributeError, match=r"^a curate.GroupedData has no agg: write aggregate\("):
+        ds.groupby("id").agg  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^a curate.GroupedData has no map_group; did you mean 'map_groups'\?$"):
+        ds.groupby("id").map_group  # noqa: B018
+
+
 def test_every_function_of_ray_data_is_there_or_answered() -> None:
     """Those that make a dataset, in the same way."""
     theirs = pytest.importorskip("ray.data")
@@ -152,9 +165,20 @@ def test_more_arguments_by_position_than_there_are() -> None:
 
 def test_what_the_answers_name_is_there() -> None:
     """Methods of a dataset, or what they return."""
-    texts = [*METHODS.values(), *FUNCTIONS.values(), *ARGUMENTS.values(), *USING.values()]
+    texts = [*METHODS.values(), *NAMES.values(), *FUNCTIONS.values(), *ARGUMENTS.values(), *USING.values()]
     named = {name for text in texts for name in re.findall(r"\b(\w+)\(", text)}
-    beside = {"from_generator", "list", "as_numpy_iterator", "copy", "init"}
+    beside = {
+        "DataFrame",
+        "col",
+        "cast",
+        "fill_null",
+        "is_valid",
+        "from_generator",
+        "list",
+        "as_numpy_iterator",
+        "copy",
+        "init",
+    }
     assert [name for name in named - beside if not hasattr(curate.Dataset, name) and name not in curate.__all__] == []
 
 

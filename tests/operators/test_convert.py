@@ -21,7 +21,7 @@ import curate
 from curate.arrow.values import Misfit, fitted, inferred
 from curate.dataset.dataset import Dataset
 from curate.errors import SchemaMismatch
-from curate.operators.convert import from_columns, rows, rows_to_table, to_numpy
+from curate.operators.convert import column_of, from_columns, rows, rows_to_table, to_numpy
 from curate.testing.local import run_local
 
 D = decimal.Decimal
@@ -108,6 +108,18 @@ class TestTypes:
         pd = pytest.importorskip("pandas")
         assert inferred([pd.Timestamp(1)]).cast(pa.int64()).to_pylist() == [1]
         assert inferred([pd.Timedelta(1)]).cast(pa.int64()).to_pylist() == [1]
+
+    @pytest.mark.parametrize("before", [None, pa.list_(pa.string()), pa.large_list(pa.large_string())])
+    def test_sets_are_sorted(self, before: pa.DataType | None) -> None:
+        """Their own order is another one in each process; null comes first, as there is no value to compare."""
+        sets = [set("abcdefgh"), frozenset({"b", None, "a"}), set(), None]
+        column = column_of("map(f)", "v", sets, before)
+        assert column.to_pylist() == [list("abcdefgh"), [None, "a", "b"], [], None]
+        assert column_of("map(f)", "v", [{"in": {3, 1, 2}}]).to_pylist() == [{"in": [1, 2, 3]}]
+        with pytest.raises(SchemaMismatch, match="'<' not supported"):
+            column_of("map(f)", "v", [{"a", 1}])
+        with pytest.raises(SchemaMismatch, match="not a list of values"):
+            from_columns("map_batches(f)", {"v": {"a", "b"}})
 
     def test_arrays_in_rows_are_lists_of_their_numbers(self) -> None:
         """Of as many dimensions as they have, and of their type."""

@@ -280,6 +280,16 @@ def test_what_the_plan_knows_is_not_lost_in_silence(source: Path, tmp_path: Path
     assert len(output_rows(out)) == 12
 
 
+def test_one_that_had_nothing_to_write(tmp_path: Path) -> None:
+    """To run it again would help nobody."""
+    assert curate.range(0).write_parquet(tmp_path / "first", backend="inline").state is RunState.COMPLETE
+    for path in (tmp_path / "first", tmp_path / "fir*" / "*.parquet"):
+        with pytest.raises(
+            ConfigError, match=r"is the output of a job that is complete and had nothing to write; leave"
+        ):
+            curate.read_parquet(path)
+
+
 def test_one_of_which_nothing_is_there(source: Path, tmp_path: Path) -> None:
     """The job is named, and not the names in its ledger."""
     run_job(Copy(), source, tmp_path / "first")
