@@ -183,24 +183,19 @@ class StageProgram:
     ) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
         """Yields the records of shards that were added; waits for those that are being published.
 
-        `midway`: another shard is half way through. One whose output is not there has to wait until that has ended: it
-        is run once more, and what is around a shard is there for one at a time.
+        `midway`: another shard is half way through. One whose name others have taken has to wait until that has ended:
+        it is run once more, and what is around a shard is there for one at a time.
         """
         for one in made:
-            if isinstance(one, WholeShard):
-                started = time.perf_counter()
-                if (published := one.published()) is None:
-                    if midway:
-                        return
-                    ended = yield from self._accounted(one.attempt, self._run_shard(one.attempt, one), one.seconds)
-                    assert isinstance(ended, ShardRecord)
-                    yield replace(ended, calls=self._calls_untold())
-                    continue
-                with one:
-                    seconds = one.seconds + time.perf_counter() - started
-                    yield one.record(published, seconds, self._calls_untold())
-            else:
-                yield replace(one, calls=self._calls_untold())
+            told = one.told() if isinstance(one, WholeShard) else one
+            if told is None:
+                if midway:
+                    return
+                assert isinstance(one, WholeShard)
+                ended = yield from self._accounted(one.attempt, self._run_shard(one.attempt, one), one.seconds)
+                assert isinstance(ended, ShardRecord)
+                told = ended
+            yield replace(told, calls=self._calls_untold())
 
     def _accounted(
         self,

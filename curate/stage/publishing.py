@@ -17,6 +17,7 @@ published so too, which finds the rest.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -28,11 +29,12 @@ from curate import log
 from curate.ledger import layout
 from curate.objects.samples import encode_samples, shard_samples
 from curate.pipeline.meters import Meters, Timed
+from curate.pipeline.remote_error import CapturedError
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.protocol import StoreOf
 from curate.stage.messages import TaskInput
 from curate.stage.outputs import NameConflict, Outputs
-from curate.storage.protocol import Calls, Outcome, Published, Store
+from curate.storage.protocol import Outcome, Published, Store
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
 from curate.tasks.shard import Shard
@@ -184,26 +186,31 @@ class WholeShard:
         """Whether `publish` would wait for a thread."""
         return self._begun is not None and not self._begun.done()
 
-    def published(self) -> Published | None:
-        """Returns what became of it, once that is known; None unless it is there as it was written: `publish` says."""
+    def told(self) -> ShardRecord | None:
+        """Returns its record, once it is known what became of it; None if others are in the way: see `publish`."""
+        started = time.perf_counter()
         try:
             found = self.publish()
-        except Exception:  # noqa: BLE001 - see `publish`
-            return None
-        return found if isinstance(found, Published) and found.outcome is not Outcome.DIFFERENT else None
+        except Exception as error:  # noqa: BLE001 - as what computing a shard raises
+            record = ShardRecord(self.attempt.index, 0.0, CapturedError.of(error).failure)
+        else:
+            if not isinstance(found, Published) or found.outcome is Outcome.DIFFERENT:
+                return None
+            record = self.record(found)
+        with self:
+            seconds = self.seconds + time.perf_counter() - started
+            return replace(record, seconds=seconds, held_bytes=self.held_bytes)
 
-    def record(self, published: Published, seconds: float = 0.0, calls: Calls | None = None) -> ShardRecord:
+    def record(self, published: Published) -> ShardRecord:
         """Returns what is told of it, once the output is there as it was written."""
         return ShardRecord(
             self.attempt.index,
-            seconds,
+            0.0,
             books=self.books,
             generation=published.object.generation,
             bytes_out=published.object.size,
-            calls=calls,
             meters=self.meters.packed(write=True),
             checksum=self.outputs.checksum,
-            held_bytes=self.held_bytes,
             quarantine=self.quarantine,
         )
 

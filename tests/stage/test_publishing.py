@@ -38,7 +38,7 @@ from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Published
 from curate.storage.writer import BaseWriter
 from curate.tasks.books import Books
-from curate.tasks.failure import FailureKind, ShardRecord
+from curate.tasks.failure import FailureKind, ShardProgress, ShardRecord
 from curate.tasks.shard import Shard
 from curate.testing.clock import FakeClock
 
@@ -271,11 +271,13 @@ class TestFailures:
         assert failed == {bad: FailureKind.STORAGE}
         assert len(house.names()) == COUNT - 1
 
-    def test_one_that_cannot_be_published_waits_for_the_one_at_hand(
-        self, house: House, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("taken", [False, True])
+    def test_the_one_at_hand_does_not_feel_one_that_cannot_be_published(
+        self, house: House, gate: Gate, monkeypatch: pytest.MonkeyPatch, taken: bool
     ) -> None:
-        """What is around a shard is there for one at a time: the one that is half way through when the other fails goes
-        on in the same folder, what it prints is heard, and each fails of its own cause alone."""
+        """What is around a shard is there for one at a time: the one that is half way through meanwhile goes on in the
+        same folder, and what it prints is heard. Of one that failed word comes at once; one whose name is taken is
+        looked at when the one at hand has ended."""
         bad, tried, where, go_ahead = FIRST_ALONE + 1, threading.Event(), [], WholeShard.go_ahead
 
         def gone_ahead(one: WholeShard, uploads: Any, run: str) -> None:
@@ -294,15 +296,22 @@ class TestFailures:
             where.append(Path.cwd())
 
         monkeypatch.setattr(WholeShard, "go_ahead", gone_ahead)
-        gate.fail = {f"{bad:02d}"}
         shards = house.shards(bad + 1) + house.shard(bad + 1, range(100, 108))
+        if taken:
+            list(house.program(Copy(), out="before").run(TaskInput(shards[:1], 1, IN)))
+            (house.folder / "out").mkdir()
+            (house.folder / f"out/{bad:02d}.parquet").write_bytes(house.bytes("before")["00.parquet"])
+        else:
+            gate.fail = {f"{bad:02d}"}
         program = house.program(Copy(at={100: begin, 107: end}))
         said = list(program.run(TaskInput(shards, 1, IN)))
         records = [one for one in said if isinstance(one, ShardRecord)]
-        assert len(said) > len(records)
         assert indexes(records) == list(range(len(shards)))
+        first_word = next(at for at, one in enumerate(said) if isinstance(one, ShardProgress))
+        assert (said.index(records[bad]) > first_word) is taken
         failed = {one.index: one.failure.error for one in records if one.failure is not None}
-        assert failed == {bad: f"StorageError: {bad:02d} cannot be published"}
+        assert failed == ({} if taken else {bad: f"StorageError: {bad:02d} cannot be published"})
+        assert [one.index for one in records if one.different] == [bad] * taken
         assert where == [house.folder]
         assert [line["event"] for line in house.logged() if line["stream"] == "stdout"] == ["at its end"]
 
