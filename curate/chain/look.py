@@ -16,7 +16,8 @@ from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger.ledger import INPUTS
 from curate.ledger.side_outputs import side_name, sides_of_job
-from curate.observe.job import FoundJob, NoJobError, find_job, inputs_of_job, status_of
+from curate.observe.browse import inputs_of_job
+from curate.observe.job import FoundJob, NoJobError, find_job, status_of
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes

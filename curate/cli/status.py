@@ -147,7 +147,8 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
     more = len(status.runs) - len(shown) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
-    some = status.state in FAILED and not (shown and shown[0].ended_by and not status.failures)
+    at_rest = status.state in FAILED or (status.failures and status.state != RUNNING)
+    some = at_rest and not (shown and shown[0].ended_by and not status.failures)
     if some:
         # In a line of its own, to be copied.
         line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shell_word(status.output)}"))

@@ -37,10 +37,10 @@ from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.manifest import ShardPlan, diff_inputs
 from curate.ledger.packed import PackedTable
+from curate.ledger.segments import failed_now, read_outcomes
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
-from curate.observe.failures import failed_now, read_outcomes
 from curate.requests.regions import crossings, machine_region, region_of
 from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap

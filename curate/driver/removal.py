@@ -22,7 +22,7 @@ from curate.folders import nofollow
 from curate.formats.write.writer import suffix
 from curate.keywords import option
 from curate.ledger import layout
-from curate.ledger.ledger import Ledger
+from curate.ledger.ledger import DamagedPlanError, Ledger
 from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal, with_suffix
 from curate.ledger.packed import PackedTable, positions
@@ -160,7 +160,7 @@ def _plan_if_whole(ledger: Ledger, listing: OutputListing) -> ShardPlan:
     """Returns the plan; an empty one in place of one that is damaged, which an overwrite is the remedy for."""
     try:
         return ledger.read_plan(listing)
-    except ConfigError:
+    except DamagedPlanError:
         return ShardPlan.of([])
 
 

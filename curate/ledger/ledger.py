@@ -46,6 +46,10 @@ JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "su
 """What every `job.json` of this format version has, beside the version."""
 
 
+class DamagedPlanError(ConfigError):
+    """A part of a plan cannot be read at all, as one that was cut off."""
+
+
 class Ledger:
     """Reads and writes what is under `<root>/_curate/`."""
 
@@ -237,7 +241,9 @@ class Ledger:
         try:
             return _part_of(data)
         except (pa.ArrowException, ValueError, OSError) as error:
-            raise ConfigError(
+            # Arrow's errors are ValueErrors, too; who put something else there than curate may have meant harm.
+            kind = DamagedPlanError if isinstance(error, pa.ArrowException | OSError) else ConfigError
+            raise kind(
                 f"{self.uri(name)} is not a part of a plan ({error}); the ledger is damaged: "
                 f"choose another output, or {start_over()}"
             ) from error

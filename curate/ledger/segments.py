@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import orjson
 
 from curate.ledger import validation
@@ -20,6 +21,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, generation_hash
 from curate.ledger.manifest import ShardPlan
 from curate.storage.protocol import Outcome
+from curate.tasks.events import Outcome as Ending
 from curate.units import MIB
 
 
@@ -38,6 +40,32 @@ def done_events(
             continue
         if listing.generations[matched.position[rank]] == generation_hash(event["generation"]):
             yield rank, event
+
+
+def read_outcomes(ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> Iterator[dict[str, Any]]:
+    """Yields how each attempt at a shard ended, with the shard's rank; a failed one twice, where failures tell of it
+    too."""
+    yield from plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures])))
+
+
+def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, matched: OutputMatch) -> Any:
+    """Returns one boolean a shard: it was given up when it was last run, and has no output, or still the one whose
+    place another was to take."""
+    over: dict[int, str] = {}
+    never = np.full(len(matched.done), -np.inf)
+    failed_s, done_s = never.copy(), never.copy()
+    for event in outcomes:
+        rank, outcome = event["index"], event["outcome"]
+        if rank < len(never) and outcome in (Ending.DONE, Ending.FAILED):
+            last = failed_s if outcome == Ending.FAILED else done_s
+            last[rank] = max(last[rank], event["time"])
+            if outcome == Ending.FAILED and event["time"] == last[rank]:
+                over[rank] = event.get("over", "")
+    stands = np.zeros(len(never), dtype=bool)
+    for rank, generation in over.items():
+        if generation and matched.done[rank]:
+            stands[rank] = listing.objects.row(int(matched.position[rank]), "generation") == [generation]
+    return (failed_s > done_s) & (~matched.done | stands)
 
 
 SEGMENT_LINES = 20_000

@@ -44,7 +44,7 @@ def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
     """Yields the rows of a file of quarantined rows, in order, a block at a time. Raises CorruptInput, also for a file
     without any row: none is written."""
     empty = True
-    for lines in line_blocks(store, object, "zstd"):
+    for lines in line_blocks(store, object, "zstd") if object.size else ():
         for line in lines:
             try:
                 value = orjson.loads(line)

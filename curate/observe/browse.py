@@ -1,4 +1,4 @@
-"""Reads rows, quarantined rows and worker logs of a job for people. Needs no cluster.
+"""Reads inputs, rows, quarantined rows and worker logs of a job for people. Needs no cluster.
 
 Everything is an iterator: only what is consumed is read, and nothing is kept.
 """
@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.ledger import layout
 from curate.ledger.compression import decompress
-from curate.ledger.ledger import Ledger
+from curate.ledger.ledger import INPUTS, Ledger
 from curate.ledger.segments import done_events
 from curate.log import get_logger
 from curate.objects.quarantine import Quarantined, read_quarantine
@@ -30,6 +32,25 @@ from curate.tasks.books import UpstreamBooks
 
 READERS = 16
 """Small objects that are read at once: each is a request that waits for the store."""
+
+
+def inputs_of_job(found: FoundJob) -> Any:
+    """Returns the files that a job has planned, each once, as a table of `INPUTS`: those of its plan, or those that a
+    job with an exchange began with. Raises ObjectNotFound if the list of these is missing,
+    ConfigError if it is damaged."""
+    if name := found.job.get("inputs"):
+        table = found.ledger.read_inputs(name)
+    else:
+        plan = found.plan.table
+        columns = [plan["uri"], plan["object_bytes"], plan["generation"]]
+        table = pa.table(columns, names=INPUTS.names).cast(INPUTS)
+    if len(pc.unique(table["uri"])) == len(table):
+        return table
+    return (
+        table.group_by("uri", use_threads=False)
+        .aggregate([("size", "first"), ("generation", "first")])
+        .rename_columns(INPUTS.names)
+    )
 
 
 def rows(

@@ -7,52 +7,24 @@ details of each try. If they lack one (an older curate, or a kill between the tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import option
 from curate.ledger import layout, validation
 from curate.ledger.failures import Group, group_failed, group_tries, signature
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, OutputMatch
-from curate.ledger.manifest import ShardPlan
+from curate.ledger.listing import OutputListing
+from curate.ledger.segments import failed_now, read_outcomes
 from curate.ledger.stages import LAST, stage_title
 from curate.observe.job import FoundJob, StageView, find_job, find_shard, find_stages
 from curate.storage.uris import absolute
 from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard
 from curate.units import shell_word
-
-
-def read_outcomes(ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> Iterator[dict[str, Any]]:
-    """Yields how each attempt at a shard ended, with the shard's rank; a failed one twice, where failures tell of it
-    too."""
-    yield from plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures])))
-
-
-def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, matched: OutputMatch) -> Any:
-    """Returns one boolean a shard: it was given up when it was last run, and has no output, or still the one whose
-    place another was to take."""
-    over: dict[int, str] = {}
-    never = np.full(len(matched.done), -np.inf)
-    failed_s, done_s = never.copy(), never.copy()
-    for event in outcomes:
-        rank, outcome = event["index"], event["outcome"]
-        if rank < len(never) and outcome in (Outcome.DONE, Outcome.FAILED):
-            last = failed_s if outcome == Outcome.FAILED else done_s
-            last[rank] = max(last[rank], event["time"])
-            if outcome == Outcome.FAILED and event["time"] == last[rank]:
-                over[rank] = event.get("over", "")
-    stands = np.zeros(len(never), dtype=bool)
-    for rank, generation in over.items():
-        if generation and matched.done[rank]:
-            stands[rank] = listing.objects.row(int(matched.position[rank]), "generation") == [generation]
-    return (failed_s > done_s) & (~matched.done | stands)
 
 
 class JobFailures(FoundJob):

@@ -9,22 +9,22 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from curate.errors import ConfigError, CorruptInput, CurateError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.keywords import start_over
-from curate.ledger import layout
+from curate.ledger import layout, validation
+from curate.ledger.failures import group_failed
 from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_heartbeats
-from curate.ledger.ledger import INPUTS, Ledger
+from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
-from curate.ledger.segments import done_events
+from curate.ledger.segments import done_events, failed_now, read_outcomes
 from curate.ledger.side_outputs import companion, match_named, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.objects.record import OutputFormat, read_record
+from curate.observe.run_totals import MOST_GROUPS
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
 from curate.prefetch import ahead
 from curate.storage.open import open_store
@@ -138,25 +138,6 @@ class FoundJob:
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
 
-def inputs_of_job(found: FoundJob) -> Any:
-    """Returns the files that a job has planned, each once, as a table of `INPUTS`: those of its plan, or those that a
-    job with an exchange began with. Raises ObjectNotFound if the list of these is missing,
-    ConfigError if it is damaged."""
-    if name := found.job.get("inputs"):
-        table = found.ledger.read_inputs(name)
-    else:
-        plan = found.plan.table
-        columns = [plan["uri"], plan["object_bytes"], plan["generation"]]
-        table = pa.table(columns, names=INPUTS.names).cast(INPUTS)
-    if len(pc.unique(table["uri"])) == len(table):
-        return table
-    return (
-        table.group_by("uri", use_threads=False)
-        .aggregate([("size", "first"), ("generation", "first")])
-        .rename_columns(INPUTS.names)
-    )
-
-
 def find_job(output: str) -> FoundJob:
     """Returns the job that writes to `output`: one listing, `job.json` and the plan.
 
@@ -239,6 +220,8 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         int(plan.sizes[found.matched.done].sum()),
     )
     status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - max(NEWEST_RUNS, len(beats))))
+    if status.pending and status.state not in (RUNNING, COMPLETE) and found.listing.failures:
+        status = _with_failed(found, status)
     parts = any(run.part for run in status.runs if run.state == RUNNING)
     if (status.state == RUNNING and not parts) or status.counted == status.done:
         return status
@@ -249,6 +232,19 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         return status
     metrics = books.sorted_metrics().get("metrics", {})
     return replace(status, rows=books.rows(), counters=books.sorted_counters(), metrics=metrics)
+
+
+def _with_failed(found: FoundJob, status: JobStatus) -> JobStatus:
+    """Returns a status with the shards that earlier runs gave up, too: the newest was not asked for them, or did not
+    come to them."""
+    ledger, listing, plan = found.ledger, found.listing, found.plan
+    failed = failed_now(read_outcomes(ledger, listing, plan), listing, found.matched) & ~found.matched.done
+    tries = (event for _, event in ledger.newest_first(listing.failures) if validation.failure(event))
+    groups: list[Mapping[str, Any]] = [
+        {"error": one.example.get("error", ""), "count": one.shards, "shard": one.example["shard"]}
+        for one in group_failed(plan.ranked(tries), failed)[:MOST_GROUPS]
+    ]
+    return replace(status, failed=int(failed.sum()), failures=groups)
 
 
 def _recount(found: FoundJob) -> Books | None:

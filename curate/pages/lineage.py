@@ -14,7 +14,8 @@ from curate.ledger import layout
 from curate.ledger.ledger import INPUTS, open_ledger
 from curate.ledger.summary import incomplete_text, missing_text
 from curate.ledger.validation import one_part
-from curate.observe.job import FoundJob, inputs_of_job, quick_status
+from curate.observe.browse import inputs_of_job
+from curate.observe.job import FoundJob, quick_status
 from curate.observe.registry import list_jobs
 from curate.observe.status import JobStatus
 from curate.pages.model import Lineage, Neighbour

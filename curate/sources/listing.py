@@ -21,7 +21,7 @@ from curate.ledger import layout
 from curate.ledger.packed import PackedTable, RowBuffer
 from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match
-from curate.storage.protocol import LIST_PAGE, Object, Special, Store
+from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Object, Special, Store
 from curate.storage.uris import is_foreign, is_local
 
 SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
@@ -234,10 +234,12 @@ class Search:
 def _special(item: Special, pattern: InputPattern) -> ConfigError:
     """Returns the error of an input that is no regular file: to read it might wait for ever, or take what is there
     from somebody else."""
+    link = item.kind == LINK_TO_NOTHING
+    way = "see that what it leads to is there, or remove it" if link else "write its content to a file and read that"
     return ConfigError(
         f"input {item.uri!r} is {item.kind}, expected a file"
         + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
-        + "; write its content to a file and read that, or pass the files to read, for example with a glob"
+        + f"; {way}, or pass the files to read, for example with a glob"
     )
 
 

@@ -14,7 +14,7 @@ Long because publishing, removing and sweeping keep one promise together: whatev
 swept.
 """
 
-# ruff: noqa: PTH108, PTH110, PTH112, PTH116, PTH120
+# ruff: noqa: PTH108, PTH110, PTH112, PTH114, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -35,7 +35,17 @@ from typing import Any, BinaryIO
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.folders import nofollow
 from curate.folders.private import is_scratch
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, Special, clip, mismatch
+from curate.storage.protocol import (
+    LINK_TO_NOTHING,
+    LIST_PAGE,
+    Calls,
+    Object,
+    Outcome,
+    Published,
+    Special,
+    clip,
+    mismatch,
+)
 from curate.storage.writer import BaseWriter
 
 WRITE_BUFFER_BYTES = 64 << 10
@@ -579,6 +589,7 @@ def _regular(path: str, object: Object | None = None) -> _File:
 def _walk(prefix: str) -> Iterator[Object]:
     """Yields the files whose path starts with `prefix`, in code-point order of the whole path.
 
+    A link to nothing is told, too: on a disk that is not mounted, or of data that were not fetched, a file would be.
     Directories sort as if their name ended in the slash that follows it in every path below: "a-b" < "a/b" < "a.b"
     is wrong, "a-b" < "a.b" < "a/b" is right. Links are followed, except from a directory into one that contains it.
     """
@@ -597,9 +608,11 @@ def _walk(prefix: str) -> Iterator[Object]:
             try:
                 status = os.stat(path)
             except OSError as error:
-                if _is_gone(error):
-                    continue
-                raise _translated(error, path) from error
+                if not _is_gone(error):
+                    raise _translated(error, path) from error
+                if os.path.islink(path):
+                    yield Special(path, 0, "", LINK_TO_NOTHING)
+                continue
             if stat_bits.S_ISREG(status.st_mode):
                 yield Object(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
             else:

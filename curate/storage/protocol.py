@@ -34,6 +34,10 @@ class Object:
     """Changes whenever the content is replaced: GCS's generation; locally, inode time in ns and size."""
 
 
+LINK_TO_NOTHING = "a link to nothing"
+"""The kind of a link whose target is not there, or that leads to itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Special(Object):
     """What a listing of a local disk finds that is no object, and cannot be read as one: a FIFO, a socket, a device."""

@@ -65,6 +65,21 @@ def test_groups(places: tuple[Path, Path], curate: Curate) -> None:
     assert lines[-1] == f"  retry   curate retry {places[1]}"
 
 
+def test_status_counts_those_that_the_newest_run_left_alone(places: tuple[Path, Path], curate: Curate) -> None:
+    """It was asked for less: the others have failed still, as `curate failures` says."""
+    source, output = places
+    next(output.glob("fine.*")).unlink()
+    assert run_job(Choosy(), source, output, limit=2).done == 1
+    status = curate("status", str(output), "--json").json
+    shards = {name: status["shards"][name] for name in ("done", "failed", "pending")}
+    assert shards == {"done": 1, "failed": 3, "pending": 0}
+    assert [(one["count"], one["error"].partition(":")[0]) for one in status["failures"]] == [
+        (2, "ValueError"),
+        (1, "CorruptInput"),
+    ]
+    assert "curate failures" in curate("status", str(output)).out
+
+
 def test_json(places: tuple[Path, Path], curate: Curate) -> None:
     """The groups, each with its newest example whole."""
     found = curate("failures", str(places[1]), "--json").json

@@ -16,7 +16,8 @@ from curate.ledger import layout
 from curate.ledger.compression import compress
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import match_outputs
-from curate.observe.failures import JobFailures, failed_now, read_failures, read_outcomes, recorded_run
+from curate.ledger.segments import failed_now, read_outcomes
+from curate.observe.failures import JobFailures, read_failures, recorded_run
 from curate.observe.job import NoJobError
 from curate.tasks.events import Outcome
 from tests.job.inline import refusing

@@ -411,3 +411,16 @@ def test_a_directory_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0)
     with pytest.raises(PermissionDenied, match=f"{tmp_path}/data"):
         find(f"{tmp_path}/data")
+
+
+def test_a_link_to_nothing_is_refused(tree: Path) -> None:
+    """Its file is on a disk that is not mounted, or was not fetched: it was left out without a word. One that a glob
+    does not match, or that is hidden, as editors leave some, is nobody's matter."""
+    (tree / "2023" / "gone.jsonl").symlink_to("/nowhere/gone.jsonl")
+    (tree / "2022" / ".#lock.jsonl").symlink_to("user@host.17")
+    with refusing(
+        f"input '{tree}/2023/gone.jsonl' is a link to nothing, expected a file ('{tree}' matches it); see that"
+    ):
+        find(str(tree))
+    assert names(f"{tree}/2023/a*") == ["a.jsonl"]
+    assert "2022/a.jsonl" in names(f"{tree}/202[0-2]/*")

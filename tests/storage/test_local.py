@@ -36,7 +36,7 @@ from curate.folders import nofollow
 from curate.storage import local
 from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
 from curate.storage.open import open_store
-from curate.storage.protocol import Outcome
+from curate.storage.protocol import Outcome, Special
 
 SMALL = b"0123456789" * 10
 LARGE = b"0123456789" * 500_000
@@ -424,7 +424,8 @@ def test_directories_are_not_objects(store: LocalStore, root: str) -> None:
 
 
 def test_links_are_followed_but_not_in_circles(store: LocalStore, root: str, tmp_path: Path) -> None:
-    """Data often lies behind links; a link to nothing is no object; one to a directory above it would never end."""
+    """Data often lies behind links; a link to nothing is told as what it is, and no object; one to a directory above it
+    would never end."""
     store.publish(f"{tmp_path}/elsewhere/deep/z", b"z")
     store.publish(f"{root}/a", b"a")
     for target, link in [
@@ -438,7 +439,10 @@ def test_links_are_followed_but_not_in_circles(store: LocalStore, root: str, tmp
     ]:
         os.symlink(target, f"{root}/{link}")
     os.symlink("../..", f"{tmp_path}/elsewhere/deep/back")
-    found = [found.uri.removeprefix(f"{root}/") for found in store.list(f"{root}/")]
+    listed = list(store.list(f"{root}/"))
+    links = {one.uri.removeprefix(f"{root}/"): one.kind for one in listed if isinstance(one, Special)}
+    assert links == {"d-dangling": "a link to nothing", "e-itself": "a link to nothing"}
+    found = [one.uri.removeprefix(f"{root}/") for one in listed if not isinstance(one, Special)]
     assert [name for name in found if "back" not in name] == ["a", "b-file", "c-directory/deep/z"]
     os.symlink(root, f"{tmp_path}/linked-root")
     assert next(store.list(f"{tmp_path}/linked-root/")).uri == f"{tmp_path}/linked-root/a"
