@@ -81,5 +81,6 @@ def _pieces(table: pa.Table) -> Iterable[pa.Table]:
     """Returns a table in parts of about `PIECE_BYTES`, of equally many rows: the same ones for the same rows."""
     # What a library has written beside its columns is none of ours.
     plain = pa.Table.from_arrays(table.columns, names=table.column_names)
-    rows = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes)) if table.nbytes > PIECE_BYTES else len(table)
+    rows = len(table) * PIECE_BYTES // table.nbytes if table.nbytes > PIECE_BYTES else len(table)
+    rows = max(1, rows)
     return [plain.slice(at, rows) for at in range(0, len(table), rows)] or [plain]
