@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from functools import partial
@@ -19,6 +19,7 @@ from curate.arrow.order import take_rows
 from curate.errors import ConfigError
 from curate.operators.arguments import answer_methods
 from curate.operators.convert import check_format, formatted, rows, to_numpy
+from curate.operators.tensors import moved, to_torch
 from curate.streaming.epochs import Shuffle
 from curate.streaming.prefetch import Make, Stopped, prefetched
 
@@ -138,8 +139,9 @@ class Batches:
         returns, are put on `device` ("auto": the CPU), from pinned memory with `pin_memory`. The thread does this ahead
         of time; everything else is as for `iter_batches`.
 
-        Raises ConfigError if torch is not installed, for `dtypes` beside `collate_fn`, and as `iter_batches` does;
-        TypeError, when the batch is made, for a column of texts, or of lists of several lengths.
+        Raises ConfigError if torch is not installed, for `dtypes` beside `collate_fn`, and as `iter_batches` does; when
+        the batch is made, for `dtypes` of an unknown column, and TypeError for a column of texts, or of lists of
+        several lengths, and for a number, or null, that a type of whole numbers does not hold.
 
         >>> [batch["id"].tolist() for batch in curate.range(3).iter_torch_batches(batch_size=2)]  # doctest: +SKIP
         [[0, 1], [2]]
@@ -300,56 +302,3 @@ def _gathered(stream: Iterator[pa.Table], rows: int) -> tuple[list[pa.Table], bo
         if rows <= 0:
             return found, False
     return found, True
-
-
-# Tensors
-
-
-def to_torch(columns: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> dict[str, Any]:
-    """Returns columns as tensors, lists of one length as further dimensions. Raises TypeError for what is no number."""
-    import torch
-
-    made: dict[str, Any] = {}
-    for name, values in columns.items():
-        dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
-        made[name] = torch.as_tensor(numeric(name, values), dtype=dtype)
-    return made
-
-
-def numeric(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a column as an array of numbers, lists of one length as further dimensions. Raises TypeError.
-
-    >>> lists = np.empty(2, object)
-    >>> lists[:] = [np.array([1, 2]), np.array([3, 4])]
-    >>> numeric("pairs", lists).tolist()
-    [[1, 2], [3, 4]]
-    """
-    try:
-        found = np.array(_nested(values)) if values.dtype == object else values
-    except ValueError:
-        found = values
-    if found.dtype.kind not in "biufc":
-        kinds = sorted({type(value).__name__ for value in values}) if values.dtype == object else [str(values.dtype)]
-        raise TypeError(
-            f"column {name!r} cannot become a tensor: it has {' and '.join(kinds)}; a tensor needs numbers, or lists "
-            "of numbers of equal length: remove the column with drop_columns, or make the tensors with collate_fn"
-        )
-    return found
-
-
-def _nested(values: np.ndarray[Any, Any]) -> list[Any]:
-    return [_nested(one) if isinstance(one, np.ndarray) and one.dtype == object else one for one in values]
-
-
-def moved(made: Any, device: Any, pin_memory: bool) -> Any:
-    """Returns tensors, or lists, tuples or dictionaries of them, on a device; anything else as it is."""
-    import torch
-
-    if isinstance(made, torch.Tensor):
-        made = made.pin_memory() if pin_memory else made
-        return made.to(device, non_blocking=pin_memory)
-    if isinstance(made, Mapping):
-        return {name: moved(one, device, pin_memory) for name, one in made.items()}
-    if isinstance(made, list | tuple) and type(made) in (list, tuple):
-        return type(made)(moved(one, device, pin_memory) for one in made)
-    return made

@@ -159,15 +159,22 @@ def _readable(value: Any) -> Any:
 
     >>> _readable(["map", "FunctionDef(name='f',args=arguments(),body=[Pass(), Pass(), Pass(), Pass()])\\nk = int 1"])
     ['map', 'the code of f (38a1b2), k = int 1']
+    >>> _readable(["map", "type Add\\naf4b22e26d8672a9", "partial FunctionDef(name='f') list(tuple(), dict())"])
+    ['map', 'the code of Add (e8b486)', "a partial of FunctionDef(name='f') with list(tuple(), dict())"]
     """
     if isinstance(value, list | tuple):
         return [_readable(one) for one in value]
     if isinstance(value, Mapping):
         return {name: _readable(one) for name, one in value.items()}
-    if not isinstance(value, str) or len(value) < LONG_CODE:
+    if not isinstance(value, str):
+        return value
+    if (found := re.fullmatch(r"partial (.*?) (list\(tuple\(.*)", value, re.DOTALL)) is not None:
+        return f"a partial of {_readable(found[1])} with {found[2]}"
+    is_class = re.match(r"type \w+\n[0-9a-f]{16}\b", value) is not None
+    if len(value) < LONG_CODE and not is_class:
         return value
     code, *further = value.splitlines()
-    found = re.match(r"FunctionDef\(name='(\w+)'", code)
+    found = re.match(r"(?:FunctionDef\(name='|type )(\w+)", code) if is_class or code.startswith("F") else None
     if found is None and re.match(r"[0-9a-f]{24,} \(", code) is None:
         return value
     kept = [one for one in further if len(one) < LONG_CODE and re.match(r"\w+ = ", one)]

@@ -408,15 +408,17 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
     """Returns a data frame as a table, without its index; `before` is the batch that it was made of. Raises
     SchemaMismatch for values of no common type."""
     names = [str(name) for name in frame.columns]
-    columns = [series for _, series in frame.items()]
-    try:
-        made = [
-            _of_series(where, name, series, None if (column := _column(before, name)) is None else column.type)
-            for name, series in zip(names, columns, strict=True)
-        ]
-        return pa.table(made, names=names)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise SchemaMismatch(f"{where} returned a data frame with values that have no common type: {error}") from None
+    made = []
+    for name, (_, series) in zip(names, frame.items(), strict=True):
+        column = _column(before, name)
+        try:
+            made.append(_of_series(where, name, series, None if column is None else column.type))
+        except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaMismatch(
+                f"{where} returned column {name!r} of {series.dtype}, which Arrow does not have: {error}; convert it "
+                "first, as in frame['a'].astype('float64') or .astype(str)"
+            ) from None
+    return pa.table(made, names=names)
 
 
 def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:

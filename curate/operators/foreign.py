@@ -3,11 +3,14 @@ write."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import pyarrow as pa
+import pyarrow.types as pt
 
+from curate.arrow.types import contains
 from curate.errors import ConfigError, did_you_mean
 from curate.operators.ray_data import METHODS
 
@@ -180,3 +183,28 @@ def polars_table(frame: Any) -> pa.Table:
                 f"numbers to polars.Int64 or polars.Decimal(38, 0) ({error})"
             ) from error
     return pa.table(columns)
+
+
+_UNLIKE = re.compile(r"\b(UHUGEINT|BIGNUM|BIT|TIME WITH TIME ZONE)\b")
+"""Types of DuckDB of which Arrow is given other values: negative numbers, bytes as they lie in memory, times without
+their zone."""
+
+
+def duckdb_table(relation: Any) -> pa.Table:
+    """Runs a relation of DuckDB and returns its rows. Raises ConfigError for a column whose values would be others."""
+    for name, type in zip(relation.columns, relation.types, strict=True):
+        if _UNLIKE.search(str(type)):
+            raise ConfigError(
+                f"from_duckdb: column {name!r} is {type}, which Arrow does not have; cast it in the query, to varchar "
+                "or to hugeint, or leave it out"
+            )
+    table = pa.table(relation)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=contains(column.type, pt.is_decimal))
+        except pa.ArrowInvalid as error:
+            raise ConfigError(
+                f"from_duckdb: column {name!r} has a number of more than 38 digits, which Arrow does not have; cast "
+                f"it in the query, to varchar or to double ({error})"
+            ) from error
+    return table

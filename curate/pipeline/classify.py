@@ -58,8 +58,9 @@ LONGEST_WAIT_S = 86_400.0
 """Seconds that `RetryLater` can make a shard wait: a run that ends late beats one that never ends."""
 SWITCH = "CURATE_TRACEBACK"
 """The environment variable that, as `full`, shows frames of curate before those of user code."""
-_SAYING = [Path(__file__).parent.parent / room for room in ("operators", "streaming")]
-"""Where what user code returned is refused, and where errors of other processes are passed on."""
+_HOME = Path(__file__).parent.parent
+_SAYING = [_HOME / room for room in ("arrow", "operators", "streaming")]
+"""Where expressions are computed, what user code returned is refused, and errors of other processes are passed on."""
 _MOST_LINKS = 20
 """Causes that are followed; a chain that is longer goes in a circle, or nobody reads it."""
 
@@ -263,16 +264,19 @@ def users_frames(error: BaseException) -> TracebackType | None:
 
 def shown_frames(error: BaseException) -> TracebackType | None:
     """Returns the frames of an error that its reader needs: those of user code. Where curate refuses what user code
-    returned, or passes on what another process raised, these are not there any more, and it is the last one. All for
-    other errors, and where `SWITCH` says so."""
-    last = error.__traceback__
-    if os.environ.get(SWITCH) == "full" or last is None:
-        return last
+    returned, computes an expression, or passes on what another process raised, these are not there any more, and it is
+    the last one of curate's, with what it called. All for other errors, and where `SWITCH` says so."""
+    if os.environ.get(SWITCH) == "full":
+        return error.__traceback__
     if (users := users_frames(error)) is not None:
         return users
-    while last.tb_next is not None:
-        last = last.tb_next
-    said = isinstance(error, CurateError) or Path(last.tb_frame.f_code.co_filename).parent in _SAYING
+    last = one = error.__traceback__
+    while one is not None:
+        last = one if _HOME in Path(one.tb_frame.f_code.co_filename).parents else last
+        one = one.tb_next
+    said = isinstance(error, CurateError) or (
+        last is not None and Path(last.tb_frame.f_code.co_filename).parent in _SAYING
+    )
     return last if said else error.__traceback__
 
 

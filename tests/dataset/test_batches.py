@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate, chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,13 @@ from hypothesis import strategies as st
 import curate
 from curate.backends.inline import InlineBackend
 from curate.dataset import batches as consuming
-from curate.dataset.batches import numeric, shuffle_rows
+from curate.dataset.batches import shuffle_rows
 from curate.dataset.dataset import Dataset
 from curate.dataset.execute import Options, blocks, side_by_side
 from curate.dataset.split import DataIterator
 from curate.errors import ConfigError
 from curate.operators.sample import RandomSample, random_numbers
+from curate.operators.tensors import check_whole, numeric
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.plan.nodes import schema_of
@@ -540,6 +541,39 @@ class TestTensors:
             next(of([2]).iter_torch_batches())
         with pytest.raises(ConfigError, match="pass one of them"):
             found.iter_torch_batches(dtypes=torch.float32, collate_fn=len)
+
+    @pytest.mark.extras
+    def test_numbers_that_a_type_does_not_hold(self) -> None:
+        """Null became the least of all whole numbers, and a name that is none was passed over."""
+        import torch
+
+        found = curate.from_items([{"n": 1}, {"n": None}, {"n": 300}])
+        with pytest.raises(TypeError, match=r"column 'n' has null or NaN, which torch.int64 does not hold; fill or"):
+            next(found.iter_torch_batches(dtypes=torch.int64))
+        with pytest.raises(TypeError, match=r"column 'n' has 300, which torch.uint8 does not hold"):
+            next(found.filter(curate.col("n").is_valid()).iter_torch_batches(dtypes={"n": torch.uint8}))
+        with pytest.raises(
+            ConfigError, match=r"iter_torch_batches\(dtypes=...\): there is no column 'm'; there are 'n'"
+        ):
+            next(found.iter_torch_batches(dtypes={"m": torch.uint8}))
+
+    @pytest.mark.parametrize(
+        ("numbers", "told"),
+        [
+            (np.array([1, -129]), "-129"),
+            (np.array([128.5]), "128.5"),
+            (np.array([1.0, np.nan]), "null or NaN"),
+            (np.array([[1, np.inf]]), "inf"),
+            (np.array([2**64 - 1], np.uint64), "18446744073709551615"),
+            (np.array([1.9, -128.5, 127.9]), ""),
+            (np.array([True]), ""),
+            (np.empty(0), ""),
+        ],
+    )
+    def test_what_would_be_another_number(self, numbers: np.ndarray[Any, Any], told: str) -> None:
+        """Of eight bits; a fraction is cut, as torch does."""
+        with pytest.raises(TypeError, match=f"has {told}, which") if told else nullcontext():
+            check_whole("n", numbers, "int8", -128, 127)
 
 
 def consumed(shares: list[DataIterator], consume: Callable[[DataIterator], Any]) -> list[Any]:

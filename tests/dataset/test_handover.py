@@ -188,6 +188,20 @@ def test_from_polars_and_duckdb() -> None:
     assert curate.from_duckdb(duckdb.sql("select 1 as n union all select null")).take_all() == [{"n": 1}, {"n": None}]
 
 
+def test_nothing_is_a_dataset_too() -> None:
+    """A frame, a relation and a dataset without a row have their columns."""
+    made = [
+        curate.from_polars(polars.DataFrame(schema={"n": polars.Int64})),
+        curate.from_duckdb(duckdb.sql("select 1::bigint as n where false")),
+        curate.from_huggingface(datasets.Dataset.from_dict({"n": [1]}).select([])),
+        curate.from_polars([polars.DataFrame({"n": [1]}).clear()] * 2),
+    ]
+    for ds in made:
+        assert ds.schema() == pa.schema({"n": pa.int64()})
+        assert ds.take_all() == []
+    assert made[0].union(curate.from_polars(polars.DataFrame({"n": [1]}))).count() == 1
+
+
 def test_large_tables_are_several_shards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The same ones each time: a run goes on."""
     monkeypatch.setattr("curate.dataset.read.libraries.PIECE_BYTES", 80)

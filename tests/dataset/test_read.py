@@ -475,6 +475,8 @@ class TestRefused:
             ConfigError, match=r"read_parquet\(columns=...\): there is no column 'txt'; did you mean 'text'"
         ):
             curate.read_parquet(tmp_path / "a.parquet", columns=["txt"])
+        with pytest.raises(ConfigError, match=r"read_parquet\(columns=...\) takes .* a list of names, found \[\]"):
+            curate.read_parquet(tmp_path / "a.parquet", columns=[])
         with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
             curate.read_parquet(tmp_path / "a.parquet", filter=pc.field("txt") == "x")
         with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):

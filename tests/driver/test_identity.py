@@ -22,8 +22,15 @@ COMPILED = "9501970064017c0064021900000000000000000089017a00000069015300 () ('r'
         (COMPILED, COMPILED.replace("9501", "9502"), "the code of a function ("),
         (f"{COMPILED}\nk = int 1", f"{COMPILED}\nk = int 2", "k = int 2"),
         ("a" * 100, "a" * 99 + "b", "aaab"),
+        ("type Add\naf4b22e26d8672a9", "type Add\naf4b22e26d8672aa", "the code of Add ("),
+        (f"type Add\naf4b22e26d8672a9\n{HELPER}", "type Add\naf4b22e26d8672a9", "the code of Add ("),
+        (f"partial {F} list(tuple(int 1))", f"partial {F} list(tuple(int 2))", "with list(tuple(int 2))"),
+        (f"partial {F} list(tuple())", f"partial {HELPER} list(tuple())", "a partial of the code of helper ("),
     ],
-    ids=["code", "a helper's code", "a value", "a long value", "compiled", "a value of compiled code", "no code"],
+    ids=[
+        *("code", "a helper's code", "a value", "a long value", "compiled", "a value of compiled code", "no code"),
+        *("class", "a class's helper", "a value of a partial", "code of a partial"),
+    ],
 )
 def test_code_is_told_in_a_few_words_and_both_sides_are_told_apart(one: str, other: str, says: str) -> None:
     text = identity_difference({"operators": [["map", one]]}, {"operators": [["map", other]]})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas
 import polars
@@ -97,3 +98,54 @@ def test_a_list_of_datasets() -> None:
     """Each is an argument, as for ray.data."""
     with pytest.raises(ConfigError, match=r"union takes curate.Datasets, found list; write union\(\*datasets\)"):
         curate.range(2).union([curate.range(2)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select 340282366920938463463374607431768211455::uhugeint as x",
+        "select {'a': [1::uhugeint]} as x",
+        "select '101'::bit as x",
+        "select [timetz '01:02:03+01'] as x",
+        "select '1'::bignum as x",
+        "select 170141183460469231731687303715884105727::hugeint as x",
+        "select [100000000000000000000000000000000000000::hugeint] as x",
+    ],
+)
+def test_values_that_duckdb_gives_to_arrow_as_others(query: str) -> None:
+    """The greatest of all numbers became -1, and a time lost its zone."""
+    with pytest.raises(
+        ConfigError, match=r"from_duckdb: column 'x' .* which Arrow does not have; cast it in the query"
+    ):
+        curate.from_duckdb(duckdb.sql(query))
+
+
+def test_values_of_duckdb_that_arrow_has() -> None:
+    """Sums, and times of a day or an instant."""
+    query = (
+        "select 99999999999999999999999999999999999999::hugeint as h, time '01:02:03' as t, timestamptz '2020-01-01' z"
+    )
+    (row,) = curate.from_duckdb(duckdb.sql(query)).take_all()
+    assert (row["h"], str(row["t"]), row["z"].year) == (10**38 - 1, "01:02:03", 2020)
+
+
+def test_a_dataset_does_not_change_with_what_it_was_made_of() -> None:
+    """Arrays and frames are written in place."""
+    array, frame, rows = np.arange(3), pandas.DataFrame({"n": np.arange(3), "f": [0.5] * 3}), [{"n": [1]}]
+    made = [curate.from_numpy(array), curate.from_numpy([array]), curate.from_pandas(frame), curate.from_items(rows)]
+    before = [one.take_all() for one in made]
+    array[:] = 9
+    frame.iloc[0, 0] = 9
+    frame["f"].array[:] = 9
+    rows[0]["n"].append(2)
+    rows.append({"n": [3]})
+    assert [one.take_all() for one in made] == before
+
+
+def test_a_series_that_arrow_has_no_type_for_is_named() -> None:
+    """With its type and what to do."""
+    for values, dtype in ((pandas.arrays.SparseArray([0, 1]), r"Sparse\[int64, 0\]"), ([1 + 2j], "complex128")):
+        with pytest.raises(
+            ConfigError, match=rf"from_pandas returned column 'x' of {dtype}, .*; convert it first, as in"
+        ):
+            curate.from_pandas(pandas.DataFrame({"x": values}))

@@ -181,6 +181,7 @@ class TestRefused:
             ),
             (lambda ds: ds.select_columns([curate.col("id")]), "takes the name of a column, or a list of names, found"),
             (lambda ds: ds.groupby({"id"}), "a set has another order"),
+            (lambda ds: ds.groupby([]), r"groupby takes the name of a column, or a list of names, found \[\]$"),
             (lambda ds: ds.sort("id", "text"), "sort: descending is 'text', expected True or False"),
             (lambda ds: ds.sort([("id", "descending")]), "sort takes the name of a column, or a list of names, found"),
             (lambda ds: ds.rename_columns({"id": 5}), "5 cannot be the name of a column; expected text"),

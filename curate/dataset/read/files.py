@@ -31,7 +31,7 @@ from curate.arrow.expressions import refuse_unknown
 from curate.dataset.dataset import Dataset
 from curate.dataset.read.memory import refuse_twice
 from curate.errors import ConfigError
-from curate.exchange.kinds.base import column_names
+from curate.exchange.kinds.base import key_columns
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
 from curate.formats.read.webdataset import check_decoder
@@ -90,7 +90,7 @@ def read_parquet(
 
 def chosen(found: Dataset, asker: str, columns: str | Sequence[str]) -> Dataset:
     """Returns these columns of files, of which a reader was asked."""
-    names = column_names(asker, columns)
+    names = key_columns(asker, columns)
     refuse_unknown(asker, names, found.schema().names)
     return found.select_columns(names)
 

@@ -11,7 +11,7 @@ from curate.dataset.dataset import Dataset
 from curate.dataset.read.memory import of_tables
 from curate.errors import ConfigError
 from curate.operators.arguments import answers
-from curate.operators.foreign import is_of, polars_table, refuse, several
+from curate.operators.foreign import duckdb_table, is_of, polars_table, refuse, several
 
 PIECE_BYTES = 128 << 20
 """Bytes of a table in memory that is one shard, about."""
@@ -39,7 +39,8 @@ def from_duckdb(relation: Any) -> Dataset:
     into memory, in shards of about 128 MiB.
 
     Rows are in the order in which DuckDB returns them: with `order by` it is the same one each time, which a write that
-    is to resume needs. Raises ConfigError for other values.
+    is to resume needs. Raises ConfigError for other values, and for columns of types that Arrow does not have, such as
+    uhugeint.
 
     >>> import duckdb
     >>> curate.from_duckdb(duckdb.sql("select 1 as n, ['a', null] as texts")).take_all()
@@ -47,7 +48,7 @@ def from_duckdb(relation: Any) -> Dataset:
     """
     if not hasattr(relation, "__arrow_c_stream__") or "duckdb" not in type(relation).__module__:
         refuse("from_duckdb", "a relation of DuckDB", relation, str="curate.from_duckdb(duckdb.sql(...))")
-    return _held("from_duckdb", [pa.table(relation)])
+    return _held("from_duckdb", [duckdb_table(relation)])
 
 
 @answers
@@ -80,5 +81,6 @@ def _pieces(table: pa.Table) -> Iterable[pa.Table]:
     """Returns a table in parts of about `PIECE_BYTES`, of equally many rows: the same ones for the same rows."""
     # What a library has written beside its columns is none of ours.
     plain = pa.Table.from_arrays(table.columns, names=table.column_names)
-    rows = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes)) if table.nbytes > PIECE_BYTES else len(table)
+    rows = len(table) * PIECE_BYTES // table.nbytes if table.nbytes > PIECE_BYTES else len(table)
+    rows = max(1, rows)
     return [plain.slice(at, rows) for at in range(0, len(table), rows)] or [plain]

@@ -58,8 +58,9 @@ def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     """Returns the rows of data frames of one schema, without their indexes (`reset_index()` makes columns of them).
 
-    Missing values, NaN among them, are null. Needs pandas: `pip install 'curate[pandas]'`. Raises ConfigError for other
-    values, values without a common type, different schemas, or two columns of one name.
+    Missing values, NaN among them, are null. Values are copied: a frame may change afterwards. Needs pandas:
+    `pip install 'curate[pandas]'`. Raises ConfigError for other values, values without a common type, different
+    schemas, or two columns of one name.
 
     >>> import pandas
     >>> curate.from_pandas(pandas.DataFrame({"n": [1, 2]})).take_all()
@@ -70,7 +71,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     for frame in frames:
         refuse_twice("from_pandas", [str(name) for name in frame.columns])
     try:
-        made = tuple(with_room(table_of("from_pandas", frame)) for frame in frames)
+        made = tuple(with_room(table_of("from_pandas", frame.copy())) for frame in frames)
     except SchemaMismatch as error:
         raise ConfigError(str(error)) from None
     return of_tables("from_pandas", made)
@@ -80,8 +81,8 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
 def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
     """Returns arrays as the column `data`, a row for each entry along their first dimension.
 
-    Entries with further dimensions are lists. Raises ConfigError for other values, arrays without dimensions, or arrays
-    of different types.
+    Entries with further dimensions are lists. Values are copied: an array may change afterwards. Raises ConfigError for
+    other values, arrays without dimensions, or arrays of different types.
 
     >>> import numpy
     >>> curate.from_numpy(numpy.array([[1, 2], [3, 4]])).take_all()
@@ -92,7 +93,7 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
         if not array.ndim:
             raise ConfigError(f"from_numpy takes arrays of at least one dimension, found {array!r:.60}")
     try:
-        made = tuple(from_columns("from_numpy", {"data": array}) for array in arrays)
+        made = tuple(from_columns("from_numpy", {"data": array.copy()}) for array in arrays)
     except (SchemaMismatch, pa.ArrowException) as error:
         raise ConfigError(f"from_numpy: {error}") from None
     return of_tables("from_numpy", made)

@@ -106,7 +106,9 @@ def column_names(method: str, given: Any) -> tuple[str, ...]:
 
 def key_columns(method: str, key: Any) -> tuple[str, ...]:
     """Returns columns as `column_names` does. Raises ConfigError for none, too."""
-    return column_names(method, key) or column_names(method, [key])
+    if names := column_names(method, key):
+        return names
+    raise ConfigError(f"{method} takes the name of a column, or a list of names, found {key!r:.80}")
 
 
 def slices(starts: np.ndarray[Any, np.dtype[np.int64]], table: pa.Table, rows: int) -> Iterator[pa.Table]:
