@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from curate.code.shown import readable
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError
 from curate.keywords import option, start_over
@@ -17,8 +16,6 @@ from curate.ledger.listing import OutputListing
 from curate.log import get_logger
 from curate.stage.job_record import JobRecord
 
-LONG_CODE = 60
-"""Characters from which code is not shown whole."""
 EXCHANGE = "exchange"
 """The part of an identity that says which exchange comes before a stage, and at its end what that reads."""
 
@@ -151,34 +148,4 @@ def _changed_file(name: str, theirs: Any, ours: Any) -> str:
 
 def _shown(values: Mapping[str, Any], key: str) -> str:
     """Returns a value as people read it; one that is not there is not None."""
-    return repr(_readable(values[key])) if key in values else "nothing"
-
-
-def _readable(value: Any) -> Any:
-    """Returns a value with what a function is, as its identity has it, in a few words; other code has other words.
-
-    >>> _readable(["map", "FunctionDef(name='f',args=arguments(),body=[Pass(), Pass(), Pass(), Pass()])\\nk = int 1"])
-    ['map', 'the code of f (38a1b2), k = int 1']
-    >>> _readable(["map", "type Add\\naf4b22e26d8672a9", "partial FunctionDef(name='f') list(tuple(), dict())"])
-    ['map', 'the code of Add (e8b486)', "a partial of FunctionDef(name='f') with list(tuple(), dict())"]
-    """
-    if isinstance(value, list | tuple):
-        return [_readable(one) for one in value]
-    if isinstance(value, Mapping):
-        return {name: _readable(one) for name, one in value.items()}
-    if not isinstance(value, str):
-        return value
-    if (found := re.fullmatch(r"partial (.*?) (list\(tuple\(.*)", value, re.DOTALL)) is not None:
-        return f"a partial of {_readable(found[1])} with {found[2]}"
-    is_class = re.match(r"type \w+\n[0-9a-f]{16}\b", value) is not None
-    if len(value) < LONG_CODE and not is_class:
-        return value
-    code, *further = value.splitlines()
-    found = re.match(r"(?:FunctionDef\(name='|type )(\w+)", code) if is_class or code.startswith("F") else None
-    if found is None and re.match(r"[0-9a-f]{24,} \(", code) is None:
-        return value
-    kept = [one for one in further if len(one) < LONG_CODE and re.match(r"\w+ = ", one)]
-    # And of the helpers that it calls.
-    told = "\n".join([code, *(one for one in further if one not in kept)])
-    digest = hashlib.sha256(told.encode()).hexdigest()[:6]
-    return ", ".join([f"the code of {found[1] if found else 'a function'} ({digest})", *kept])
+    return repr(readable(values[key])) if key in values else "nothing"

@@ -30,6 +30,7 @@ import stat as stat_bits
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import Any, BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
@@ -220,7 +221,7 @@ class LocalStore:
         with self._folder(uri) as folder:
             there = nofollow.refuse_link(folder, name, above)
             if there is not None and not stat_bits.S_ISREG(there.st_mode):
-                raise StorageError(f"{uri} cannot be written: {_kind(there)} has that name; move it")
+                raise StorageError(f"{uri} cannot be written: {_kind_of(there.st_mode)} has that name; move it")
             os.replace(temporary.source, name, dst_dir_fd=folder)
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
@@ -574,7 +575,7 @@ def _regular(path: str, object: Object | None = None) -> _File:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        raise _NotRegularError(_kind(os.stat(path))) from None
+        raise _NotRegularError(_kind_of(os.stat(path).st_mode)) from None
     try:
         if not stat_bits.S_ISREG(mode := os.fstat(file.fileno()).st_mode):
             raise _NotRegularError(_kind_of(mode))
@@ -616,7 +617,7 @@ def _walk(prefix: str) -> Iterator[Object]:
             if stat_bits.S_ISREG(status.st_mode):
                 yield Object(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
             else:
-                yield Special(path, 0, "", _kind(status))
+                yield Special(path, 0, "", _kind_of(status.st_mode))
         else:
             pending.pop()
 
@@ -684,13 +685,9 @@ def _kind_of(mode: int) -> str:
     return _KINDS.get(stat_bits.S_IFMT(mode), "no regular file")
 
 
-def _kind(status: os.stat_result) -> str:
-    return _kind_of(status.st_mode)
-
-
 def _refuse_special(status: os.stat_result, uri: str) -> None:
     if not stat_bits.S_ISREG(status.st_mode):
-        raise ObjectNotFound(f"{uri} does not exist as an object: it is {_kind(status)}")
+        raise ObjectNotFound(f"{uri} does not exist as an object: it is {_kind_of(status.st_mode)}")
 
 
 def _generation(status: os.stat_result) -> str:
@@ -774,9 +771,7 @@ def _unwritten(error: OSError, uri: str) -> StorageError | ConfigError:
     """As `_translated`, of what was to be written: a file may lie where a folder above it is to be."""
     if not isinstance(error, NotADirectoryError):
         return _translated(error, uri)
-    taken = os.path.dirname(uri)
-    while not os.path.lexists(taken):
-        taken = os.path.dirname(taken)
+    taken = next(folder for folder in PurePath(uri).parents if os.path.lexists(folder))
     return StorageError(f"{uri} cannot be written: {taken} is not a folder; move it, and run again")
 
 
