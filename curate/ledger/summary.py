@@ -115,7 +115,13 @@ class Summary:
     """Shards, of those done, that the other drivers made during this run."""
 
     def raise_unless_complete(self) -> Self:
-        """Returns this. Raises WriteFailed, with it, if shards failed, or too many did."""
+        """Returns this. Raises WriteFailed, with it, if shards failed, or too many did.
+
+        >>> import tempfile
+        >>> ended = curate.range(5).write_parquet(f"{tempfile.mkdtemp()}/out", backend="inline")
+        >>> ended.raise_unless_complete().done
+        1
+        """
         if not self.state.exit_code:
             return self
         output = shell_word(self.output)
