@@ -17,6 +17,7 @@ import re
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -142,9 +143,9 @@ class Variables:
             named = self._attributes.get(one.used.root, {})
             values = {f"{one.name}.{name}": held[name] for name in named if name in held and _is_data(held[name])}
         for name, value in values.items():
-            if not (is_placed and _is_path(value)):
-                text = value_text(name, value)
-                yield f"{name} = {text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            with suppress(RecursionError):  # too deep to be told
+                if not (is_placed and _is_path(value)) and (text := value_text(name, value)):
+                    yield f"{name} = {text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def _computed_from(self, variable: _Variable) -> set[str]:
         """Returns all names in what a variable is computed from."""
@@ -203,13 +204,14 @@ def _is_data(value: Any) -> bool:
     """Returns whether a value can be compared, and is no code: statements tell that."""
     if type(value) in PLAIN:
         return True
-    if isinstance(value, Mapping):
-        return all(map(_is_data, value)) and all(map(_is_data, value.values()))
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_data, value))
     try:
-        return not isinstance(value, _CODE) and bool(value_text("", value))
-    except Unhashable:
+        if isinstance(value, dict):
+            return all(map(_is_data, value)) and all(map(_is_data, value.values()))
+        if isinstance(value, list | tuple | set | frozenset):
+            return all(map(_is_data, value))
+        # Another mapping may be the environment, or a database.
+        return not isinstance(value, _CODE | Mapping) and bool(value_text("", value))
+    except (Unhashable, RecursionError):
         return False
 
 

@@ -52,6 +52,9 @@ DO_NOT = {
     "a place": f"here = Path(__file__).parent\nk = here / str({K})",
     "a place as text": f"k = os.path.join(os.path.dirname(__file__), str({K}))",
     "an object": f"class O:\n    def __init__(self, k):\n        self.k = k\nk = O({K})",
+    "a mapping that is no table": "k = os.environ",
+    "what holds itself": f"k = [{K}]\nk.append(k)",
+    "what is deeper than Python goes": f"k = [{K}]\nfor _ in range(600):\n    k = [k]",
     "code": f"k = f1 if {K} == 1 else f2",
 }
 HEAD = """
