@@ -145,19 +145,23 @@ def top_level(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def names_defined(statement: ast.stmt) -> set[str]:
-    """Returns the names that a statement gives values."""
-    names: set[str] = set()
-    for node in top_level(statement):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Assign):
-            # Not only names: `TABLE["x"] = 1` gives TABLE another value.
-            names.update(one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name))
-        elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For):
-            names.update(one.id for one in ast.walk(node.target) if isinstance(one, ast.Name))
-        elif isinstance(node, ast.With):
-            names.update(item.optional_vars.id for item in node.items if isinstance(item.optional_vars, ast.Name))
-    return names
+    """Returns the names that a statement gives values, and those inside of it that run with it."""
+    return {name for node in top_level(statement) for name in names_assigned(node)}
+
+
+def names_assigned(node: ast.AST) -> set[str]:
+    """Returns the names that a statement alone gives values."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        # Not only names: `TABLE["x"] = 1` gives TABLE another value.
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For):
+        targets = [node.target]
+    elif isinstance(node, ast.With):
+        targets = [item.optional_vars for item in node.items if isinstance(item.optional_vars, ast.Name)]
+    return {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
 
 
 def _imports(nodes: Iterable[ast.AST], package: str) -> Imports:

@@ -23,7 +23,7 @@ from pathlib import PurePath
 from typing import Any
 
 from curate.code.closures import PLAIN, Unhashable, value_text
-from curate.code.sources import Sources, Used, names_defined, top_level
+from curate.code.sources import Sources, Used, names_assigned, top_level
 from curate.code.syntax import canonical
 
 _OWN = re.compile(
@@ -38,7 +38,6 @@ _PLACES = frozenset(("__file__", "cwd", "getcwd"))
 _CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
 """Methods that change what they are called on."""
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
-_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 _LONG = 200
 """Longer texts are hashed, in characters."""
@@ -159,7 +158,7 @@ class Variables:
                 names |= {one.id for one in inner if isinstance(one, ast.Name)}
                 names |= {one.attr for one in inner if isinstance(one, ast.Attribute)}
                 for used in self._sources.used_by(module, node):
-                    if not isinstance(used.statement, _DEFINITIONS):
+                    if not isinstance(used.statement, _Def | ast.ClassDef):
                         queue += [(used.module, one) for _, one in _assigned(used.statement, used.name)]
                     elif is_single:
                         # A table may be made by a function that logs the time; a time is a single value.
@@ -170,22 +169,18 @@ class Variables:
 def _assigned(statement: ast.stmt, name: str) -> Iterator[tuple[bool, ast.AST]]:
     """Yields what a statement, or one within it, assigns to a name, and whether that is all of its value."""
     for node in top_level(statement):
-        if isinstance(node, ast.Assign) and name in names_defined(node):
+        if name not in names_assigned(node):
+            continue
+        if isinstance(node, ast.Assign):
             yield all(isinstance(target, ast.Name) for target in node.targets), node.value
-        elif isinstance(node, ast.AnnAssign) and node.value is not None and name in names_defined(node):
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
             yield isinstance(node.target, ast.Name), node.value
-        elif isinstance(node, ast.AugAssign) and name in names_defined(node):
+        elif isinstance(node, ast.AugAssign):
             yield False, node.value
-        elif isinstance(node, ast.For) and name in {
-            one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)
-        }:
+        elif isinstance(node, ast.For):
             yield False, node.iter
         elif isinstance(node, ast.With):
-            names = {
-                one.optional_vars.id: one.context_expr for one in node.items if isinstance(one.optional_vars, ast.Name)
-            }
-            if name in names:
-                yield False, names[name]
+            yield False, ast.Tuple([item.context_expr for item in node.items], ast.Load())
 
 
 def _tells(variable: _Variable) -> bool:
@@ -249,7 +244,7 @@ def _globals_read(codes: Sequence[types.CodeType]) -> dict[str, dict[str, None]]
 def _changed(node: ast.AST) -> Iterator[str]:
     """Yields the names of what functions in a tree change as they run."""
     for function in ast.walk(node):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if not isinstance(function, _Def | ast.Lambda):
             continue
         for one in ast.walk(function):
             if isinstance(one, ast.Global):
