@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-EXIT_INTERRUPTED = 130
-
 
 def main() -> Any:
     """Runs the command line. Ctrl-C ends it without a traceback while it imports what it needs, too."""
@@ -15,6 +13,8 @@ def main() -> Any:
 
         return run()
     except KeyboardInterrupt:
+        from curate.errors import EXIT_INTERRUPTED
+
         sys.exit(EXIT_INTERRUPTED)
 
 

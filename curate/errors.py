@@ -11,6 +11,12 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+"""Exit codes of all commands: 128 and the number of SIGINT, as shells have it. Those of runs: `RunState.exit_code`."""
+
 
 class CurateError(Exception):
     """Root of all errors that curate raises on purpose.

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from curate.backends.make import BACKENDS
 from curate.cli.terminal import Console, line
-from curate.errors import ConfigError, CurateError
+from curate.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, CurateError
 from curate.units import format_bytes, format_count, format_duration, json_line, plain_line
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _run(
     from curate.chain.cost import sample_cost
     from curate.chain.plan import Asked
     from curate.chain.run import Request, prepare, run_chain
-    from curate.job.command import EXIT_INTERRUPTED, EXIT_OK, ask, display, exit_code, tell_error, tell_interrupted
+    from curate.job.command import ask, display, exit_code, tell_error, tell_interrupted
     from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
     from curate.keywords import on_command_line
 

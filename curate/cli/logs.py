@@ -12,6 +12,7 @@ from rich.text import Text
 
 from curate.cli.terminal import Console, line, moment
 from curate.clock import Clock
+from curate.errors import EXIT_INTERRUPTED
 from curate.ledger import layout
 from curate.ledger.heartbeat import RUNNING
 from curate.ledger.stages import LAST
@@ -20,7 +21,6 @@ from curate.observe.job import FoundJob, find_job, find_shard, find_stages, read
 from curate.units import json_line, plain_line
 
 FOLLOW_S = 2.0
-EXIT_INTERRUPTED = 130
 COLOURS = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "red"}
 _OWN = ("time", "level", "event", "shard", "attempt", "stream")
 _LONG = ("exception", "stack")

@@ -13,9 +13,8 @@ import click
 from curate.backends.make import BACKENDS
 from curate.cli.chain import CHAIN, show_chain
 from curate.cli.run import RunGroup, show_jobs
+from curate.errors import EXIT_INTERRUPTED, EXIT_USAGE, CurateError
 
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 WATCH_S = 2.0
 RUN_JOBS = ("run", "retry", "replay", "report")
 """Commands that import jobs, and what those import."""
@@ -342,7 +341,6 @@ def report(corpus: str, file: str | None, show: bool, as_json: bool, **how: Any)
 
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
-    from curate.errors import CurateError
     from curate.keywords import on_command_line
     from curate.log import redacted
     from curate.units import escape_controls

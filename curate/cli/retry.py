@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curate.driver.options import parse_run_options, resolve_output
+from curate.errors import EXIT_OK
 from curate.job.arguments import click_run_options, setting_option
-from curate.job.command import EXIT_OK, display, execute
+from curate.job.command import display, execute
 from curate.job.locate import locate
 from curate.job.settings import NEUTRAL, TUNABLE
 from curate.observe.failures import RecordedRun, StageFailures, read_all_failures, recorded_run

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from curate.cli.terminal import LABEL_COLUMNS, Console, fact, line, prose, show
 from curate.clock import Clock
-from curate.errors import CurateError
+from curate.errors import EXIT_INTERRUPTED, CurateError
 from curate.ledger.heartbeat import RUNNING
 from curate.ledger.stages import WAITING, StageReport, exchanges, stage_title
 from curate.ledger.summary import incomplete_text, missing_text
@@ -60,7 +60,6 @@ SHOWN_NAME = 40
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
 BAR_COLUMNS = 40
-EXIT_INTERRUPTED = 130
 
 
 GONE = "gone"

@@ -11,7 +11,18 @@ import click
 
 from curate import log
 from curate.driver.options import parse_run_options
-from curate.errors import BegunRunInterrupted, ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
+from curate.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    BegunRunInterrupted,
+    ConfigError,
+    CurateError,
+    ObjectNotFound,
+    PermissionDenied,
+    ShardError,
+)
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
 from curate.job.params import Param
 from curate.job.settings import TUNABLE, tunable
@@ -24,12 +35,6 @@ from curate.units import escape_controls, json_line
 if TYPE_CHECKING:
     from curate.driver.options import RunOptions
     from curate.stage.stage import Stage
-
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 class Staged(Protocol):
