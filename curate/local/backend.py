@@ -5,6 +5,8 @@ worker said before it died is in its socket then, so that nothing is left unsaid
 
 A task holds what it asks for, of the CPUs, GPUs and memory that this machine has, and is begun once that is free. While
 it waits for an actor of a pool, it lets go of that, and the next one starts: so actors have work while a task writes.
+One that asks for no memory waits for none, and holds its slot's share: what asks for more runs beside fewer of them, and
+alone if it asks for all. Workers that have nothing to do end where what they keep was given to a task.
 """
 
 from __future__ import annotations
@@ -177,8 +179,10 @@ class LocalBackend:
         interval_s = 0.0 if announce else math.inf if pieces == 1 else MESSAGE_INTERVAL_S
         work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, stream)
         # What needs nothing is run as what needs a CPU: more of them at once would gain nothing.
-        held = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or {"CPU": 1.0}
-        self._queue.append(Task(task, work, held, announce or stream, fresh))
+        asks = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or {"CPU": 1.0}
+        # One that stands still until its block is taken may stand in the way of the one that waits.
+        holds = asks if stream else {"memory": float(self.slot_memory() or 0), **asks}
+        self._queue.append(Task(task, work, asks, holds, announce or stream, fresh))
         self._begin()
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
@@ -306,12 +310,21 @@ class LocalBackend:
             if worker is None:
                 return
             self._queue.remove(task)
-            take_resources(self._free, task.needs)
+            take_resources(self._free, task.holds)
             self._tasks[task.number] = task
             task.worker, worker.task = worker, task
             if worker.pid:
                 self._started(worker)
+            if "memory" in task.needs:
+                self._make_room()
             worker.process.say(replace(task.work, program=self._processes.program(0)))
+
+    def _make_room(self) -> None:
+        """Ends workers that have nothing to do while they keep more than what no task holds."""
+        kept = [machine.held_bytes(worker.pid) for worker in self._idle]
+        while kept and sum(kept) > self._free["memory"]:
+            self._processes.kill(self._idle.pop().process)
+            kept.pop()
 
     def _worker(self, task: Task) -> Worker | None:
         """Returns a worker that has nothing to do, None if there cannot be another now, or is not worth its start."""
@@ -368,7 +381,7 @@ class LocalBackend:
             return
         del self._tasks[task.number]
         if not task.waits:
-            take_resources(self._free, task.needs, -1)
+            take_resources(self._free, task.holds, -1)
         task.drop()
 
     def _started(self, worker: Worker) -> None:
@@ -397,7 +410,7 @@ class LocalBackend:
             case Waits(waits):
                 if worker.task is not None and worker.task.waits != waits:
                     worker.task.waits = waits
-                    take_resources(self._free, worker.task.needs, -1 if waits else 1)
+                    take_resources(self._free, worker.task.holds, -1 if waits else 1)
             case Offer(block):
                 worker.blocks += 1
                 if worker.task is None or worker.task.cancelled:

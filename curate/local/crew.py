@@ -16,6 +16,9 @@ class Task:
     number: int
     work: Work
     needs: dict[str, float]
+    """What has to be free for it to begin."""
+    holds: dict[str, float]
+    """What it takes of that, and of memory that it did not ask for."""
     announce: bool
     fresh: bool
     worker: Worker | None = None

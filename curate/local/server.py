@@ -89,6 +89,8 @@ class _Worker:
     channel: socket.socket
     peak_bytes: int = 0
     memory: str = ""
+    killed: bool = False
+    """Whether it ends, and what it holds is free soon."""
 
 
 def serve(number: int, driver: int, folders: list[str]) -> NoReturn:
@@ -163,6 +165,7 @@ class _Server:
         else:
             for pid, worker in self.workers.items():
                 if worker.number == number and worker.channel is link:
+                    worker.killed = True
                     kill_group(pid)
         return True
 
@@ -189,6 +192,7 @@ class _Server:
         link.close()
         for pid, worker in self.workers.items():
             if worker.channel is link:
+                worker.killed = True
                 kill_group(pid)
 
     def _fork(self, channel: socket.socket, number: int, link: int) -> None:
@@ -253,11 +257,12 @@ class _Server:
         held = {pid: machine.held_bytes(pid) for pid in self.workers}
         for pid, size in held.items():
             self.workers[pid].peak_bytes = max(self.workers[pid].peak_bytes, size)
-        if any(worker.memory for worker in self.workers.values()) or now_s - self.freed_s < FREED_S:
+        if any(worker.killed for worker in self.workers.values()) or now_s - self.freed_s < FREED_S:
             return
         total, limit, (used, there) = sum(held.values()), machine.memory_limit(), machine.fullest()
         if total > limit or used > machine.FULL * there:
             pid = max(held, key=lambda one: held[one])
+            self.workers[pid].killed = True
             self.workers[pid].memory = (
                 f"the workers of this machine held {total:,} of {limit:,} bytes; {used:,} of {there:,} bytes of memory "
                 "were in use"

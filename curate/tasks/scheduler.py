@@ -827,7 +827,11 @@ class Scheduler:
         self._busy |= kind is FailureKind.RETRY_LATER
         strikes = self._strikes.setdefault(shard, Counter())
         strikes[kind] += tries
-        hopeless = kind is FailureKind.OUT_OF_MEMORY and not self._ask_for_more(shard, peak_bytes)
+        hopeless = (
+            kind is FailureKind.OUT_OF_MEMORY
+            and not self._ask_for_more(shard, peak_bytes)
+            and not self._some_hold_unasked()
+        )
         if hopeless or strikes[kind] > self.policy.limit(kind):
             self._move(shard, Move.GIVE_UP)
             self.failed += 1
@@ -863,6 +867,12 @@ class Scheduler:
             return False
         self._memory[shard] = wanted
         return True
+
+    def _some_hold_unasked(self) -> bool:
+        """Returns whether tasks run that ask for no memory: what had all there is to be had may have shared it."""
+        if self.policy.declared_memory:
+            return False
+        return any(one.memory is None and one.started_s is not None for one in self._running.values())
 
     def _move(self, shard: int, move: Move) -> None:
         state = TRANSITIONS.get((self._states[shard], move))

@@ -277,6 +277,54 @@ def test_tasks_hold_the_memory_that_they_ask_for(backend: LocalBackend, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("stream", "order"), [(False, [2, 0, 1]), (True, [1, 0])])
+def test_a_task_that_asks_for_no_memory_holds_the_share_of_its_slot(
+    stream: bool, order: list[int], backend: LocalBackend, tmp_path: Path
+) -> None:
+    """What asks for all of it begins when such a task has ended, and is not killed with it. But one whose blocks are
+    taken in turn may be the one that waits."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(0, [(process_while, str(hold))], 1, stream=stream)
+    begun(hold)
+    backend.launch(1, [(abs, -1)], 1, memory=backend.largest_memory())
+    if not stream:
+        assert backend.waits().startswith("1 task waits for ")
+        backend.launch(2, [(abs, -2)], 1)
+    ended = [one.task for one in polled(backend, ends(1)) if isinstance(one, TaskFinished)]
+    hold.unlink()
+    ended += [one.task for one in polled(backend, ends(len(order) - 1)) if isinstance(one, TaskFinished)]
+    assert ended == order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spare", "ends_idle"), [(0, True), (4 << 30, False)])
+def test_a_worker_that_is_idle_ends_where_a_task_asks_for_its_memory(
+    spare: int, ends_idle: bool, backend: LocalBackend, tmp_path: Path
+) -> None:
+    """It would be counted with what the task holds, and the task be killed for it."""
+    folders = [tmp_path / name for name in ("a", "b")]
+    for task, folder in enumerate(folders):
+        folder.touch()
+        backend.launch(task, [(process_while, str(folder))], 1)
+    pids = {begun(folder)[0] for folder in folders}
+    for folder in folders:
+        folder.unlink()
+    polled(backend, ends(2))
+    hold = tmp_path / "hold"
+    hold.touch()
+    backend.launch(2, [(process_while, str(hold))], 1, memory=backend.largest_memory() - spare)
+    (used,) = begun(hold)
+    (idle,) = pids - {used}
+    if ends_idle:
+        wait_until(lambda: not alive(idle), "the other one ends")
+    hold.unlink()
+    polled(backend, ends(1))
+    assert alive(idle) != ends_idle
+    assert alive(used)
+
+
+@pytest.mark.slow
 def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task sees its own; two may share one; more than there are is refused with the arithmetic."""
     monkeypatch.setattr(machine, "cpus", lambda: 8.0)

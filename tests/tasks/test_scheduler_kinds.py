@@ -407,6 +407,25 @@ def test_a_task_that_had_all_there_is_from_the_start_is_given_up_at_once() -> No
     assert said(driven) == [(100, FAILED)]
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_what_shared_all_there_is_with_others_is_not_given_up_at_once(asks: bool) -> None:
+    """It had asked for all, they for nothing, and its node may have been killing the wrong one. Its tries still end."""
+    driven = make(2, slots=2, memory_limit=4, declared_memory=GIB if asks else None)
+    driven.offer(2, 2 * GIB)
+    other, launch = driven.launches
+    driven.start(other)
+    for _ in range(3):
+        driven.start(launch)
+        again = driven.ended(launch, K.OUT_OF_MEMORY, peak_bytes=2 * GIB)
+        if not again:
+            break
+        (launch,) = again
+        assert launch.memory == 2 * GIB
+    driven.start(launch)
+    driven.ended(launch, K.OUT_OF_MEMORY)
+    assert said(driven) == [(101, RETRY)] * (1 if asks else 3) + [(101, FAILED)]
+
+
 def test_when_the_largest_node_is_gone_the_next_one_has_to_do() -> None:
     """What was to ask for more than any node has now asks for all of the largest."""
     driven, launch = bundle_of(1, largest_memory=64 * GIB)
