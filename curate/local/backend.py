@@ -5,8 +5,8 @@ worker said before it died is in its socket then, so that nothing is left unsaid
 
 A task holds what it asks for, of the CPUs, GPUs and memory that this machine has, and is begun once that is free. While
 it waits for an actor of a pool, it lets go of that, and the next one starts: so actors have work while a task writes.
-One that asks for no memory waits for none, and holds its slot's share: what asks for more runs beside fewer of them, and
-alone if it asks for all. Workers that have nothing to do end where what they keep was given to a task.
+One that asks for no memory waits for none, and holds its slot's share: what asks for more runs beside fewer of them,
+and alone if it asks for all. Workers that have nothing to do end where what they keep was given to a task.
 """
 
 from __future__ import annotations
