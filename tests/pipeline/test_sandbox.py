@@ -297,7 +297,12 @@ def test_a_keeper_that_is_killed_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("what", "reason"), [("hang", SLOW), ("hang in C", SLOW), ("hang in a thread", SLOW), ("wait", WAITED)]
 )
-def test_a_row_that_hangs_costs_itself(what: str, reason: str, hasty: Sandboxed) -> None:
+def test_a_row_that_hangs_costs_itself(
+    what: str, reason: str, hasty: Sandboxed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason == SLOW:
+        # Where there is much to do, it gets its time of the processor by and by.
+        monkeypatch.setattr(sandbox, "WAITS", 1000)
     rows = [{"n": 0}, {"do": what}, {"n": 2}, {"n": 3}, {"do": what}, {"n": 5}]
     assert told(hasty.results(rows)) == [0, reason, 2, 3, reason, 5]
 
@@ -583,9 +588,10 @@ REASONS = ["seventeen", "the parser's process died: SIGSEGV", SLOW]
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])])
 def test_rows_that_end_the_parser_are_in_quarantine(
-    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All others are in the output; the run is complete, and nothing is left of it."""
+    monkeypatch.setattr(sandbox, "WAITS", 1000)
     if backend == "ray":
         request.getfixturevalue("on_ray")
     ds = curate.range(50).map(square, isolate=True, timeout_s=TIMEOUT_S)
