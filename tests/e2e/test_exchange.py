@@ -472,7 +472,7 @@ def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled:
     Path(f"{hold}-{what}").write_text("4")
     made_of = {"map": bench.run_files, "reduce": bench.parts}[what]
     with Driver(bench.argv("out", "--hold", str(hold), "--max-in-flight", "2", backend="ray"), bench.env) as driver:
-        wait_until(lambda: looks(bench.trace("out"))[what] == 6 and made_of("out"), f"{what}s are made, two wait", 150)
+        wait_until(lambda: looks(bench.trace("out"))[what] == 6 and made_of("out"), f"{what}s are made, two wait")
         driver.signal(signal.SIGKILL)
         driver.end()
         driver.wait_for_children()
@@ -523,7 +523,7 @@ def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: 
         cluster.wait_for_nodes()
         env = bench.env | {"RAY_ADDRESS": cluster.address}
         with Driver(bench.argv("out", "--hold", str(hold), backend="ray"), env) as driver:
-            wait_until(lambda: looks(bench.trace("out"))[what] == 5, f"{what}s are made, two wait", 150)
+            wait_until(lambda: looks(bench.trace("out"))[what] == 5, f"{what}s are made, two wait")
             made, before = set(bench.run_files("out")), looks(bench.trace("out"))
             cluster.remove_node(nodes[1], allow_graceful=False)
             wait_until(lambda: not all(Path(f"/proc/{pid}").exists() for pid in workers(bench.trace("out"))), "it died")

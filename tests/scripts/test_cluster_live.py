@@ -277,7 +277,7 @@ def test_a_driver_that_is_killed_is_submitted_again(
     trace.unlink()
     process = cluster.start("submit", "--address", cluster.address, "--resubmit", "2", *argv, "--hold", str(hold))
     try:
-        wait_until(trace.exists, "a task begins", 120)
+        wait_until(trace.exists, "a task begins")
         drivers = [pid for pid, line in marked(cluster.mark).items() if line.startswith("python jobs/curation.py")]
         assert drivers, marked(cluster.mark)
         hold.unlink()
@@ -298,7 +298,7 @@ def test_a_job_that_nobody_follows(cluster: Cluster, tmp_path: Path) -> None:
     started = cluster.submit("--no-wait", "jobs/talking.py", str(tmp_path))
     assert started.returncode == 0, started.stderr
     (name,) = re.findall(r"submitted as (\S+)", started.stderr)
-    wait_until((tmp_path / "half").exists, "half of the log is written", 120)
+    wait_until((tmp_path / "half").exists, "half of the log is written")
     follower = cluster.start("logs", "--follow", "--address", cluster.address, name)
     stopped = cluster.start("stop", "--address", cluster.address, name)
     stopped.communicate(timeout=NEVER_S)
@@ -362,7 +362,7 @@ def test_a_lost_connection_is_made_anew(cluster: Cluster, tmp_path: Path) -> Non
     said = ""
     try:
         assert process.stderr is not None
-        wait_until((tmp_path / "half").exists, "half of the log is written", 120)
+        wait_until((tmp_path / "half").exists, "half of the log is written")
         wire.cut()
         while "connection lost" not in (line := process.stderr.readline()):
             assert line, said
