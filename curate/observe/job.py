@@ -427,8 +427,14 @@ def _no_job(ledger: Ledger, found: int | None = None) -> NoJobError:
 
 
 def summary_of(found: FoundJob) -> dict[str, Any] | None:
-    """Returns what `summary.json` says of the job: nothing, if there is none, or it is another job's."""
-    return None if found.listing.summary is None else _own(read_summary(found.ledger), found.job)
+    """Returns what `summary.json` says of the job: nothing, if there is none, or it is another job's, or that of other
+    outputs of such a job, which take another number of bytes. The next run does not believe that one, either."""
+    summary = None if found.listing.summary is None else _own(read_summary(found.ledger), found.job)
+    if summary is None or not found.matched.done.all() or found.written_as[0] is OutputFormat.RUN:
+        return summary
+    size, planned = int(found.listing.objects.numbers("size")[found.matched.position].sum()), len(found.plan)
+    told = summary.get("shards", {}).get("total", 0), summary.get("bytes", {}).get("out", size)
+    return summary if told[0] > planned or told[1] == size else None
 
 
 def _own(summary: dict[str, Any] | None, job: Mapping[str, Any]) -> dict[str, Any] | None:

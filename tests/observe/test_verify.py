@@ -374,7 +374,7 @@ def test_another_schema_is_found(out: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_stored_schema_of_another_job_is_found(out: Path, alone: bool) -> None:
-    """No output has it: it is to be removed, not all outputs; of one output alone, nobody knows which of both is wrong."""
+    """No output has it: it is to be removed, not all outputs; of one output alone, both are, for either may be it."""
     schema = out / layout.SCHEMAS / "output.arrow"
     schema.write_bytes(bytes(pa.schema([("other", pa.string())]).serialize()))
     if alone:
