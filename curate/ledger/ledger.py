@@ -45,6 +45,9 @@ INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", p
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
 """What every `job.json` of this format version has, beside the version."""
 
+Wanted = Callable[[bytes], bool]
+"""Tells of a line of a segment, before it is parsed, whether it is of use: most are not."""
+
 
 class DamagedError(ConfigError):
     """A document of the ledger cannot be read, as one that was cut off: an overwrite does without it."""
@@ -178,22 +181,22 @@ class Ledger:
         listing.plan_parts.append(name)
         return True
 
-    def events(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yields the events of segments, in the order of the names.
+    def events(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[dict[str, Any]]:
+        """Yields the events of segments, in the order of the names; those whose lines are `wanted`, if that is given.
 
         What cannot be read is left out with a warning: events save reading outputs, and decide nothing.
         """
 
         for name, lines in self._segments(sorted(names)):
-            yield from self._parsed(name, lines)
+            yield from self._parsed(name, filter(wanted, lines))
 
-    def newest_first(self, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def newest_first(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields the lines of segments with the segment's name: the last run first, of each run the last line first.
 
         What cannot be read is left out with a warning.
         """
         for name, lines in self._segments(sorted(names, reverse=True)):
-            for event in self._parsed(name, reversed(lines)):
+            for event in self._parsed(name, filter(wanted, reversed(lines))):
                 yield name, event
 
     def _segments(self, names: Iterable[str]) -> Iterator[tuple[str, Sequence[bytes]]]:
