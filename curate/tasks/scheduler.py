@@ -194,8 +194,8 @@ class Scheduler:
         self.launched = 0
         """Tasks launched so far."""
         self.attempts = 0
-        """Tries of shards so far that ended, each of them one that was recorded. Of a task that died, that is one: of the
-        shard that it died of; of one that was lost with its node, all that it had left."""
+        """Tries of shards so far that ended, each of them recorded. Of a task that died, that is one, of the shard that
+        it died of; of one that was lost with its node, all that it had left."""
         self.state = SchedulerState.ACTIVE
         # Of ten million shards, each number of eight bytes takes as much as their plan.
         by_size = np.argsort(-np.asarray(sizes, dtype=np.int64), kind="stable").astype(np.int32)

@@ -48,3 +48,12 @@ def test_values_of_another_kind_are_refused(name: str, value: object, kind: str)
     """And not taken for true, or for a number that fails later."""
     with pytest.raises(ConfigError, match=rf"^{name}={value!r} is not {kind}$"):
         parse_run_options(input="in", output="out", **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["input", "output"])
+def test_an_empty_path_is_refused_by_the_name_of_its_option(name: str) -> None:
+    """As of `-o "$OUT"` where there is no such variable."""
+    with pytest.raises(
+        ConfigError, match=f"^{name}: the path is empty, as where a variable is not set; "
+    ):
+        parse_run_options(**{"input": "in", "output": "out", name: ""})  # type: ignore[arg-type]
