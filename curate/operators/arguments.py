@@ -69,8 +69,6 @@ def path_text(given: Any, what: str) -> str:
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
     if not isinstance(text, str):
         raise ConfigError(f"{what}: {given!r:.80} is {type(given).__name__}, expected a path as text")
-    if not text:
-        raise ConfigError(f"{what}: the path is empty, as where a variable is not set; expected a path or a URI")
     return text
 
 
