@@ -32,7 +32,7 @@ def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing, *, before_
     if listing.plan_parts and not before_last:
         raise ConfigError(
             f"{ledger.uri(layout.PLAN)} holds a plan, but {ledger.uri(layout.JOB)} is missing; the ledger was "
-            "damaged from outside: choose another output, or remove this one"
+            f"damaged from outside: choose another output, or {start_over()}"
         )
     return {
         "format_version": layout.FORMAT_VERSION,

@@ -28,6 +28,8 @@ from curate.units import parse_duration, parse_percent
 
 def resolve_output(text: str) -> str:
     """Returns the output prefix as an absolute URI. Raises ConfigError for a relative one where that would be lost."""
+    if not text:
+        raise ConfigError(_empty("output"))
     local = "://" not in text
     if local and not text.startswith("/") and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         raise ConfigError(
@@ -69,10 +71,16 @@ def no_input() -> str:
     return f"no input was given; add {option('input', 'PATH_OR_GLOB')}; it can be several"
 
 
+def _empty(name: str) -> str:
+    return f"{option(name, ...)}: the path is empty, as where a variable is not set; expected a path or a URI"
+
+
 def _inputs(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
     inputs = path_texts(given, "input")
     if not inputs:
         raise ConfigError(no_input())
+    if "" in inputs:
+        raise ConfigError(_empty("input"))
     return tuple(_at_home(one) for one in inputs)
 
 

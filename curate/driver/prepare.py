@@ -212,10 +212,19 @@ def _refuse_links(prepared: Prepared) -> None:
 
 
 def _within(plan: ShardPlan, inputs: Inputs) -> Inputs:
-    """Returns the inputs that the plan has already, if there is a plan: how far a limit reaches was decided with it."""
+    """Returns the inputs that the plan has already, if there is a plan: how far a limit reaches was decided with it.
+    Warns of new ones before the last of these."""
     if not len(plan):
         return inputs
-    return replace(inputs, table=inputs.table.filter(~diff_inputs(plan, inputs.table).new))
+    new = diff_inputs(plan, inputs.table).new
+    before = int(new[: np.flatnonzero(~new).max(initial=0)].sum())
+    if before:
+        get_logger().warning(
+            "new inputs are not read: which rows the limit takes was decided without them",
+            inputs=before,
+            next=start_over(),
+        )
+    return replace(inputs, table=inputs.table.filter(~new))
 
 
 def _up_to(part: PackedTable, shard: str) -> PackedTable:

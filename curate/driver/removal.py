@@ -6,10 +6,10 @@ followed, and only files that can be made again are removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from curate.folders import nofollow
 from curate.formats.write.writer import suffix
 from curate.keywords import option
 from curate.ledger import layout
-from curate.ledger.ledger import DamagedPlanError, Ledger
+from curate.ledger.ledger import DamagedError, Ledger
 from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal, with_suffix
 from curate.ledger.packed import PackedTable, positions
@@ -34,6 +34,8 @@ from curate.stage.shard_index import own_index
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
 from curate.units import shell_word
+
+T = TypeVar("T")
 
 
 def remove_job(
@@ -135,13 +137,13 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     else is there is foreign and stays. Extra outputs come last: a shard that is done has all of its outputs, also if
     this is cut off and the old job goes on. Raises ConfigError if they may not be deleted.
     """
-    before = ledger.read_job() if listing.has_job else {}
+    before: dict[str, Any] = _unless_damaged(ledger.read_job, {}) if listing.has_job else {}
     if before.keys() >= {"format", "codec", "suffix"}:
         # It may be written in another format than the one that takes its place.
         format, codec = OutputFormat(before["format"]), before["codec"]
         own = before["suffix"].removesuffix(suffix(format, codec))
         job = replace(job, format=format, codec=codec, sink_suffix=own)
-    there = JobOutputs(job, ledger, listing, _plan_if_whole(ledger, listing))
+    there = JobOutputs(job, ledger, listing, _unless_damaged(lambda: ledger.read_plan(listing), ShardPlan.of([])))
     matched = there.matched()
     mine = ours(there, matched)
     rows = [*matched.position[mine].tolist(), *our_sides(there, mine)]
@@ -156,12 +158,12 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     return left, outputs
 
 
-def _plan_if_whole(ledger: Ledger, listing: OutputListing) -> ShardPlan:
-    """Returns the plan; an empty one in place of one that is damaged, which an overwrite is the remedy for."""
+def _unless_damaged(read: Callable[[], T], instead: T) -> T:
+    """Returns what a document of the ledger says; `instead` if it is damaged, which an overwrite is the remedy for."""
     try:
-        return ledger.read_plan(listing)
-    except DamagedPlanError:
-        return ShardPlan.of([])
+        return read()
+    except DamagedError:
+        return instead
 
 
 def _unplanned(there: JobOutputs, fingerprint: str, known: Sequence[int]) -> list[int]:

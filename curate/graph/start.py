@@ -40,7 +40,7 @@ from curate.graph.upstream_books import upstream_books_of
 from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
-from curate.ledger.ledger import Ledger
+from curate.ledger.ledger import DamagedError, Ledger
 from curate.ledger.listing import OutputListing, empty_listing, match_outputs, refuse_special
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.packed import PackedTable
@@ -318,9 +318,13 @@ def _is_of_its_code(job: StagedJob, stage: Stage) -> bool:
     is, that may be another one, and whoever overwrites the job wants none of the old."""
     for root in stages_roots(job.ledger.root, job.listing.stages):
         ledger = Ledger(job.stores.of(root), f"{root}/{key_of(stage)}")
-        with suppress(ObjectNotFound):
+        try:
             if ledger.read_job()["code_digest"] != stage.record.code_digest:
                 return False
+        except DamagedError:
+            return False
+        except ObjectNotFound:
+            pass
         if stage.record.code_digest and any(ledger.store.list(ledger.uri(layout.ACCEPTED))):
             return False
     return True

@@ -47,14 +47,15 @@ class Asset:
     def __repr__(self) -> str:
         return f"Asset({self.uri!r})"
 
-    def resolve(self, store: Store) -> None:
-        """Looks the object up: one small call. Raises ConfigError if it does not exist."""
+    def resolve(self, store: Store, given_as: str = "the parameter") -> None:
+        """Looks the object up: one small call. Raises ConfigError, which names what it was given as, if it does not
+        exist."""
         try:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:
             problem = _instead(self.uri) if is_local(self.uri) else "does not exist"
             several = "; of several, each is an option (an item of a list) of its own" if "," in self.uri else ""
-            raise ConfigError(f"asset {self.uri!r} {problem}; check the path in the parameter{several}") from error
+            raise ConfigError(f"asset {self.uri!r} {problem}; check the path in {given_as}{several}") from error
 
     def identity(self) -> dict[str, Any]:
         """Returns its part of the job's identity."""

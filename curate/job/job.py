@@ -21,7 +21,7 @@ from curate.job.origin import job_origin
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import column_text, given_settings, parse_columns, refuse_options, settings_of, with_settings
-from curate.keywords import shows_keywords
+from curate.keywords import option, shows_keywords
 from curate.ledger.summary import Summary
 from curate.objects.bad_line import RejectedRow
 from curate.objects.places import PLACE, POSITION
@@ -437,7 +437,7 @@ class Job:
                 value = one.check(getattr(self, one.name), type(self).__name__)
                 for asset in value if isinstance(value, list) else [value]:
                     if isinstance(asset, Asset):
-                        asset.resolve(open_store(asset.uri))
+                        asset.resolve(open_store(asset.uri), option(one.name, ...))
                 recorded[one.name] = one.recorded(value)
             setattr(self, one.name, value)
         self._hidden = Secrets(secrets)

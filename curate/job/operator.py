@@ -271,7 +271,8 @@ class ProcessFile:
                 yield from self._file_tables(file)
             except (ObjectNotFound, GenerationMismatch) as error:
                 # A store may find that out only when it is read from.
-                raise CorruptInput(f"{file.uri}: removed or replaced after the plan was made: {error}") from error
+                why = f"removed or replaced after the plan was made: {error}; run the job again, which looks at it anew"
+                raise CorruptInput(f"{file.uri}: {why}") from error
             except SchemaMismatch as error:
                 error.returned = True
                 raise

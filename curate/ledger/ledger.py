@@ -45,9 +45,12 @@ INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", p
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
 """What every `job.json` of this format version has, beside the version."""
 
+Wanted = Callable[[bytes], bool]
+"""Tells of a line of a segment, before it is parsed, whether it is of use: most are not."""
 
-class DamagedPlanError(ConfigError):
-    """A part of a plan cannot be read at all, as one that was cut off."""
+
+class DamagedError(ConfigError):
+    """A document of the ledger cannot be read, as one that was cut off: an overwrite does without it."""
 
 
 class Ledger:
@@ -66,26 +69,21 @@ class Ledger:
         return sort_listing(self.store.list(self.root + "/"), self.root)
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Returns a JSON object of the ledger. Raises ObjectNotFound, ConfigError if it is none."""
+        """Returns a JSON object of the ledger. Raises ObjectNotFound, DamagedError if it is none."""
         data = self.store.read(self.uri(name))
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise ConfigError(
-                f"{self.uri(name)} is not JSON ({error}); the ledger is damaged: "
-                "choose another output, or remove this one"
-            ) from error
+            raise self._damaged(name, f" is not JSON ({error})") from error
         if not isinstance(value, dict):
-            raise ConfigError(
-                f"{self.uri(name)} holds {type(value).__name__}, expected an object; the ledger is damaged: "
-                "choose another output, or remove this one"
-            )
+            raise self._damaged(name, f" holds {type(value).__name__}, expected an object")
         if field := validation.problem(name, value):
-            raise ConfigError(
-                f"{self.uri(name)}: its field {field!r} is not valid ({_shown(value[field])}); the ledger is "
-                "damaged: choose another output, or remove this one"
-            )
+            raise self._damaged(name, f": its field {field!r} is not valid ({_shown(value[field])})")
         return value
+
+    def _damaged(self, name: str, found: str) -> DamagedError:
+        remedy = f"choose another output, or {start_over()}"
+        return DamagedError(f"{self.uri(name)}{found}; the ledger is damaged: {remedy}")
 
     def create_json(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Publishes `value` unless the name is taken; returns what is there now: the winner's."""
@@ -95,7 +93,7 @@ class Ledger:
         return dict(value)
 
     def read_job(self) -> dict[str, Any]:
-        """Returns `job.json`. Raises ConfigError if it is of another version of the ledger."""
+        """Returns `job.json`. Raises ConfigError if it is of another version of the ledger, DamagedError."""
         job = self.read_json(layout.JOB)
         version = job.get("format_version", layout.FORMAT_VERSION)
         if version != layout.FORMAT_VERSION:
@@ -104,10 +102,7 @@ class Ledger:
                 "use the curate that wrote it, or another output"
             )
         if missing := [name for name in ("format_version", *JOB_FIELDS) if name not in job]:
-            raise ConfigError(
-                f"{self.uri(layout.JOB)} lacks {', '.join(missing)}; the ledger is damaged: "
-                "choose another output, or remove this one"
-            )
+            raise self._damaged(layout.JOB, f" lacks {', '.join(missing)}")
         return job
 
     def read_growth(self, listing: OutputListing) -> dict[str, Any]:
@@ -186,22 +181,22 @@ class Ledger:
         listing.plan_parts.append(name)
         return True
 
-    def events(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yields the events of segments, in the order of the names.
+    def events(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[dict[str, Any]]:
+        """Yields the events of segments, in the order of the names; those whose lines are `wanted`, if that is given.
 
         What cannot be read is left out with a warning: events save reading outputs, and decide nothing.
         """
 
         for name, lines in self._segments(sorted(names)):
-            yield from self._parsed(name, lines)
+            yield from self._parsed(name, filter(wanted, lines))
 
-    def newest_first(self, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def newest_first(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields the lines of segments with the segment's name: the last run first, of each run the last line first.
 
         What cannot be read is left out with a warning.
         """
         for name, lines in self._segments(sorted(names, reverse=True)):
-            for event in self._parsed(name, reversed(lines)):
+            for event in self._parsed(name, filter(wanted, reversed(lines))):
                 yield name, event
 
     def _segments(self, names: Iterable[str]) -> Iterator[tuple[str, Sequence[bytes]]]:
@@ -242,7 +237,7 @@ class Ledger:
             return _part_of(data)
         except (pa.ArrowException, ValueError, OSError) as error:
             # Arrow's errors are ValueErrors, too; who put something else there than curate may have meant harm.
-            kind = DamagedPlanError if isinstance(error, pa.ArrowException | OSError) else ConfigError
+            kind = DamagedError if isinstance(error, pa.ArrowException | OSError) else ConfigError
             raise kind(
                 f"{self.uri(name)} is not a part of a plan ({error}); the ledger is damaged: "
                 f"choose another output, or {start_over()}"

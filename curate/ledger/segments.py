@@ -7,6 +7,7 @@ the same name.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,8 @@ import orjson
 
 from curate.ledger import validation
 from curate.ledger.compression import compress
-from curate.ledger.ledger import Ledger
+from curate.ledger.failures import group_failed
+from curate.ledger.ledger import Ledger, Wanted
 from curate.ledger.listing import OutputListing, OutputMatch, generation_hash
 from curate.ledger.manifest import ShardPlan
 from curate.storage.protocol import Outcome
@@ -42,10 +44,48 @@ def done_events(
             yield rank, event
 
 
-def read_outcomes(ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> Iterator[dict[str, Any]]:
+def read_outcomes(
+    ledger: Ledger, listing: OutputListing, plan: ShardPlan, wanted: Wanted | None = None
+) -> Iterator[dict[str, Any]]:
     """Yields how each attempt at a shard ended, with the shard's rank; a failed one twice, where failures tell of it
-    too."""
-    yield from plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures])))
+    too. Those whose lines are `wanted`, if that is given."""
+    names = [*listing.segments, *listing.failures]
+    yield from plan.ranked(filter(validation.outcome, ledger.events(names, wanted)))
+
+
+def given_up(
+    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch, most_groups: int
+) -> tuple[int, list[Mapping[str, Any]]]:
+    """Returns how many shards without an output were given up when they were last run, and what most of them failed of:
+    groups with an example's error and shard."""
+    wanted = _of_undone(plan, matched)
+    failed = failed_now(read_outcomes(ledger, listing, plan, wanted), listing, matched) & ~matched.done
+    tries = (event for _, event in ledger.newest_first(listing.failures, wanted) if validation.failure(event))
+    groups = group_failed(plan.ranked(tries), failed)[:most_groups]
+    return int(failed.sum()), [
+        {"error": one.example.get("error", ""), "count": one.shards, "shard": one.example["shard"]} for one in groups
+    ]
+
+
+_ENDED = re.compile(rb'"outcome":"(?:done|failed)"')
+_NUMBER = re.compile(rb'"index":(\d{1,9})\b')
+
+
+def _of_undone(plan: ShardPlan, matched: OutputMatch) -> Wanted:
+    """Returns what tells whether a line may say that a shard without an output was done, or given up: parsing costs
+    ten times as much, and nearly all lines are of other shards, or of tries that others followed."""
+    numbers = [plan.number(rank) for rank in np.flatnonzero(~matched.done).tolist()]
+    undone = bytearray(1 + max(numbers, default=-1))
+    for number in numbers:
+        undone[number] = True
+
+    def wanted(line: bytes) -> bool:
+        if _ENDED.search(line) is None:
+            return False
+        found = _NUMBER.search(line)
+        return found is None or ((number := int(found[1])) < len(undone) and bool(undone[number]))
+
+    return wanted
 
 
 def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, matched: OutputMatch) -> Any:

@@ -79,7 +79,8 @@ class Summary:
     dispatched: int
     """Tasks launched by this run."""
     attempts: int
-    """Attempts at shards that ended in this run."""
+    """Tries of shards that ended in this run: done, failed or lost; each has a line in the ledger. What a task that
+    died had not begun is no try."""
     books: Books
     """Rows and counters of all shards that are done, earlier runs included."""
     bytes_in: int

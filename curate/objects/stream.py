@@ -43,9 +43,11 @@ def naming(uri: str) -> Iterator[None]:
     try:
         yield
     except ObjectNotFound as error:
-        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}") from error
+        how = "put it back, or run the job again, which says how to take it out"
+        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}; {how}") from error
     except GenerationMismatch as error:
-        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}") from error
+        how = "run the job again, which looks at it anew"
+        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}; {how}") from error
 
 
 class StoredStream:

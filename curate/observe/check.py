@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import csv
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from curate.arrow.canonical import stored_schema
 from curate.errors import CorruptInput, SchemaMismatch
+from curate.exchange.run_file import RunFile
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet import decode_rows
 from curate.formats.read.parquet_file import broken, open_parquet
@@ -27,7 +30,11 @@ from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, Stored
 from curate.objects.tar import samples
 from curate.objects.tf_example import WRONG_CHECKSUM, framed
 from curate.storage.protocol import Object, Store
+from curate.tasks.books import Books
 
+PAGES = 32
+"""Pages of a run file that are read at a time, of 256 KiB each."""
+RECORD_FIELDS = frozenset({"job", "shard", "fingerprint", "rows", "counters", "quarantine"})
 _MAGIC = b"PAR1"
 _STREAM_BYTES = 1 << 20
 """Stored bytes of a column chunk that are held at a time."""
@@ -97,6 +104,31 @@ def count_quarantined(store: Store, object: Object) -> tuple[int, str]:
         for lines in _lines(source):
             rows += len(lines)
     return rows, digest.hexdigest()
+
+
+def count_run_rows(store: Store, object: Object) -> int:
+    """Returns the rows of a run file, all pages of it read. Raises DamagedRun."""
+    file, total = RunFile.open(store, object), 0
+    for number, segment in enumerate(file.segments):
+        starts = [0, *np.cumsum(segment.rows).tolist()]
+        for start in range(0, len(segment.rows), PAGES):
+            stop = min(len(segment.rows), start + PAGES)
+            total += file.read(number, starts[start], starts[stop]).num_rows
+    return total
+
+
+def wrong_record(record: Mapping[str, Any], job: Mapping[str, Any], shard: str) -> str:
+    """Returns why a record is not that of this shard of a job; empty if it is."""
+    if differing := RECORD_FIELDS ^ record.keys():
+        return f"its record lacks, or has beyond what curate writes: {', '.join(sorted(differing))}"
+    for name, value in {"job": job["job"], "fingerprint": job["fingerprint"], "shard": shard}.items():
+        if record[name] != value:
+            return f"its record is that of {name} {record[name]!r}, expected {value!r}"
+    try:
+        Books.parse(record["rows"], record["counters"]).balanced()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"the row counts in its record are not valid: {error!r}"
+    return ""
 
 
 class _Tapped(StoredStream):

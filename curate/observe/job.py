@@ -14,18 +14,17 @@ from curate.errors import ConfigError, CorruptInput, CurateError, ObjectNotFound
 from curate.formats.encoding import detect
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.keywords import start_over
-from curate.ledger import layout, validation
-from curate.ledger.failures import group_failed
+from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_heartbeats
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
-from curate.ledger.segments import done_events, failed_now, read_outcomes
+from curate.ledger.segments import done_events, given_up
 from curate.ledger.side_outputs import companion, match_named, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.run_totals import MOST_GROUPS
-from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
+from curate.observe.status import COMPLETE, STALLED, JobCounts, JobStatus, job_status, with_stages
 from curate.prefetch import ahead
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
@@ -220,8 +219,10 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         int(plan.sizes[found.matched.done].sum()),
     )
     status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - max(NEWEST_RUNS, len(beats))))
-    if status.pending and status.state not in (RUNNING, COMPLETE) and found.listing.failures:
-        status = _with_failed(found, status)
+    if status.pending and status.state not in (RUNNING, COMPLETE) and not _told_all_failures(found, status):
+        # Shards that earlier runs gave up, too: the newest was not asked for them, or did not come to them.
+        failed, failures = given_up(found.ledger, found.listing, plan, found.matched, MOST_GROUPS)
+        status = replace(status, failed=failed, failures=failures)
     parts = any(run.part for run in status.runs if run.state == RUNNING)
     if (status.state == RUNNING and not parts) or status.counted == status.done:
         return status
@@ -234,17 +235,12 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
     return replace(status, rows=books.rows(), counters=books.sorted_counters(), metrics=metrics)
 
 
-def _with_failed(found: FoundJob, status: JobStatus) -> JobStatus:
-    """Returns a status with the shards that earlier runs gave up, too: the newest was not asked for them, or did not
-    come to them."""
-    ledger, listing, plan = found.ledger, found.listing, found.plan
-    failed = failed_now(read_outcomes(ledger, listing, plan), listing, found.matched) & ~found.matched.done
-    tries = (event for _, event in ledger.newest_first(listing.failures) if validation.failure(event))
-    groups: list[Mapping[str, Any]] = [
-        {"error": one.example.get("error", ""), "count": one.shards, "shard": one.example["shard"]}
-        for one in group_failed(plan.ranked(tries), failed)[:MOST_GROUPS]
-    ]
-    return replace(status, failed=int(failed.sum()), failures=groups)
+def _told_all_failures(found: FoundJob, status: JobStatus) -> bool:
+    """Returns whether nothing failed but in the newest run, which has told of all that when it ended."""
+    own = layout.run_file(status.runs[0].run_id, "") if status.runs and status.runs[0].state != STALLED else None
+    return not found.listing.failures or (
+        own is not None and all(one.startswith(own) for one in found.listing.failures)
+    )
 
 
 def _recount(found: FoundJob) -> Books | None:
@@ -427,8 +423,14 @@ def _no_job(ledger: Ledger, found: int | None = None) -> NoJobError:
 
 
 def summary_of(found: FoundJob) -> dict[str, Any] | None:
-    """Returns what `summary.json` says of the job: nothing, if there is none, or it is another job's."""
-    return None if found.listing.summary is None else _own(read_summary(found.ledger), found.job)
+    """Returns what `summary.json` says of the job: nothing, if there is none, or it is another job's, or that of other
+    outputs of such a job, which take another number of bytes. The next run does not believe that one, either."""
+    summary = None if found.listing.summary is None else _own(read_summary(found.ledger), found.job)
+    if summary is None or not found.matched.done.all() or found.written_as[0] is OutputFormat.RUN:
+        return summary
+    size, planned = int(found.listing.objects.numbers("size")[found.matched.position].sum()), len(found.plan)
+    told = summary.get("shards", {}).get("total", 0), summary.get("bytes", {}).get("out", size)
+    return summary if told[0] > planned or told[1] == size else None
 
 
 def _own(summary: dict[str, Any] | None, job: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -17,20 +17,24 @@ import orjson
 import pyarrow as pa
 
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
-from curate.exchange.run_file import RunFile
 from curate.ledger import layout
 from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name, sides_of_ids
 from curate.ledger.stages import exchanges, parse_stages
 from curate.objects.datatrove import read_metadata
 from curate.objects.record import OF_TOKENS, Carried, OutputFormat, read_carried
-from curate.observe.check import check_bytes, count_quarantined, count_rows, output_schema
+from curate.observe.check import (
+    check_bytes,
+    count_quarantined,
+    count_rows,
+    count_run_rows,
+    output_schema,
+    wrong_record,
+)
 from curate.observe.job import FoundJob, find_job, find_stages, read_summary
 from curate.prefetch import ahead
-from curate.storage.protocol import Object, Store
+from curate.storage.protocol import Object
 from curate.tasks.books import Books, UpstreamBooks
 
-PAGES = 32
-"""Pages of a run file that are read at a time, of 256 KiB each."""
 UNCOUNTED = (OutputFormat.SINK, *OF_TOKENS)
 """Formats of which the bytes are checked alone."""
 READERS = 8
@@ -39,7 +43,6 @@ MOST_FINDINGS = 100
 """Findings of one kind that are told one by one; all are counted."""
 SCHEMA_VOTERS = 3
 """Outputs that say what the schema is where the job did not have to store one, because its code declares it."""
-RECORD_FIELDS = frozenset({"job", "shard", "fingerprint", "rows", "counters", "quarantine"})
 
 
 OK = "ok"
@@ -75,6 +78,8 @@ class Finding:
     help."""
     left_behind: bool = False
     """Whether the next run of the job removes it: its shard was taken out."""
+    held_to: str = ""
+    """What the stored schema is called that it has not."""
 
 
 @dataclass
@@ -219,6 +224,8 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         report.read += 1
         report.size_bytes += size
         tick(size)
+    for schema in sorted(checker.misfit - checker.fit):
+        _blame(report, schema)
     if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
         # As long as outputs are to come, or not all of them say what they name, a file may be theirs; or of a stage
         # before the last one, which only the summary names.
@@ -231,6 +238,15 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         for reason in _differences(report, found, summary):
             report.add(Finding("summary", layout.SUMMARY, reason, remove))
     return report
+
+
+def _blame(report: VerifyReport, schema: str) -> None:
+    """Tells of a stored schema that no output has: it, and not all of them, is to be removed. If there is one output
+    alone, either may be the wrong one, and both are."""
+    if sum(one.held_to == schema for one in report.findings) > 1:
+        report.findings = [replace(one, remove=()) if one.held_to == schema else one for one in report.findings]
+    name = f"{layout.SCHEMAS}{schema}.arrow"
+    report.add(Finding("schema", name, "no output has these columns, so it is not that of this job", (name,)))
 
 
 def _left_behind(found: FoundJob) -> set[str]:
@@ -248,6 +264,8 @@ class _Checker:
         self._store = found.ledger.store
         self._format, self._codec = found.written_as
         self._files = set(found.listing.quarantine)
+        self.fit, self.misfit, self._stored = set[str](), set[str](), set[str]()
+        """The stored schemas that an output with rows has, those that one has not, and all."""
         self._schema = self._held("output", found.output)
         self._sides = {name: self._held(schema_name(name), partial(found.side, name)) for name in sorted(found.sides)}
 
@@ -265,11 +283,10 @@ class _Checker:
             return _OutputFindings(
                 [off("record", "it carries none: something else than curate wrote it, or cut it off")]
             )
-        wrong = _wrong_record(carried.record, self._found, rank)
-        if wrong:
+        if wrong := wrong_record(carried.record, self._found.job, self._found.plan.shard_id(rank)):
             return _OutputFindings([off("record", wrong)])
         books, file = Books.parse(carried.record["rows"], carried.record["counters"]), carried.record["quarantine"]
-        findings = self._rows(off, object, carried, self._schema, books.rows_out)
+        findings = self._rows(off, object, carried, self._schema, "output", books.rows_out)
         if not books.balanced():
             findings.append(off("books", f"in + created is not out + dropped + quarantined: {_rows_text(books)}"))
         if reason := self._quarantine(file, books.quarantined):
@@ -286,7 +303,13 @@ class _Checker:
         return _OutputFindings(findings, books, file)
 
     def _rows(
-        self, off: Callable[..., Finding], object: Object, carried: Carried, schema: pa.Schema | None, expected: Any
+        self,
+        off: Callable[..., Finding],
+        object: Object,
+        carried: Carried,
+        schema: pa.Schema | None,
+        held_to: str,
+        expected: Any,
     ) -> list[Finding]:
         try:
             if self._format in UNCOUNTED:
@@ -294,13 +317,18 @@ class _Checker:
                 check_bytes(self._store, object, carried)
                 return []
             if self._format is OutputFormat.RUN:
-                rows = _run_rows(self._store, object)
+                rows = count_run_rows(self._store, object)
             else:
                 rows = count_rows(self._store, object, carried, self._format, self._codec, schema)
         except SchemaMismatch as error:
-            return [off("schema", error)]
+            if held_to not in self._stored:
+                return [off("schema", error)]
+            self.misfit.add(held_to)
+            return [replace(off("schema", error), held_to=held_to)]
         except CorruptInput as error:
             return [off("damaged", error)]
+        if rows:
+            self.fit.add(held_to)
         if rows == expected:
             return []
         return [off("rows", f"it has {rows:,} rows, its record says {_number(expected)}")]
@@ -308,8 +336,7 @@ class _Checker:
     def _side(
         self, side: str, beside: tuple[str, Object | None], main: str, record: Mapping[str, Any]
     ) -> list[Finding]:
-        """Returns what is off with an extra output of a shard whose main output carries this record, or its other
-        file."""
+        """Returns what is off with an extra output of a shard whose main one carries this record, or its other file."""
         name, object = beside
         if object is None:
             reason = f"{main} is there, which is published after it; remove that, and run the job again"
@@ -326,7 +353,8 @@ class _Checker:
         differing = sorted(key for key in {*carried.record, *expected} if carried.record.get(key) != expected.get(key))
         if differing:
             return [off("record", f"its record is not that of {main}: they differ in {', '.join(differing)}")]
-        return self._rows(off, object, carried, self._sides.get(side), record["counters"].get(counter(side)))
+        rows = record["counters"].get(counter(side))
+        return self._rows(off, object, carried, self._sides.get(side), schema_name(side), rows)
 
     def _bytes(self, name: str, object: Object, checksum: int, main: str) -> list[Finding]:
         """Returns what is off with a file that carries no record, but whose checksum is known."""
@@ -356,6 +384,8 @@ class _Checker:
     def _held(self, stored_as: str, output: Callable[[int], Object | None]) -> pa.Schema | None:
         """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
         schema = self._found.ledger.read_schema(stored_as)
+        if schema is not None:
+            self._stored.add(stored_as)
         if schema is not None or self._format in (OutputFormat.RUN, OutputFormat.SINK):
             return schema
         votes: Counter[pa.Schema] = Counter()
@@ -378,42 +408,12 @@ def _finding(kind: str, reason: object, *, object: str, uri: str, remove: tuple[
     return Finding(kind, object, str(reason).removeprefix(f"{uri}: "), remove)
 
 
-def _run_rows(store: Store, object: Object) -> int:
-    """Returns the rows of a run file, all pages of it read. Raises DamagedRun."""
-    file, total = RunFile.open(store, object), 0
-    for number, segment in enumerate(file.segments):
-        starts = [0, *np.cumsum(segment.rows).tolist()]
-        for start in range(0, len(segment.rows), PAGES):
-            stop = min(len(segment.rows), start + PAGES)
-            total += file.read(number, starts[start], starts[stop]).num_rows
-    return total
-
-
 def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else repr(value)
 
 
 def _name(found: FoundJob, rank: int) -> str:
     return f"{found.plan.shard_id(rank)}{found.job['suffix']}"
-
-
-def _wrong_record(record: Mapping[str, Any], found: FoundJob, rank: int) -> str:
-    """Returns why a record is not that of a shard of this job; empty if it is."""
-    if differing := RECORD_FIELDS ^ record.keys():
-        return f"its record lacks, or has beyond what curate writes: {', '.join(sorted(differing))}"
-    expected = {
-        "job": found.job["job"],
-        "fingerprint": found.job["fingerprint"],
-        "shard": found.plan.shard_id(rank),
-    }
-    for name, value in expected.items():
-        if record[name] != value:
-            return f"its record is that of {name} {record[name]!r}, expected {value!r}"
-    try:
-        Books.parse(record["rows"], record["counters"]).balanced()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return f"the row counts in its record are not valid: {error!r}"
-    return ""
 
 
 def _rows_text(books: Books) -> str:

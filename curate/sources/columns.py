@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from curate.formats.encoding import Encoding, Format
 from curate.formats.read.json_schema import say_quoted
 from curate.formats.read.json_values import json_text
 from curate.formats.rows import sample_schema
+from curate.log import get_logger
 from curate.objects.stream import BLOCK_BYTES
 from curate.prefetch import ahead
 from curate.sources.protocol import StoreOf
@@ -129,8 +131,21 @@ def first_schema(
                 raise refusal
         schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
     if first and not is_of_no_rows(schema) and encoding(first).format in (*_SPELT, Format.WEBDATASET):
+        _warn_of_nulls(first, tuple(one.name for one in schema if not is_known(one.type)))
         schema = say_quoted(told_as_text(schema))
     return schema, first, problem
+
+
+@lru_cache(maxsize=1024)
+def _warn_of_nulls(first: str, columns: Sequence[str]) -> None:
+    """Says once in a process that nothing told the type of columns: a dataset asks for it before the run does."""
+    if columns:
+        get_logger().warning(
+            "columns with nothing but nulls in the files that were looked at are read as text, in later runs too",
+            columns=list(columns),
+            first_file=first,
+            next="if they are something else, say their types: `schema` of the reader, or `columns` of the job",
+        )
 
 
 def _filled(schema: pa.Schema, others: Iterator[pa.Schema]) -> pa.Schema:

@@ -194,7 +194,8 @@ class Scheduler:
         self.launched = 0
         """Tasks launched so far."""
         self.attempts = 0
-        """Attempts at shards so far that ended one way or the other."""
+        """Tries of shards so far that ended, each of them recorded. Of a task that died, that is one, of the shard that
+        it died of; of one that was lost with its node, all that it had left."""
         self.state = SchedulerState.ACTIVE
         # Of ten million shards, each number of eight bytes takes as much as their plan.
         by_size = np.argsort(-np.asarray(sizes, dtype=np.int64), kind="stable").astype(np.int32)
@@ -462,9 +463,9 @@ class Scheduler:
                 f"task {event.task} ended well, but {len(record.left)} of its shards did not report "
                 f"(first: {next(iter(record.left))})"
             )
-        self.attempts += len(record.left)
         if record.left:
             assert kind is not None
+            self.attempts += len(record.left) if kind is FailureKind.LOST else 1
             if event.kind is FailureKind.OUT_OF_MEMORY:
                 self._see_held(event.peak_bytes, actions)
             if kind is FailureKind.LOST:

@@ -11,6 +11,7 @@ large gives, without a word, a body with the records behind it.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ _NEXT = re.compile(rb"\n(?=WARC/[01]\.[0-9]{1,2}\r?\n[A-Za-z-]+:)")
 """Where another record begins; it is looked at with some bytes behind."""
 _LINES = b"\r\n\r\n"
 """What comes behind a record."""
+_BETWEEN = b"\r\n" + codecs.BOM_UTF8
+"""Bytes of which nothing is a part of a record."""
 _LOOK = 64
 _CHUNK = 256 * KIB
 _DIGITS = 18
@@ -157,11 +160,12 @@ class _Reader:
         return end, "it has not the length that it says"
 
     def _line_ends(self, start: int) -> int:
-        """Returns where the line ends that begin at `start` end; some bytes behind are there."""
+        """Returns where the line ends that begin at `start` end, and a byte order mark as editors put it before a file;
+        some bytes behind are there."""
         while True:
             wanted = start + _LOOK
             found = self._fill(wanted, across=False)
-            start = found - len(self._data[start:found].lstrip(b"\r\n"))
+            start = found - len(self._data[start:found].lstrip(_BETWEEN))
             if start + len(_BEGIN) <= found or found < wanted:
                 return start
 

@@ -368,6 +368,16 @@ def test_the_summary_of_another_job_says_nothing(root: str, run: Callable[..., t
         assert (json.loads(out)["state"], json.loads(out)["rows"]["out"]) == ("pending", 0)
 
 
+def test_the_summary_of_other_outputs_of_the_job_says_nothing(root: str) -> None:
+    """Somebody copied it from where the same job ran with other inputs: their outputs take other bytes. A run and
+    `verify` do not believe it either."""
+    ledger = make_job(root, total=2, done=2, summary=True)
+    assert (read_status(root, 100.0).state, read_status(root, 100.0).rows["out"]) == ("complete", 20)
+    told = ledger.read_json(layout.SUMMARY)
+    ledger.store.replace(ledger.uri(layout.SUMMARY), orjson.dumps({**told, "bytes": {"in": 2000, "out": 9}}))
+    assert (read_status(root, 100.0).state, read_status(root, 100.0).rows["out"]) == ("pending", 0)
+
+
 # Watching
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 import curate
 from curate.dataset.dataset import Dataset
@@ -159,3 +160,36 @@ def test_a_csv_file_of_a_header_has_its_columns(tmp_path: Path) -> None:
     assert job.run(input=tmp_path / "a.csv", output=tmp_path / "filtered", backend="inline").state == "complete"
     with pytest.raises(ConfigError, match="no column 'nope'; there are 'id', 's'"):
         Filter(where=["nope == 5"]).run(input=tmp_path / "a.csv", output=tmp_path / "refused", backend="inline")
+
+
+def test_a_column_of_nulls_that_is_read_as_text_is_told_once(tmp_path: Path) -> None:
+    """When its type is chosen: later rows with numbers there are bad rows."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"id": 1, "b": null}\n')
+    with capture_logs() as logs:
+        curate.read_json(source).write_parquet(out, backend="inline")
+        (source / "b.jsonl").write_text('{"id": 2, "b": 5}\n')
+        assert curate.read_json(source).write_parquet(out, backend="inline").books.quarantined == 1
+    told = [one for one in logs if "nothing but nulls" in one["event"]]
+    assert [(one["columns"], Path(one["first_file"]).name) for one in told] == [(["b"], "a.jsonl")]
+    assert curate.read_json(source, schema=pa.schema([("b", pa.int64())])).take_all() == [{"b": None}, {"b": 5}]
+
+
+def test_new_inputs_that_a_limit_leaves_out_are_told(tmp_path: Path) -> None:
+    """Those before the last one that it took rows of: with them, it would have taken others."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name in "bcd":
+        (source / f"{name}.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+
+    def told() -> list[int]:
+        with capture_logs() as logs:
+            assert curate.read_json(source).limit(3).write_parquet(out, backend="inline").books.rows_out == 3
+        return [one["inputs"] for one in logs if "new inputs are not read" in one["event"]]
+
+    assert told() == []
+    (source / "e.jsonl").write_text('{"id": 1}\n')
+    assert told() == []
+    (source / "a.jsonl").write_text('{"id": 1}\n')
+    assert told() == [1]

@@ -7,8 +7,9 @@ from inspect import Parameter, signature
 
 import pytest
 
-from curate.driver.options import OPTIONS, RunArguments, RunOptions, parse_run_options
+from curate.driver.options import OPTIONS, RunArguments, RunOptions, parse_run_options, resolve_output
 from curate.errors import ConfigError
+from curate.keywords import on_command_line
 
 
 def test_type_checkers_are_told_of_every_option() -> None:
@@ -48,3 +49,13 @@ def test_values_of_another_kind_are_refused(name: str, value: object, kind: str)
     """And not taken for true, or for a number that fails later."""
     with pytest.raises(ConfigError, match=rf"^{name}={value!r} is not {kind}$"):
         parse_run_options(input="in", output="out", **{name: value})  # type: ignore[arg-type]
+
+
+def test_an_empty_path_is_refused_by_the_name_of_its_option() -> None:
+    """As of `-o "$OUT"` where there is no such variable."""
+    why = ": the path is empty, as where a variable is not set; expected a path"
+    with on_command_line():
+        with pytest.raises(ConfigError, match=rf"^--output \.\.\.{why}"):
+            resolve_output("")
+        with pytest.raises(ConfigError, match=rf"^--input \.\.\.{why}"):
+            parse_run_options(input=["in", ""], output="out")

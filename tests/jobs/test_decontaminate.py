@@ -125,7 +125,7 @@ def test_what_makes_no_sense_is_refused(sets: list[str], tmp_path: Path) -> None
     """Before anything runs, with what to do."""
     twice = str(write_jsonl(tmp_path / "b" / "math.jsonl", [{"question": QUESTION}]))
     for said, one in {
-        "does not exist; check the path": job([str(tmp_path / "gone.jsonl")]),
+        "does not exist; check the path in sets=": job([str(tmp_path / "gone.jsonl")]),
         "--set-names has 1 names for 2 sets": job(sets, set_names=["math"]),
         "two evaluation sets are called 'math'": job([sets[0], twice]),
         r"--columns-of-sets: 'math' has 'question', expected a list": job(sets, columns_of_sets={"math": "question"}),

@@ -18,10 +18,10 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.segments import failed_now, read_outcomes
 from curate.observe.failures import JobFailures, read_failures, recorded_run
-from curate.observe.job import NoJobError
+from curate.observe.job import NoJobError, read_status
 from curate.tasks.events import Outcome
 from tests.job.inline import refusing
-from tests.support.ledgers import SUFFIX, make_job
+from tests.support.ledgers import SUFFIX, heartbeat, make_job
 
 DONE, FAILED, RETRY = Outcome.DONE, Outcome.FAILED, Outcome.RETRY
 
@@ -84,6 +84,25 @@ class TestFailedNow:
         # 0 has an output, 2 had one that was removed, 3 is being tried again.
         assert failed(root) == [1, 3]
 
+    def test_a_status_counts_as_all_failures_do(self, wrote: Run, root: str) -> None:
+        """Without a look at lines of other shards, or at tries that others followed."""
+        wrote.events("1-a", [event(rank, FAILED, 10.0) for rank in (0, 1, 2, 3)] + [event(4, DONE, 12.0)])
+        wrote.events("2-b", [event(2, DONE, 20.0), event(3, RETRY, 21.0), event(4, RETRY, 22.0)])
+        wrote.failures("1-a", [whole(rank, outcome, 10.0) for rank in (0, 1, 2, 3) for outcome in (RETRY, FAILED)])
+        wrote.failures("2-b", [whole(3, RETRY, 21.0), whole(1, RETRY, 22.0)])
+        status, found = read_status(root, 100.0), read_failures(root)
+        assert (status.failed, [one["count"] for one in status.failures]) == (2, [2])
+        assert (int(found.failed.sum()), [one.shards for one in found.groups()]) == (2, [2])
+
+    @pytest.mark.parametrize("state", ["running", "interrupted"])
+    def test_what_a_run_told_at_its_end_is_not_counted_again(self, wrote: Run, root: str, state: str) -> None:
+        """Of a million shards, that took 16 s. One that was killed may have had more to tell."""
+        beat = heartbeat(state, started=1.0, updated=2.0, shards={"failed": 2}, failures=[])
+        uri = wrote.ledger.uri(layout.run_file("2-b", "heartbeat.json"))
+        wrote.ledger.store.replace(uri, orjson.dumps({**beat, "run_id": "2-b"}))
+        wrote.failures("2-b", [whole(1, FAILED, 10.0)])
+        assert read_status(root, 100.0).failed == (1 if state == "running" else 2)
+
     def test_either_stream_tells(self, wrote: Run, root: str) -> None:
         """A run that was killed may have written the one and not the other."""
         wrote.failures("1-a", [whole(1, FAILED, 10.0)])
@@ -107,8 +126,8 @@ class TestFailedNow:
         times = [(float(n), rank, outcome) for n, (rank, outcome) in enumerate(outcomes)]
 
         class Scripted(Ledger):
-            def events(self, names: Any) -> Any:
-                del names
+            def events(self, names: Any, wanted: Any = None) -> Any:
+                del names, wanted
                 yield from (
                     {"index": rank, "outcome": outcome, "time": time} for time, rank, outcome in reversed(times)
                 )

@@ -372,6 +372,25 @@ def test_another_schema_is_found(out: Path, kind: str) -> None:
     assert found(out)[:2] == ("schema", path.name)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_stored_schema_of_another_job_is_found(out: Path, alone: bool) -> None:
+    """No output has it: it is to be removed, not all outputs; of one output alone, both are, for either may be it."""
+    schema = out / layout.SCHEMAS / "output.arrow"
+    schema.write_bytes(bytes(pa.schema([("other", pa.string())]).serialize()))
+    if alone:
+        for path in outputs(out)[1:]:
+            path.unlink()
+        without_summary(out)
+    report = verify(str(out))
+    named = f"{layout.SCHEMAS}{schema.name}"
+    assert (report.findings[-1].object, report.counts["schema"]) == (named, 2 if alone else SHARDS + 1)
+    removed = {name for one in report.findings for name in one.remove}
+    assert removed == {named, *([outputs(out)[0].name] if alone else [])}
+    for name in removed:
+        (out / name).unlink()
+    assert not verify(str(out)).counts
+
+
 @pytest.mark.parametrize("odd", range(SHARDS))
 def test_a_declared_schema_is_that_of_most_outputs(tmp_path: Path, kind: str, odd: int) -> None:
     """It is stored nowhere but in the outputs; the odd one out is found, be it the first."""

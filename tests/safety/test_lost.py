@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import curate
@@ -92,6 +93,26 @@ def test_a_damaged_plan_is_overwritten_with_the_rest(folder: Path, data: bytes) 
     run_job(Picky(max_bad_rows=2), folder / "in", out, overwrite=True, yes=True)
     assert [one.name.partition(".")[0] for one in sorted(out.glob("*.parquet"))] == ["b", "c"]
     assert verify(str(out)).state == OK
+
+
+@pytest.mark.parametrize("data", [b"junk", b"[]", b'{"job": 1}', b"{}"])
+@pytest.mark.parametrize("exchange", [False, True])
+def test_a_damaged_job_is_overwritten_with_the_rest(folder: Path, data: bytes, exchange: bool) -> None:
+    """It is the remedy that each refusal names: the plan says which outputs there are, and their records whose."""
+    out = folder / "out"
+    rows = curate.read_json(str(folder / "in" / "b.jsonl"))
+    if exchange:
+        out = folder / "sorted"
+        rows.sort("id").write_parquet(out, backend="inline")
+    (out / "notes.txt").write_text("mine")
+    (out / layout.JOB).write_bytes(data)
+    refusal = "the ledger is damaged: choose another output, or start over with overwrite=True"
+    for look in (*LOOKS, lambda at: rows.write_parquet(at, backend="inline")):
+        with pytest.raises(ConfigError, match=refusal):
+            look(str(out))
+    rows.filter(pc.field("id") == "good").write_parquet(out, backend="inline", overwrite=True, yes=True)
+    assert [one.name for one in sorted(out.glob("*.*"))] == ["b.parquet", "notes.txt"]
+    assert read_status(str(out), NOW).state == "complete"
 
 
 def test_files_of_others_and_shards_that_were_taken_out_are_no_damage(folder: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_task_that_died_strikes_the_shard_that_it_died_of(kind: FailureKind) -
     assert said(driven)[2:] == [(104, RETRY)]
     again += driven.at(1001.0)
     assert [(one.shards, one.attempt) for one in again[2:]] == [((104,), 2)]
-    assert driven.scheduler.attempts == 8
+    assert driven.scheduler.attempts == 3
 
 
 @pytest.mark.parametrize("kind", [K.CRASHED, K.OUT_OF_MEMORY])

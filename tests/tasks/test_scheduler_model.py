@@ -234,7 +234,7 @@ class AnyOrder(RuleBasedStateMachine):
             if kind is not K.LOST and suspect in held.left[:-1] and suspects > 1:
                 # One of several: none is struck for it, and the first is told of.
                 kind, peak = K.LOST, 0
-            self.attempts += len(held.left)
+            self.attempts += len(struck)
             for shard in held.left:
                 if shard in struck:
                     records.append(self._struck(task, shard, kind, peak=peak))

@@ -190,6 +190,15 @@ def test_what_lies_between_members_is_told(codec: Codec) -> None:
     assert told(members[0] + b"garbage", codec) == ["0", "!"]
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_byte_order_mark_costs_no_record(codec: Codec | None) -> None:
+    """Before the first one, or where files were put one after the other."""
+    mark = b"\xef\xbb\xbf"
+    assert told(packed([mark + PAGES[0], PAGES[1]], codec), codec) == ["0", "1"]
+    assert told(packed([PAGES[0], mark + PAGES[1], PAGES[2]], codec), codec) == ["0", "1", "2"]
+    assert told(packed([mark], codec), codec) == []
+
+
 def test_what_lies_between_records_is_told() -> None:
     # Of the one before nobody knows whether its length is right.
     assert told(PAGES[0] + b"garbage\r\n" + PAGES[1], None) == ["!0", "1"]

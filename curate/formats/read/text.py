@@ -139,7 +139,7 @@ def _decoded(store: Store, object: Object, codec: Codec | None, encoding: str) -
                 raise CorruptInput(f"{object.uri}: is not text of the encoding {encoding}: {error}") from error
             *lines, rest = rest.split("\n")
             if len(rest) > LARGEST_LINE_BYTES:
-                raise CorruptInput(f"{object.uri}: a line of more than {LARGEST_LINE_BYTES >> 20} Mi characters")
+                raise CorruptInput(f"{object.uri}: a line of more than {LARGEST_LINE_BYTES:,} characters; split it")
             yield [line.removesuffix("\r") for line in lines]
             if not block:
                 break
