@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.types as pt
 from curate.arrow.order import rows_where
 from curate.arrow.recast import recast
 from curate.arrow.schema import format_schema
-from curate.arrow.types import contains, value_type
+from curate.arrow.types import contains, plain_type, value_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError, did_you_mean
 
@@ -36,6 +37,10 @@ _CALL = re.compile(r"(\w+)\(")
 
 def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
     """Returns a table of these expressions over `table`, row by row, in order."""
+    return _project(table, [with_doubles(one, table.schema) for one in expressions], names)
+
+
+def _project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
     import pyarrow.acero as acero  # 60 ms, which processes that need no expression need not wait
 
     return _run(table, acero.Declaration("project", acero.ProjectNodeOptions(list(expressions), list(names))))
@@ -46,7 +51,8 @@ def filter_by(table: pa.Table, expression: Any) -> pa.Table:
     import pyarrow.acero as acero
 
     try:
-        return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(expression)))
+        exact = with_doubles(expression, table.schema)
+        return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(exact)))
     except pa.ArrowNotImplementedError:  # of a column of views or runs, which is not looked at as well
         return rows_where(table, chosen_by(table, expression))
 
@@ -72,6 +78,51 @@ def _run(table: pa.Table, node: Any) -> pa.Table:
                 "pyarrow.scalar(1, pyarrow.uint64()) in place of 1"
             )
         raise
+
+
+def with_doubles(expression: Any, schema: pa.Schema) -> Any:
+    """Returns an expression in which 0.5 is a double beside whole numbers, as it is in functions of pyarrow.compute.
+
+    Arrow makes it a float32 there, which has room for it, and the column as well: of `n / 3.0` seven digits would be
+    right, and `n > 0.5` would fail for a number above 2^24. A float32 column that is read, and decides the type of the
+    result, stays one.
+
+    >>> schema = pa.schema([("n", pa.int64())])
+    >>> type_of(pc.field("n") / 3.0, schema, "with_column('third')")
+    DataType(double)
+    """
+    _, (data,) = expression.__reduce__()
+    exact = _with_doubles(data.to_pybytes(), schema)
+    return expression if exact is None else exact
+
+
+@lru_cache(maxsize=256)
+def _with_doubles(data: bytes, schema: pa.Schema) -> Any:
+    """Returns what a serialised expression becomes; None if it stays as it is."""
+    literals = pa.ipc.open_file(data).get_batch(0)
+    doubles = [at for at, type in enumerate(literals.schema.types) if pt.is_float64(type)]
+    if not doubles:
+        return None
+    for at in doubles:
+        # A dictionary is decoded, but not made narrower. The metadata of the schema, which is the tree, stays.
+        literals = literals.set_column(at, literals.schema.names[at], literals.column(at).dictionary_encode())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, literals.schema) as writer:
+        writer.write_batch(literals)
+    given, exact = map(pc.Expression._deserialize, (pa.py_buffer(data), sink.getvalue()))
+    try:
+        before, after = (_project(empty(schema), [one], ["value"]).schema.field(0).type for one in (given, exact))
+    except pa.ArrowException:
+        return None  # of a function that takes no dictionary, or that fits no such columns
+    if after != plain_type(after):
+        return None  # the literal itself is the result, or in it
+    if before != after and any(contains(schema.field(name).type, _is_narrow) for name in columns_of(given, schema)):
+        return None
+    return exact
+
+
+def _is_narrow(type: pa.DataType) -> bool:
+    return pt.is_floating(type) and not pt.is_float64(type)
 
 
 def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
@@ -127,7 +178,7 @@ def _without(schema: pa.Schema, name: str) -> pa.Schema:
 
 def _binds(expression: Any, schema: pa.Schema) -> bool:
     try:
-        project(empty(schema), [expression], ["value"])
+        _project(empty(schema), [expression], ["value"])
     except pa.ArrowInvalid:
         return False
     return True

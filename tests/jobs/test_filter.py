@@ -154,3 +154,10 @@ def test_on_the_command_line(source: Path, tmp_path: Path, capsys: pytest.Captur
         command(Filter).main(words)
     assert ended.value.code == 2
     assert "Missing option '--where'" in capsys.readouterr().err
+
+
+def test_a_float_is_compared_with_large_whole_numbers(tmp_path: Path) -> None:
+    """Seconds since 1970 are such: shards that had them failed."""
+    write_parquet(tmp_path / "in" / "a.parquet", [{"id": at, "utc": 1_500_000_000 + at} for at in (-1, 0, 1)])
+    run_job(Filter(where=["utc >= 1.5e9"]), tmp_path / "in", tmp_path / "out")
+    assert [row["id"] for row in output_rows(tmp_path / "out")] == [0, 1]

@@ -152,3 +152,56 @@ def test_a_large_unsigned_number_beside_a_plain_one_is_told_what_to_write() -> N
     [note] = [one for one in error.value.__notes__ if "write" in one]
     assert "pyarrow.scalar(1, pyarrow.uint64()) in place of 1" in note
     assert ds.filter(pc.field("hash") != pa.scalar(1, pa.uint64())).take_all() == [{"hash": 2**64 - 1}]
+
+
+@pytest.mark.parametrize(
+    ("expression", "plain"),
+    [
+        (pc.field("n") / 3.0, lambda row: row["n"] / 3.0),
+        (pc.field("n") * 0.5, lambda row: row["n"] * 0.5),
+        (pc.field("small") / 8.0 + pc.field("n"), lambda row: row["small"] / 8.0 + row["n"]),
+        (pc.coalesce(pc.field("n"), 0.5), lambda row: float(row["n"])),
+        (pc.utf8_length(pc.field("s")) / 7.0, lambda row: len(row["s"]) / 7.0),
+        (pc.if_else(pc.field("n") > 0.5, pc.field("n"), 2.0), lambda row: float(row["n"])),
+        (pc.field("n") == 16777217.0, lambda row: row["n"] == 16777217.0),
+        ((pc.field("n") >= 1.5e9) & (pc.field("f") > 0.5), lambda row: row["n"] >= 1.5e9 and row["f"] > 0.5),
+    ],
+)
+def test_a_float_beside_whole_numbers_is_a_double(expression: Any, plain: Callable[[Row], Any]) -> None:
+    """Arrow makes both a float32 where that has room for the float: a third had 7 digits, and 16,777,217 failed."""
+    rows = [{"n": n, "small": 3, "s": "a" * n, "f": 0.75} for n in (1, 7)]
+    rows += [{"n": n, "small": 5, "s": "abc", "f": 0.75} for n in (16777217, 1_700_000_000, 2**53 - 1)]
+    types = [("n", pa.int64()), ("small", pa.int8()), ("s", pa.string()), ("f", pa.float32())]
+    ds = curate.from_arrow(pa.table({name: pa.array([row[name] for row in rows], type) for name, type in types}))
+    assert [row["x"] for row in ds.with_column("x", expression).take_all()] == [plain(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("expression", "type"),
+    [
+        (pc.field("f") * 0.5, pa.float32()),
+        (pc.coalesce(pc.field("f"), 0.0), pa.float32()),
+        (pc.field("f") * 0.1, pa.float64()),
+        (pc.scalar(0.5), pa.float64()),
+        (pc.if_else(pc.field("n") > 1, 0.5, 0.25), pa.float64()),
+        (pc.field("d") * 0.5, pa.float64()),
+        (pc.field("n") + 1, pa.int64()),
+    ],
+)
+def test_beside_other_columns_a_float_is_what_arrow_takes_it_for(expression: Any, type: pa.DataType) -> None:
+    """So is one of which a dictionary, as which it is not made narrower, would be another value."""
+    schema = pa.schema([("n", pa.int64()), ("f", pa.float32()), ("d", pa.decimal128(9, 2))])
+    ds = curate.from_arrow(pa.Table.from_pylist([{"n": 2, "f": 0.5, "d": 1}], schema))
+    made = ds.with_column("x", expression)
+    assert made.schema().field("x").type == type == made.to_arrow().schema.field("x").type
+
+
+def test_row_groups_are_left_out_by_a_float_beside_whole_numbers(tmp_path: Path) -> None:
+    """A file whose statistics have a number above 2^24 could not be read so."""
+    numbers = [1, 2, 16777217, 16777218, 1_700_000_000, 2**53 - 1]
+    pq.write_table(pa.table({"n": numbers}), tmp_path / "a.parquet", row_group_size=2)
+    for filtered in (
+        curate.read_parquet(str(tmp_path / "*.parquet")).filter(pc.field("n") >= 1.5e9),
+        curate.read_parquet(str(tmp_path / "*.parquet"), filter=pc.field("n") >= 1.5e9),
+    ):
+        assert [row["n"] for row in filtered.take_all()] == numbers[4:]
