@@ -316,8 +316,13 @@ def as_expression(where: str, value: Any) -> Any:
 def col(name: str) -> Any:
     """Returns a column, for expressions: `pyarrow.compute.field`. Functions of pyarrow.compute take it, too.
 
+    As in SQL, whole numbers are divided without a fraction, and a null beside anything is null, which no filter keeps:
+
     >>> curate.range(3).filter(curate.col("id") > 1).take_all()
     [{'id': 2}]
+    >>> n = curate.col("n")
+    >>> curate.from_items([{"n": 7}]).with_column("whole", n / 2).with_column("exact", n / 2.0).take_all()
+    [{'n': 7, 'whole': 3, 'exact': 3.5}]
     """
     return pc.field(name)
 
