@@ -197,6 +197,8 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
         known = ledger if listing.has_job else None
         prepared.stage = with_input_schemas(prepared.stage, known, prepared.inputs, undone, prepared.stores)
         refuse_unfitting(prepared.stage)
+        if known is None:
+            prepared.stage.rows.warn_of_misfits(prepared.inputs.table)
     if is_local(prepared.output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
 

@@ -46,6 +46,10 @@ class JobFiles(FileShards):
         """Returns how a file is read: its suffix says so."""
         return detect(uri)
 
+    def warn_of_misfits(self, view: Projection) -> None:
+        del view
+        self.rows.warn_of_misfits(self.listing)
+
     def identity(self) -> Any:
         """Returns nothing of its own: how a job's inputs are read is part of the job's identity."""
         return ["input"]

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -20,8 +21,17 @@ import pyarrow.types as pt
 from curate.arrow.schema import plain, widens
 from curate.arrow.types import is_list
 from curate.arrow.unknown import fill_schema, is_known, is_of_no_rows, told_as_text
-from curate.errors import ConfigError, CorruptInput, MissingColumn, PermissionDenied, StorageError, did_you_mean
+from curate.errors import (
+    ConfigError,
+    CorruptInput,
+    MissingColumn,
+    PermissionDenied,
+    SchemaMismatch,
+    StorageError,
+    did_you_mean,
+)
 from curate.formats.encoding import Encoding, Format
+from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import say_quoted
 from curate.formats.read.json_values import json_text
 from curate.formats.rows import sample_schema
@@ -61,6 +71,11 @@ def spread(count: int) -> list[int]:
     """
     most = min(MORE_FILES, count - 1)
     return [(at + 1) * (count - 1) // most for at in range(most)]
+
+
+def some_of(listing: Any) -> list[Object]:
+    """Returns the objects of the rows of a listing, a table or a packed one, that `spread` names."""
+    return objects_in(listing.take(np.array(spread(len(listing)), dtype=np.int64)))
 
 
 def first_schema(
@@ -248,6 +263,25 @@ def _other(found: pa.Schema, name: str, expected: pa.DataType, nulls_for_missing
         return "" if nulls_for_missing else "missing"
     type = plain(found.field(indices[0]).type)
     return "" if widens(type, plain(expected)) else str(type)
+
+
+def warn_of_misfits(files: Iterable[Object], held: pa.Schema, encoding: Callable[[str], Encoding]) -> None:
+    """Warns of those of some Parquet files that cannot be read as `held`: the shards of such files fail, perhaps hours
+    later. Reads their footers."""
+    looked_at, problems = 0, []
+    for item, found in ahead(_schema_of, files, READERS):
+        looked_at += 1
+        try:
+            if found is not None:
+                refuse_mismatch(item.uri, found, held, encoding(item.uri))
+        except SchemaMismatch as error:
+            problems.append(str(error))
+    if problems:
+        get_logger().warning(
+            "some inputs have other columns than the first one; their shards will fail",
+            found=f"{len(problems)} of {looked_at} that were looked at",
+            error=problems[0],
+        )
 
 
 def _schema_of(item: Object) -> pa.Schema | None:

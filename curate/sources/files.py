@@ -28,7 +28,7 @@ from curate.ledger.packed import BLOCK_ROWS
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.prefetch import ahead
-from curate.sources.columns import first_schema, objects_in, refuse_other_types, spread
+from curate.sources.columns import first_schema, objects_in, refuse_other_types, some_of, warn_of_misfits
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
@@ -84,6 +84,10 @@ class FileShards(FileListing):
             return  # such as a shuffle's, which no file has: the listing is long
         files = [item for item, _ in self._named() if self.encoding(item.uri).format is Format.PARQUET]
         refuse_other_types(what, columns, self.found, files, nulls_for_missing=self.fills)
+
+    def warn_of_misfits(self, view: Projection) -> None:
+        """Warns of files that cannot be read for a view, as far as some of them show."""
+        raise NotImplementedError
 
     def _named(self) -> Iterator[tuple[Object, str]]:
         # Block by block: as Python objects, a million of files would take a gigabyte.
@@ -150,8 +154,7 @@ class Files(FileShards):
     def read(
         self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[pa.Table]:
-        names = self.columns_in(view)
-        schema = self.schema if names is None else pa.schema([self.schema.field(one) for one in names])
+        names, schema = self.columns_in(view), self.schema_in(view)
         return slice_rows(
             *(store_of(data.uri), data, detect(data.uri, self.reading(view)), schema, batch_rows, tally),
             filters=view.filters,
@@ -168,6 +171,15 @@ class Files(FileShards):
         if view.columns is None:
             return None
         return tuple(one for one in view.columns if one not in self.places or one in self.schema.names)
+
+    def schema_in(self, view: Projection) -> pa.Schema:
+        """Returns the columns of files that a view has, with their types."""
+        names = self.columns_in(view)
+        return self.schema if names is None else pa.schema([self.schema.field(one) for one in names])
+
+    def warn_of_misfits(self, view: Projection) -> None:
+        if self.format is Format.PARQUET and len(self.listing) > 1:
+            warn_of_misfits(some_of(self.listing), self.schema_in(view), lambda uri: detect(uri, self.reading(view)))
 
     def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""
@@ -279,7 +291,7 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     schema, first, problem = first_schema(
         objects_in(filled.slice(0, SAMPLED_FILES) if len(filled) else listing.slice(0, 1)),
         # What is declared is compared with what the first file itself has.
-        lambda: objects_in(filled.take(pa.array(spread(len(filled)), pa.int64()))) if known is None else [],
+        lambda: some_of(filled) if known is None else [],
         lambda uri: detect(uri, replace(how, schema=None)),
         open_store,
     )

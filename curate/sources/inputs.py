@@ -19,7 +19,7 @@ from curate.formats.rows import SAMPLED_FILES, known_schema
 from curate.log import get_logger
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
-from curate.sources.columns import first_schema, objects_in, spread
+from curate.sources.columns import first_schema, objects_in, some_of, warn_of_misfits
 from curate.sources.listing import Inputs, list_inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
@@ -135,8 +135,7 @@ class FileRows(InputFiles):
         """Returns the schema of the first of these inputs, all of a format, that has rows and can be read."""
 
         def others() -> list[Object]:
-            some = objects_in(inputs.table.take(spread(len(inputs.table))))
-            return [one for one in some if one.size and self.encoding(one.uri).format is format]
+            return [one for one in some_of(inputs.table) if one.size and self.encoding(one.uri).format is format]
 
         files = objects_in(inputs.table.take(rows))
         schema, _, problem = first_schema(files, others, self.encoding, store_of, self.columns, self.required)
@@ -154,6 +153,17 @@ class FileRows(InputFiles):
         made = pa.schema([one.with_nullable(one.name not in self.required) for one in schema])
         return made if told else of_no_rows(made)
 
+    def warn_of_misfits(self, listing: Any) -> None:
+        schema = self.held.get(Format.PARQUET.value, pa.schema([]))
+        if len(schema) and not is_of_no_rows(schema):
+            parquet = [one for one in some_of(listing) if self.encoding(one.uri).format is Format.PARQUET]
+            warn_of_misfits(parquet, schema, self._reading)
+
+    def _reading(self, uri: str) -> Encoding:
+        """Returns how an input is read into the columns that are known."""
+        typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
+        return replace(self.encoding(uri), typed=typed, job_reads_all=not self._declared)
+
     def read_whole(self, shard: Shard, given: Any) -> Iterable[Object]:
         del given
         return whole_object(shard)
@@ -162,9 +172,7 @@ class FileRows(InputFiles):
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         del given
-        typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
-        encoding = replace(self.encoding(shard.uri), typed=typed, job_reads_all=not self._declared)
-        store = store_of(shard.uri)
+        encoding, store = self._reading(shard.uri), store_of(shard.uri)
         schema = self.held[encoding.format.value]
         yield (
             shard.id,

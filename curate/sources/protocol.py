@@ -89,8 +89,13 @@ class RowSource(ABC):
 
     def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
         """Raises ConfigError if one of these columns, which rows are put in order by, is not of one type in all files
-        that it consists of; looks at some of them."""
+        that it consists of; warns of those that cannot be read. Looks at some of them."""
         del what, columns
+
+    def warn_of_misfits(self, listing: Any) -> None:
+        """Warns of inputs that cannot be read, as far as some of a listing show, which has `uri`, `size` and
+        `generation`: their shards will fail."""
+        del listing
 
     def given(self, uri: str) -> Any:
         """Returns what a task is given of a shard beside itself: nothing of the others travels with it."""

@@ -131,6 +131,7 @@ class SourceRows(RowSource):
             if isinstance(source, FileShards):
                 read = source.found.names if view.columns is None else view.columns
                 source.refuse_keys(what, [name for name in columns if name in read])
+                source.warn_of_misfits(view)
 
     def given(self, uri: str) -> tuple[NumberedPiece, ...]:
         """Returns the pieces of a shard."""
