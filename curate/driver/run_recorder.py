@@ -153,8 +153,9 @@ class RunRecorder:
         self._done(0, -1, record)
 
     def stands(self, rank: int, books: Books) -> None:
-        """Books the output of a shard that was to be replaced, and was not: its rows are still there."""
+        """Books the output of a shard that was to be replaced, and was not: its rows are still there, out of date."""
         with self._lock:
+            self.stale += 1
             self.prepared.history.add(rank, books)
 
     def _done(self, attempt: int, task: int, record: ShardRecord) -> None:
