@@ -69,10 +69,9 @@ class RunRecorder:
         self.log = get_logger(job=prepared.record.name, run=prepared.run_id)
         matched, plan = prepared.matched, prepared.plan
         held, positions = int(plan.sizes[scheduler.held()].sum()), matched.position[matched.done]
-        history = prepared.history
         self.ahead = ShardsAhead(plan, scheduler.from_here)
         """Gives the shards that are launched."""
-        self._earlier = history.earlier if history.summarised else prepared.stage.earlier
+        self._earlier = prepared.history.earlier if prepared.history.summarised else prepared.stage.earlier
         self.start_s = 0.0
         """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
