@@ -12,6 +12,8 @@ score, body), in any number of files and in any order. Writes one row for each t
 - `num_orphans`: replies whose parent is missing; they are placed like replies to the post.
 - `num_authors`, without deleted ones; `max_depth`; `first_utc` and `last_utc`, in seconds since 1970.
 
+`created_utc` is a number. Where older dumps have it as text, make it one first: README.md says how.
+
 An orphan's parent was removed, is older than the dump, or was omitted. If comments are replies to each other, the first
 of them is an orphan. Comments with equal times keep the order of the input; those without a time come last.
 

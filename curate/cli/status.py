@@ -268,7 +268,8 @@ def _next(status: JobStatus) -> str:
     if status.state == STALLED and not (run := status.runs[0]).gone:
         return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again; it resumes"
     if status.state in FAILED:
-        return "fix the cause and run the job again; finished shards are skipped"
+        again = " with --redo-stale" if status.stale else ""
+        return f"fix the cause and run the job again{again}; finished shards are skipped"
     if status.state in (STALLED, "interrupted", "pending"):
         return "run the job again; it resumes"
     if status.stale and status.state == COMPLETE:

@@ -69,10 +69,9 @@ class RunRecorder:
         self.log = get_logger(job=prepared.record.name, run=prepared.run_id)
         matched, plan = prepared.matched, prepared.plan
         held, positions = int(plan.sizes[scheduler.held()].sum()), matched.position[matched.done]
-        history = prepared.history
         self.ahead = ShardsAhead(plan, scheduler.from_here)
         """Gives the shards that are launched."""
-        self._earlier = history.earlier if history.summarised else prepared.stage.earlier
+        self._earlier = prepared.history.earlier if prepared.history.summarised else prepared.stage.earlier
         self.start_s = 0.0
         """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
@@ -153,8 +152,9 @@ class RunRecorder:
         self._done(0, -1, record)
 
     def stands(self, rank: int, books: Books) -> None:
-        """Books the output of a shard that was to be replaced, and was not: its rows are still there."""
+        """Books the output of a shard that was to be replaced, and was not: its rows are still there, out of date."""
         with self._lock:
+            self.stale += 1
             self.prepared.history.add(rank, books)
 
     def _done(self, attempt: int, task: int, record: ShardRecord) -> None:

@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.cli.status import _next
 from curate.graph import entry
 from curate.job.job import Job
 from curate.ledger.summary import RunState, Summary
 from curate.observe.failures import read_failures
+from curate.observe.job import read_status
 from curate.storage.open import open_store
 from tests.job.inline import refusing, write_jsonl
 from tests.support.fakes import FakeClock
@@ -46,7 +48,9 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, **options: Any) -> Summary:
     job = Poisoned()
     checked = job.options(input=folder / "in", output=folder / "out", backend="inline", **options)
-    return entry.run(job.spec(), checked, clock=FakeClock())
+    # Each a while after those before: the last one is told by its time.
+    before = len(list(folder.glob("out/_curate/runs/*")))
+    return entry.run(job.spec(), checked, clock=FakeClock(1.7e9 + 1000.0 * before))
 
 
 def failed(folder: Path) -> list[str]:
@@ -59,7 +63,12 @@ def rows(folder: Path) -> list[int]:
 
 
 def test_it_is_told(folder: Path) -> None:
+    """As a failure, and as an output that is out of date: what lies there is not all done."""
     assert failed(folder) == ["b"]
+    status = read_status(str(folder / "out"), 1.8e9)
+    assert (status.state, status.done, status.stale) == ("failed", 2, 1)
+    assert _next(status).startswith("fix the cause and run the job again with --redo-stale;")
+    assert run(folder, retry_failed=True).stale == 1
     assert rows(folder) == [1, 2]
 
 

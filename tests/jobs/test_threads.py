@@ -12,11 +12,13 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import curate
 from curate.ledger.summary import RunState
 from curate.testing.local import run_local
 from jobs.threads import THREAD, Threads, parents_of, reading_order, thread
@@ -234,3 +236,15 @@ def test_a_corpus_on_ray(tmp_path: Path) -> None:
     """The same in processes of Ray, of a smaller one."""
     run_corpus(tmp_path, comments=300)
     check_corpus(tmp_path)
+
+
+def test_dumps_with_times_as_text_are_read_as_the_readme_says(tmp_path: Path) -> None:
+    """Their rows are bad rows otherwise, each with the reason."""
+    write_jsonl(tmp_path / "old" / "a.jsonl", [comment("a", created=None, created_utc="1230768000")])
+    refused = run_job(Threads(), tmp_path / "old", tmp_path / "refused")
+    assert (refused.books.rows_out, refused.books.quarantined) == (0, 1)
+    comments = curate.read_json(tmp_path / "old").with_column("created_utc", pc.field("created_utc").cast("int64"))
+    assert comments.write_parquet(tmp_path / "new", backend="inline").state == "complete"
+    run_job(Threads(), tmp_path / "new", tmp_path / "out")
+    [found] = pq.read_table(tmp_path / "out").to_pylist()
+    assert (found["first_utc"], found["num_comments"]) == (1230768000, 1)
