@@ -35,7 +35,7 @@ from curate.tasks.books import GROUPED
 from curate.texts.ngrams import Tokens
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.words import by_whitespace
-from curate.units import check_whole
+from curate.units import MOST, keep_whole
 
 CONTAMINATED = "contaminated"
 """Why rows are dropped that have n-grams of evaluation sets; and the extra output that tells which these are."""
@@ -65,13 +65,9 @@ class Decontamination:
         if self.action not in ACTIONS:
             meant = did_you_mean(self.action, ACTIONS)
             raise ConfigError(f"decontaminate: action={self.action!r}{meant}; there are drop, annotate and cut")
-        for name, number, least in (
-            ("max_documents", self.max_documents, 1),
-            ("margin", self.margin, 0),
-            ("min_words", self.min_words, 0),
-        ):
-            if number is not None:
-                check_whole(f"decontaminate: {name}", number, least)
+        least = {"max_documents": 1, "margin": 0, "min_words": 0}
+        given = {name: low for name, low in least.items() if getattr(self, name) is not None}
+        keep_whole(self, "decontaminate: ", given, MOST)
 
     @property
     def name(self) -> str:

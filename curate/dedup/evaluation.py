@@ -23,7 +23,7 @@ from curate.texts import ngrams
 from curate.texts.ngrams import Tokens, said, tokens
 from curate.texts.pieces import Array
 from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
-from curate.units import check_whole
+from curate.units import MOST, keep_whole
 
 _TABLE_BITS = 20
 """Of the smallest table that says which hashes there may be."""
@@ -65,7 +65,7 @@ class Compared:
     """How texts are split into words: `whitespace` or `spacy`."""
 
     def __post_init__(self) -> None:
-        check_whole("decontaminate: n", self.n, 1)
+        keep_whole(self, "decontaminate: ", {"n": 1}, MOST)
         for name, value, known in (("normalise", self.form, FORMS), ("words", self.words, (WHITESPACE, SPACY))):
             if value not in known:
                 told = f"{', '.join(known[:-1])} and {known[-1]}"

@@ -41,7 +41,7 @@ from curate.texts import units
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.units import LINE, PARAGRAPH, SENTENCES, UNITS, PlainSentences, Sentences, SpacySentences, Units
 from curate.texts.words import SPACY, WHITESPACE, Splitter, splitter
-from curate.units import check_whole
+from curate.units import MOST, keep_whole
 
 REMOVED = "removed"
 """The extra output that tells what was cut out."""
@@ -86,12 +86,7 @@ class SpanDedup:
                 meant = did_you_mean(value, known)
                 told = f"{', '.join(known[:-1])} and {known[-1]}"
                 raise ConfigError(f"{self.method}: {name}={value!r}{meant}; there are {told}")
-        for name, number, least in (
-            ("sentences", self.sentences, 1),
-            ("min_unit_words", self.min_unit_words, 0),
-            ("min_words", self.min_words, 0),
-        ):
-            check_whole(f"{self.method}: {name}", number, least)
+        keep_whole(self, f"{self.method}: ", {"sentences": 1, "min_unit_words": 0, "min_words": 0}, MOST)
 
     @property
     def name(self) -> str:

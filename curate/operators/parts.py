@@ -22,6 +22,7 @@ from curate.operators.sample import below
 from curate.operators.unfit import nulls, set_aside
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
+from curate.units import LARGEST_SEED, keep_whole
 
 SALT = "split_off"
 """What the hash is made with: who draws from a part by the hash of the same column finds all of its rows alike."""
@@ -53,7 +54,7 @@ class SplitOff(OperatorDefaults):
         if total > 1 + LITTLE:
             told = " + ".join(f"{share:g}" for _, share in self.parts)
             raise ConfigError(f"split_off: the shares are {told} = {total:g} of all rows, expected 1 at most")
-        salted(SALT, self.seed)
+        keep_whole(self, "", {"seed": 0}, LARGEST_SEED)
 
     @property
     def name(self) -> str:

@@ -61,7 +61,7 @@ def test_what_is_said_is_what_counts() -> None:
         ('"tokens"', '"token"', "unit is 'token', expected documents, characters or tokens; did you mean 'tokens'?"),
         ("max_epochs = 2", "max_epochs = 0", "max_epochs of 'web' is 0, expected a whole number, at least 1"),
         ("max_epochs = 5", "max_epochs = 1.5", "max_epochs of 'books' is 1.5, expected a whole number, at least 1"),
-        ("seed = 7", "seed = -1", "seed is -1, expected a whole number from 0"),
+        ("seed = 7", "seed = -1", "seed is -1, expected a whole number, at least 0"),
         ("weight = 0.75", 'weight = 1\nfiles = ["web/*"]', "source 'books' has no files, but others have"),
         ("weight = 0.75", "weight = 1\nfiles = [3]", 'files is [3], expected patterns of paths, as ["web/*"]'),
         ("[sources.web]", "[sources.web", "mix.toml is not valid TOML"),

@@ -25,6 +25,7 @@ from curate.arrow.canonical import plain_schema
 from curate.arrow.groups import Groups, one_chunk
 from curate.arrow.types import value_type
 from curate.errors import ConfigError, did_you_mean
+from curate.units import whole
 
 
 class Aggregate(Protocol):
@@ -388,9 +389,7 @@ def make(function: str, column: str | None, *, ddof: int = 1, q: float = 0.5) ->
         case "mean":
             return Mean(str(column))
         case "std":
-            if isinstance(ddof, bool) or not isinstance(ddof, int) or ddof < 0:
-                raise ConfigError(f"std: ddof is {ddof!r}, expected a whole number, at least 0")
-            return Std(str(column), ddof)
+            return Std(str(column), whole("std: ddof", ddof, 0))
         case "quantile":
             if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
                 raise ConfigError(f"quantile: q is {q!r}, expected a number from 0 to 1")
