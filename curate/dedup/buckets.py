@@ -52,7 +52,6 @@ class OfRows(OperatorDefaults, ABC):
 
     __slots__ = ()
     near: NearDedup
-    keeps_rows = False
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:

@@ -24,7 +24,7 @@ from curate.arrow.types import is_text, value_type
 from curate.dedup.evaluation import Compared, Index
 from curate.dedup.exact import COUNT, DIGEST, Ints, first_places
 from curate.dedup.spans import FEW_WORDS, NOTHING_LEFT, Cut, with_texts
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.operators.protocol import OperatorDefaults
@@ -62,9 +62,7 @@ class Decontamination:
     """The column that rows are told by; None: they are not told."""
 
     def __post_init__(self) -> None:
-        if self.action not in ACTIONS:
-            meant = did_you_mean(self.action, ACTIONS)
-            raise ConfigError(f"decontaminate: action={self.action!r}{meant}; there are drop, annotate and cut")
+        refuse_other("decontaminate: action", self.action, ACTIONS)
         least = {"max_documents": 1, "margin": 0, "min_words": 0}
         given = {name: low for name, low in least.items() if getattr(self, name) is not None}
         keep_whole(self, "decontaminate: ", given, MOST)
@@ -158,7 +156,6 @@ class SharedNgrams(OperatorDefaults):
     """Replaces rows by the n-grams of evaluation sets that they have, each once."""
 
     how: Decontamination
-    keeps_rows = False
 
     @property
     def name(self) -> str:
@@ -275,9 +272,7 @@ class Decontaminate(MarkingDefaults):
         """The extra outputs that it has."""
         return (CONTAMINATED,) if self.how.id_column is not None else ()
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         self.how.check(found)
         if self.how.action != ANNOTATE:
             return found

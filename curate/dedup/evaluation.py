@@ -18,7 +18,7 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_list, is_text, value_type
 from curate.dedup import normalise
 from curate.dedup.normalise import DATATROVE, FORMS, in_form
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, did_you_mean, refuse_other
 from curate.texts import ngrams
 from curate.texts.ngrams import Tokens, said, tokens
 from curate.texts.pieces import Array
@@ -67,9 +67,7 @@ class Compared:
     def __post_init__(self) -> None:
         keep_whole(self, "decontaminate: ", {"n": 1}, MOST)
         for name, value, known in (("normalise", self.form, FORMS), ("words", self.words, (WHITESPACE, SPACY))):
-            if value not in known:
-                told = f"{', '.join(known[:-1])} and {known[-1]}"
-                raise ConfigError(f"decontaminate: {name}={value!r}{did_you_mean(value, known)}; there are {told}")
+            refuse_other(f"decontaminate: {name}", value, known)
         if not self.sets:
             raise ConfigError("decontaminate: there is no evaluation set to look for; name at least one")
         names = [one.name for one in self.sets]

@@ -36,7 +36,7 @@ from curate.arrow.recast import decoded
 from curate.arrow.types import is_encoded, is_text, value_type
 from curate.dedup import minhash, shingles
 from curate.dedup.shingles import UNITS, Shingles
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.texts.pieces import readable
 from curate.units import LARGEST_SEED, MOST, keep_whole, whole
 
@@ -91,10 +91,8 @@ class NearDedup:
             raise ConfigError(f"dedup_minhash: threshold is {self.threshold!r}, expected more than 0, at most 1")
         keep_whole(self, "dedup_minhash: ", {"ngram": 1, "bands": 1, "rows": 1}, MOST)
         whole("dedup_minhash: bands times rows", self.bands * self.rows, 1, PLACES)
-        for name, given, known in (("unit", self.unit, UNITS), ("drop", self.drop, DROPS)):
-            if given not in known:
-                meant = did_you_mean(str(given), known)
-                raise ConfigError(f"dedup_minhash: {name}={given!r}{meant}; there are {' and '.join(known)}")
+        refuse_other("dedup_minhash: unit", self.unit, UNITS)
+        refuse_other("dedup_minhash: drop", self.drop, DROPS)
         if self.priority is not None and not self.priority_values:
             raise ConfigError(f"dedup_minhash: the priority of {self.priority!r} has no value; list them, in order")
         if self.exempt_values == ():

@@ -83,7 +83,6 @@ class Keys(OperatorDefaults):
     """Replaces rows by what decides whether they are drawn."""
 
     mixing: Mixing
-    keeps_rows = False
     says_all = True
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.units import LARGEST_SEED, keep_whole, whole
 
 DOCUMENTS, CHARACTERS, TOKENS = "documents", "characters", "tokens"
@@ -52,11 +52,7 @@ class Mixture:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(sorted(self.sources, key=lambda one: one.name)))
         keep_whole(self, "mixture: ", {"budget": 1}, _LARGEST)
-        if self.unit not in UNITS:
-            raise ConfigError(
-                f"mixture: unit is {self.unit!r}, expected {', '.join(UNITS[:-1])} or {UNITS[-1]}"
-                f"{did_you_mean(str(self.unit), UNITS)}"
-            )
+        refuse_other("mixture: unit", self.unit, UNITS)
         keep_whole(self, "", {"seed": 0}, LARGEST_SEED)
         if not self.sources:
             raise ConfigError("mixture: there are no sources; give at least one, with its weight")

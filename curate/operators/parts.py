@@ -41,7 +41,6 @@ class SplitOff(OperatorDefaults):
     cluster: str | None = None
     """The column whose hash decides where it is not null, so that rows of one value are in one part."""
     seed: int = 0
-    keeps_rows = False
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -66,11 +65,10 @@ class SplitOff(OperatorDefaults):
         """The extra outputs that it has."""
         return tuple(name for name, _ in self.parts)
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            asked = (self.column,) if self.cluster is None else (self.column, self.cluster)
-            refuse_unknown("split_off", asked, found.names)
-            self._numbers(empty(found))
+    def made(self, found: pa.Schema) -> pa.Schema:
+        asked = (self.column,) if self.cluster is None else (self.column, self.cluster)
+        refuse_unknown("split_off", asked, found.names)
+        self._numbers(empty(found))
         return found
 
     def identity(self) -> Any:

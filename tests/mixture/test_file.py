@@ -58,7 +58,7 @@ def test_what_is_said_is_what_counts() -> None:
         ("1_000", "0", "budget is 0, expected a whole number, at least 1"),
         ("1_000", "1e3", "budget is 1000.0, expected a whole number"),
         ("1_000", "-5", "budget is -5, expected a whole number"),
-        ('"tokens"', '"token"', "unit is 'token', expected documents, characters or tokens; did you mean 'tokens'?"),
+        ('"tokens"', '"token"', "unit='token'; did you mean 'tokens'?; there are documents, characters and tokens"),
         ("max_epochs = 2", "max_epochs = 0", "max_epochs of 'web' is 0, expected a whole number, at least 1"),
         ("max_epochs = 5", "max_epochs = 1.5", "max_epochs of 'books' is 1.5, expected a whole number, at least 1"),
         ("seed = 7", "seed = -1", "seed is -1, expected a whole number, at least 0"),

@@ -85,7 +85,11 @@ class _Partial(ABC):
 
     __slots__ = ()
     function: str
+    column: str | None
     merges = True
+
+    def identity(self) -> Any:
+        return [self.function, self.column]
 
     @abstractmethod
     def states(self, type: pa.DataType) -> list[pa.DataType]:
@@ -132,9 +136,6 @@ class Count(_Partial):
     column: str
     function = "count"
 
-    def identity(self) -> Any:
-        return ["count", self.column]
-
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         del type
         return [pa.int64()]
@@ -154,9 +155,6 @@ class Sum(_Partial):
 
     column: str
     function = "sum"
-
-    def identity(self) -> Any:
-        return ["sum", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         type = value_type(type)
@@ -202,9 +200,6 @@ class Extreme(_Partial):
     column: str
     function: str
 
-    def identity(self) -> Any:
-        return [self.function, self.column]
-
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         type = value_type(type)
         if pt.is_nested(type) or pt.is_interval(type) or isinstance(type, pa.BaseExtensionType):
@@ -229,9 +224,6 @@ class Mean(_Partial):
 
     column: str
     function = "mean"
-
-    def identity(self) -> Any:
-        return ["mean", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         _check_numbers(self, type)
@@ -303,9 +295,6 @@ class First(_Partial):
     column: str
     function = "first"
 
-    def identity(self) -> Any:
-        return ["first", self.column]
-
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         return _moved(self, type)
 
@@ -320,9 +309,6 @@ class CollectList(_Partial):
     column: str
     function = "list"
     merges = False
-
-    def identity(self) -> Any:
-        return ["list", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         return _moved(self, type)

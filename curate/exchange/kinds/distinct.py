@@ -104,7 +104,6 @@ class DistinctBatch(OperatorDefaults):
     """Leaves out rows of a batch that are like another one before them."""
 
     how: Distinct
-    keeps_rows = False
 
     @property
     def name(self) -> str:
