@@ -48,10 +48,6 @@ class Clusters(InOneGo):
     def name(self) -> str:
         return "clusters"
 
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order(),)
-
     def identity(self) -> Any:
         return ["clusters", self.near.identity()]
 

@@ -193,6 +193,7 @@ class Common(ExchangeDefaults):
 
     how: Decontamination
     aligned = True
+    folds = True
 
     @property
     def name(self) -> str:
@@ -214,12 +215,7 @@ class Common(ExchangeDefaults):
         del side
         return (SharedNgrams(self.how),)
 
-    def folds(self, side: int) -> bool:
-        del side
-        return True
-
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         digest, shard = table[DIGEST].to_numpy(), first_places(table[ROW_ID].to_numpy())
         order = np.lexsort((shard, digest))
         digest, shard = digest[order], shard[order]
@@ -231,7 +227,7 @@ class Common(ExchangeDefaults):
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
-        folded = self.fold(0, tables[0])
+        folded = self.fold(tables[0])
         order = np.argsort(folded[DIGEST].to_numpy(), kind="stable")
         digest, shard = folded[DIGEST].to_numpy()[order], first_places(folded[ROW_ID].to_numpy()[order])
         starts = _starts(digest[1:] != digest[:-1], len(digest))

@@ -239,6 +239,7 @@ class Chosen(ExchangeDefaults):
 
     same: Compared
     aligned = True
+    folds = True
 
     @property
     def name(self) -> str:
@@ -264,12 +265,7 @@ class Chosen(ExchangeDefaults):
         del side
         return (Digests(self.same),)
 
-    def folds(self, side: int) -> bool:
-        del side
-        return True
-
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         order, starts = self._grouped(table, by_shard=True)
         if len(starts) == table.num_rows:
             return table
@@ -279,7 +275,7 @@ class Chosen(ExchangeDefaults):
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
-        folded = self.fold(0, tables[0])
+        folded = self.fold(tables[0])
         order, starts = self._grouped(folded, by_shard=False)
         if not len(order):
             return

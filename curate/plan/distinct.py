@@ -46,7 +46,7 @@ def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -
     for block in run(Apply(Apply(plan, Select((name,))), DistinctBatch(how))):
         pending.append(block)
         if sum(one.num_rows for one in pending) >= READ_ROWS + (0 if found is None else found.num_rows):
-            found = how.fold(0, pa.concat_tables([*([] if found is None else [found]), *pending]))
+            found = how.fold(pa.concat_tables([*([] if found is None else [found]), *pending]))
             pending = []
     whole = [*([] if found is None else [found]), *pending]
     if not whole:

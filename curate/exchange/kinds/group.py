@@ -127,12 +127,11 @@ class Grouped(Regrouping):
         del side
         return (self._partials,)
 
-    def folds(self, side: int) -> bool:
-        del side
+    @property
+    def folds(self) -> bool:
         return all(one.merges for one in self.aggregates)
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         if not all(one.merges for one in self.aggregates):
             return table
         groups = groups_of(order_by(self.keys), table)
@@ -240,4 +239,4 @@ class Totals(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         for partials in self.grouped.prepare(0)[0].apply(table, tally, place):
-            yield self.grouped.fold(0, partials)
+            yield self.grouped.fold(partials)
