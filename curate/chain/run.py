@@ -317,10 +317,6 @@ def digest_of(steps: Sequence[Step]) -> str:
 
 def _options(step: Step, inputs: Sequence[str], request: Request) -> RunOptions:
     given: dict[str, Any] = {name: value for name, value in step.options.items() if name in STEP_OPTIONS}
-    for name, value in given.items():
-        default = RunOptions.__dataclass_fields__[name].default if name in RunOptions.__dataclass_fields__ else None
-        if isinstance(default, bool) and not isinstance(value, bool):
-            raise ConfigError(f"{name} is {value!r}, expected true or false")
     try:
         # Its own are checked even where this run has others in their place.
         parse_run_options(input=inputs, output=step.output, **given)
