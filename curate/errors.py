@@ -8,7 +8,7 @@ refuses the whole job before anything is dispatched (exit 2), the `ShardError`s 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 EXIT_OK = 0
@@ -249,3 +249,16 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7) if isinstance(word, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def refuse_other(what: str, value: object, known: Collection[str]) -> None:
+    """Raises ConfigError, which names it `what`, for a value that is none of the known words.
+
+    >>> refuse_other("keep", "frist", ("first", "last"))
+    Traceback (most recent call last):
+    curate.errors.ConfigError: keep='frist'; did you mean 'first'?; there are first and last
+    """
+    if value not in known:
+        *others, last = known
+        told = f"{', '.join(others)} and {last}" if others else last
+        raise ConfigError(f"{what}={value!r}{did_you_mean(value, known)}; there are {told}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -21,17 +22,40 @@ MOST = 2**31 - 1
 """Of what is counted one by one, such as the words of an n-gram: more than any text has."""
 
 
-def check_whole(what: str, value: Any, least: int, most: int = MOST) -> None:
-    """Raises ConfigError, which names it `what`, for what is no whole number from `least` to `most`.
+LARGEST = 2**63 - 1
+"""Of numbers of rows, shards and bytes: JSON and Arrow have no place for what is above."""
+LARGEST_SEED = 2**64 - 1
 
-    >>> check_whole("bands", 10**9, 1, most=1000)
+
+def whole(what: str, value: Any, least: int, most: int = LARGEST) -> int:
+    """Returns a whole number from `least` to `most` as Python has it; it may be one of numpy. Raises ConfigError, which
+    names it `what`, for anything else.
+
+    >>> whole("bands", 10**9, 1, most=1000)
     Traceback (most recent call last):
     curate.errors.ConfigError: bands is 1000000000, expected a whole number, at most 1,000
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
         raise ConfigError(f"{what} is {value!r}, expected a whole number, at least {least}")
-    if value > most:
+    if number > most:
         raise ConfigError(f"{what} is {value!r}, expected a whole number, at most {most:,}")
+    return number
+
+
+def whole_seed(value: Any) -> int:
+    """Returns a seed as Python has it. Raises ConfigError for what is none."""
+    return whole("seed", value, 0, LARGEST_SEED)
+
+
+def keep_whole(owner: Any, call: str, least: Mapping[str, int], most: int = LARGEST) -> None:
+    """Makes fields of a frozen value whole numbers as Python has them. Raises ConfigError, which names the `call`, for
+    what is none, or less than the `least` of its field."""
+    for name, low in least.items():
+        object.__setattr__(owner, name, whole(f"{call}{name}", getattr(owner, name), low, most))
 
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)

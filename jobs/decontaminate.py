@@ -36,7 +36,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
-from curate.units import check_whole
+from curate.units import whole
 
 
 class Decontaminate(RowsJob):
@@ -81,7 +81,7 @@ class Decontaminate(RowsJob):
         if self.action != "cut":
             self._say_unused(("margin", "min_words"), "--action cut")
         # Here 0 counts all n-grams, for which a dataset has None.
-        check_whole("decontaminate: max_documents", self.max_documents, 0)
+        whole("decontaminate: max_documents", self.max_documents, 0)
         compared = Compared(self._sets(), self.n, self.normalise, self.words)
         for one in compared.index().short:
             if one.short or one.empty:

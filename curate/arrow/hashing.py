@@ -38,6 +38,7 @@ import xxhash
 
 from curate.arrow.types import is_list, is_text, is_text_or_binary
 from curate.errors import ConfigError
+from curate.units import whole_seed
 
 VERSION = 1
 """Goes into the identity of what depends on these bits. Another encoding is another version."""
@@ -73,7 +74,19 @@ def digest_rows(table: pa.Table, columns: Sequence[str], seed: int = 0) -> tuple
     >>> bool(low[0] == low[2]), bool(high[0] == high[2]), bool(low[0] == low[1]), bool(low[0] == high[0])
     (True, True, False, False)
     """
-    low, high = _rows(table, columns, _Hash(seed))
+    how = _Hash(whole_seed(seed))
+    parts = []
+    for name in columns:
+        if name not in table.column_names:
+            raise ConfigError(
+                f"there is no column {name!r} to hash; there are {', '.join(table.column_names) or 'none'}"
+            )
+        try:
+            found = [_values(chunk, how) for chunk in table[name].chunks]
+        except _NoEncoding as error:
+            raise ConfigError(f"rows cannot be compared by the column {name!r}: it is {error}") from error
+        parts.append([np.concatenate([chunk[lane] for chunk in found]) if found else _NONE for lane in range(2)])
+    low, high = how.folded("row", parts, table.num_rows)
     return low, high
 
 
@@ -89,18 +102,12 @@ def random_keys(seed: int, shard: str, start_row: int, rows: int) -> Words:
     >>> bool((whole[3:] == random_keys(7, "a.parquet", 3, 7)).all())
     True
     """
-    check_seed(seed)
+    seed = whole_seed(seed)
     key = xxhash.xxh3_128_intdigest(shard.encode(), seed)
     stream = np.random.Philox(key=np.array([key & _MASK, key >> 64], np.uint64), counter=start_row // 4)
     skipped = start_row % 4
     numbers: Words = stream.random_raw(skipped + rows)[skipped:]
     return numbers
-
-
-def check_seed(seed: int) -> None:
-    """Raises ConfigError for what is no seed."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _MASK:
-        raise ConfigError(f"seed is {seed!r}, expected a whole number from 0 to 2**64 - 1")
 
 
 def salted(purpose: str, seed: int) -> int:
@@ -110,7 +117,7 @@ def salted(purpose: str, seed: int) -> int:
     >>> salted("split", 0) == salted("split", 0) != salted("mix", 0)
     True
     """
-    check_seed(seed)
+    seed = whole_seed(seed)
     return xxhash.xxh3_64_intdigest(f"curate {purpose} {seed}".encode())
 
 
@@ -177,22 +184,6 @@ class _Hash:
                 word = hash_words(word, seed)
             found.append(word)
         return found
-
-
-def _rows(table: pa.Table, columns: Sequence[str], how: _Hash) -> list[Words]:
-    check_seed(how.seed)
-    parts = []
-    for name in columns:
-        if name not in table.column_names:
-            raise ConfigError(
-                f"there is no column {name!r} to hash; there are {', '.join(table.column_names) or 'none'}"
-            )
-        try:
-            found = [_values(chunk, how) for chunk in table[name].chunks]
-        except _NoEncoding as error:
-            raise ConfigError(f"rows cannot be compared by the column {name!r}: it is {error}") from error
-        parts.append([np.concatenate([chunk[lane] for chunk in found]) if found else _NONE for lane in range(2)])
-    return how.folded("row", parts, table.num_rows)
 
 
 _NONE: Words = np.zeros(0, np.uint64)

@@ -23,7 +23,7 @@ from curate.arrow.recast import decoded
 from curate.arrow.sorting import arrow_is_faster, changes, keys_of, sorted_rows
 from curate.arrow.types import is_encoded, is_text_or_binary
 from curate.arrow.values import fitted
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, did_you_mean, refuse_other
 
 _PLACES = ("at_end", "at_start")
 
@@ -54,11 +54,7 @@ class Order:
     """Where nulls are, whichever way a key goes: `at_end` or `at_start`. NaN is beside them, on the inner side."""
 
     def __post_init__(self) -> None:
-        if self.nulls not in _PLACES:
-            raise ConfigError(
-                f"nulls={self.nulls!r} is not a place for nulls{did_you_mean(str(self.nulls), _PLACES)}; "
-                f"write one of: {', '.join(_PLACES)}"
-            )
+        refuse_other("nulls", self.nulls, _PLACES)
         names = [key.column for key in self.keys]
         for name in names:
             if names.count(name) > 1:

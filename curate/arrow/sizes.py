@@ -44,10 +44,9 @@ def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
             total += _sizes(child)
         return total
     if is_list(type) or pt.is_map(type):
-        lengths = pc.list_value_length(array) if not pt.is_map(type) else _map_lengths(array)
-        counts = numbers(pc.fill_null(lengths, 0)).astype(np.int64)
-        values = array.flatten() if not pt.is_map(type) else _map_values(array)
-        ends = np.concatenate([[0], np.cumsum(_sizes(values))])
+        lists = array.cast(pa.list_(_pair(type))) if pt.is_map(type) else array
+        counts = numbers(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+        ends = np.concatenate([[0], np.cumsum(_sizes(lists.flatten()))])
         stops = np.cumsum(counts)
         return np.asarray(ends[stops] - ends[stops - counts] + 4, np.int64)
     if pt.is_string_view(type) or pt.is_binary_view(type):
@@ -62,14 +61,6 @@ def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     except ValueError:
         width = 0
     return np.full(len(array), width, np.int64)
-
-
-def _map_lengths(array: pa.Array) -> pa.Array:
-    return pc.list_value_length(array.cast(pa.list_(_pair(array.type))))
-
-
-def _map_values(array: pa.Array) -> pa.Array:
-    return array.cast(pa.list_(_pair(array.type))).flatten()
 
 
 def _pair(type: pa.DataType) -> pa.DataType:

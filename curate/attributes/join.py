@@ -36,9 +36,7 @@ class WithAttributes(OperatorDefaults):
     def opened(self) -> WithAttributes:
         return replace(self, lookup=Lookup(self.found))
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         if self.by not in found.names or not found.field(self.by).type.equals(PLACE_TYPE):
             raise ConfigError(
                 f"{self.name}: the rows do not say where they lie: their column {self.by!r} is not there; call it "

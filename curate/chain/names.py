@@ -25,7 +25,8 @@ def same_names(steps: Sequence[Step], stages: Mapping[str, Stage]) -> Iterator[t
         stage = stages[step.name]
         read: dict[str, Names] = {f"input {text!r}": frozenset({(text, frozenset())}) for text in step.input}
         read |= {f"the output of {one!r}": named[one.partition("/")[0]] for one in step.input_from}
-        cut = {what: _cut(names, stage.tasks.shard_bytes) for what, names in read.items()}
+        size = {stage.tasks.shard_bytes}
+        cut = {what: frozenset((place, sizes | size) for place, sizes in names) for what, names in read.items()}
         own = frozenset({(f"the step {step.name!r}", frozenset[int]())})
         named[step.name] = frozenset().union(*cut.values()) if _keeps_names(stage) else own
         if not isinstance(stage.rows, FileRows):
@@ -40,10 +41,6 @@ def same_names(steps: Sequence[Step], stages: Mapping[str, Stage]) -> Iterator[t
                     "own outputs after both; read one of them here, and the other in another step",
                 )
                 break
-
-
-def _cut(names: Names, shard_bytes: int) -> Names:
-    return frozenset((place, sizes | {shard_bytes}) for place, sizes in names)
 
 
 def _keeps_names(stage: Stage) -> bool:

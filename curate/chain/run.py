@@ -162,7 +162,8 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
     _raise([f"step {name!r}: {why}" for name, why in same_names(steps, stages) if name in new])
     found = verdicts(states, asked)
     _raise([text for state in states for text in _not_in_parts(state, asked, options[state.name])])
-    _raise([_refusal(one) for one in found if one.action is Action.REFUSED and one.name in scope])
+    refused = (one for one in found if one.action is Action.REFUSED and one.name in scope)
+    _raise([f"step {one.name!r}: {'; '.join(one.why)}" for one in refused])
     planned = Planned(tuple(steps), stages, options, states, found, asked)
     _raise([text for one in steps if one.name in scope for text in _refused_by_job(planned, one)])
     return planned
@@ -231,11 +232,9 @@ def _confirmed(planned: Planned, request: Request) -> Planned:
             f"{option('overwrite', ...)} was not confirmed, and nothing was removed ({found}); answer yes, or add "
             f"{option('yes')}"
         )
-    return replace(planned, options={name: replace(one, confirm=_yes) for name, one in planned.options.items()})
-
-
-def _yes(_: str) -> bool:
-    return True
+    return replace(
+        planned, options={name: replace(one, confirm=lambda _: True) for name, one in planned.options.items()}
+    )
 
 
 def _run(planned: Planned, step: Step, state: StepState, clock: Clock) -> StepEnd:
@@ -263,10 +262,6 @@ def _run_options(planned: Planned, step: Step, state: StepState) -> RunOptions:
 def _raise(problems: Collection[str]) -> None:
     if problems:
         raise ConfigError("\n".join(problems))
-
-
-def _refusal(one: Verdict) -> str:
-    return f"step {one.name!r}: {'; '.join(one.why)}"
 
 
 def stage_of(step: Step, chain: Mapping[str, str] | None = None) -> Stage:
@@ -322,10 +317,6 @@ def digest_of(steps: Sequence[Step]) -> str:
 
 def _options(step: Step, inputs: Sequence[str], request: Request) -> RunOptions:
     given: dict[str, Any] = {name: value for name, value in step.options.items() if name in STEP_OPTIONS}
-    for name, value in given.items():
-        default = RunOptions.__dataclass_fields__[name].default if name in RunOptions.__dataclass_fields__ else None
-        if isinstance(default, bool) and not isinstance(value, bool):
-            raise ConfigError(f"{name} is {value!r}, expected true or false")
     try:
         # Its own are checked even where this run has others in their place.
         parse_run_options(input=inputs, output=step.output, **given)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from curate.cli.terminal import Console, fact, line, print_table
 from curate.clock import Clock
-from curate.observe.diff import Comparison, OutputFacts, RowDifference, compare_outputs
+from curate.observe.diff import Comparison, RowDifference, compare_outputs
 from curate.units import ellipsize, json_line, plain_line
 
 ID_CHARS = 40
@@ -25,7 +25,8 @@ def show_difference(left: str, right: str, clock: Clock, *, id_column: str | Non
 
 def _render(console: Console, found: Comparison) -> None:
     for label, side in (("left", found.left), ("right", found.right)):
-        fact(console, label, _head(side))
+        about = f"  {side.state}  {plain_line(side.output)}"
+        fact(console, label, Text.assemble((plain_line(side.job), "bold"), about))
     if found.differences:
         cells = [
             {"differs": one.kind, "name": one.name, "left": one.left, "right": one.right} for one in found.differences
@@ -39,10 +40,6 @@ def _render(console: Console, found: Comparison) -> None:
     told += ["identity, plan, books and schema are equal"] if not found.differences else []
     told += ["rows were not compared: --id-column NAME does"] if found.rows is None else []
     fact(console, "result", Text("; ".join(told)), "bold")
-
-
-def _head(side: OutputFacts) -> Text:
-    return Text.assemble((plain_line(side.job), "bold"), f"  {side.state}  {plain_line(side.output)}")
 
 
 def _render_rows(console: Console, rows: RowDifference) -> None:

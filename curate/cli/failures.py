@@ -12,7 +12,6 @@ from curate.cli.terminal import Console, line, moment
 from curate.clock import SystemClock
 from curate.ledger.failures import Group
 from curate.observe.failures import (
-    JobFailures,
     StageFailures,
     read_all_failures,
     read_shard,
@@ -41,7 +40,9 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
     stages = read_all_failures(output)
     found = stages[-1].found
     root = found.ledger.root
-    pairs = [(stage, one) for stage in stages for one in _groups(stage.found, everything=everything)]
+    pairs = [
+        (stage, one) for stage in stages for one in (stage.found.all_groups() if everything else stage.found.groups())
+    ]
     groups = [group for _, group in pairs]
     failed = sum(int(stage.found.failed.sum()) for stage in stages)
     if as_json:
@@ -69,10 +70,6 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         line(console, Text())
         _fact(console, "retry", retry_command(root) if again else AGAIN)
     return 0
-
-
-def _groups(found: JobFailures, *, everything: bool) -> list[Group]:
-    return found.all_groups() if everything else found.groups()
 
 
 def _group_as_dict(output: str, stage: StageFailures, group: Group, *, again: bool) -> dict[str, Any]:
@@ -136,7 +133,8 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     root, shard_id = normalise(output).rstrip("/"), stage.addressed(own)
     state = "failed" if found.failed[rank] else "done" if found.matched.done[rank] else "not done"
     if as_json:
-        value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
+        slice = {"kind": shard.kind.value, "start": shard.start, "stop": shard.stop}
+        value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": slice}
         value |= {"stage": stage.key} if stage.text else {}
         again = repeatable(find_job(output))
         commands = {
@@ -237,10 +235,6 @@ def _where(failure: Mapping[str, Any]) -> str:
     parts += [f"on {plain_line(failure['node'])}" if failure.get("node") else ""]
     parts += [f"with {format_bytes(failure['peak_bytes'])} of memory at most" if failure.get("peak_bytes") else ""]
     return " ".join(part for part in parts if part)
-
-
-def _slice(shard: Shard) -> dict[str, Any]:
-    return {"kind": shard.kind.value, "start": shard.start, "stop": shard.stop}
 
 
 def _slice_text(shard: Shard) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +50,9 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
                 ledger = log.found.ledger
                 new = [name for name in log.names if ledger.uri(name) not in shown]
                 shown.update(map(ledger.uri, new))
-                for value in _of_shard(worker_lines(ledger, new), log.shard):
+                for value in worker_lines(ledger, new):
+                    if log.shard is not None and value.get("shard") != log.shard:
+                        continue
                     count += 1
                     _show(console, log.addressed(value), as_json=as_json)
             if not alive:
@@ -102,10 +103,6 @@ def _logs(found: FoundJob, shard: str | None, run: str | None, *, follow: bool) 
 def _run_of(found: FoundJob, run: str | None, *, follow: bool) -> str | None:
     newest = newest_run(found.listing.logs, found.listing.run_ids, run)
     return max(found.listing.run_ids, default=newest) if follow and run is None else newest
-
-
-def _of_shard(lines: Iterable[dict[str, Any]], shard: str | None) -> Iterator[dict[str, Any]]:
-    return (value for value in lines if shard is None or value.get("shard") == shard)
 
 
 def _show(console: Console, value: dict[str, Any], *, as_json: bool) -> None:

@@ -22,17 +22,10 @@ from curate.operators.convert import check_format, formatted, rows, to_numpy
 from curate.operators.tensors import moved, to_torch
 from curate.streaming.epochs import Shuffle
 from curate.streaming.prefetch import Make, Stopped, prefetched
+from curate.units import whole
 
 Blocks = Make[pa.Table]
 """Makes a stream of blocks."""
-
-
-def check_rows(name: str, value: Any, least: int, bits: int = 63) -> None:
-    """Raises ConfigError for what is no whole number, is below `least`, or has more bits."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
-    if value >= 2**bits:
-        raise ConfigError(f"{name} is {value!r}, expected less than 2^{bits}")
 
 
 def fraction_of(method: str, value: float) -> Fraction:
@@ -173,15 +166,15 @@ class Batches:
         seed: int | None,
     ) -> Generator[Any]:
         """Yields what `form` makes of batches of rows. Nothing runs before the first is asked for."""
-        check_rows("prefetch_batches", prefetch_batches, 0)
+        prefetch_batches = whole("prefetch_batches", prefetch_batches, 0)
         if batch_size is not None:
-            check_rows("batch_size", batch_size, 1)
+            batch_size = whole("batch_size", batch_size, 1)
         if buffer_rows is not None:
-            check_rows("local_shuffle_buffer_size", buffer_rows, 1)
+            buffer_rows = whole("local_shuffle_buffer_size", buffer_rows, 1)
             if batch_size is None:
                 raise ConfigError("a local shuffle needs a batch_size")
             if seed is not None:
-                check_rows("local_shuffle_seed", seed, 0)
+                seed = whole("local_shuffle_seed", seed, 0)
         shuffle = self._shuffled(batch_size or 0, buffer_rows, seed)
 
         def pair(table: pa.Table) -> tuple[int, Any]:

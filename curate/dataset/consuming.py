@@ -12,9 +12,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from curate.arrow.batches import joined
-from curate.arrow.hashing import check_seed
 from curate.dataset.base import Base
-from curate.dataset.batches import Batches, check_rows, fraction_of
+from curate.dataset.batches import Batches, fraction_of
 from curate.dataset.execute import connection, settled
 from curate.dataset.split import DataIterator
 from curate.dataset.stats import LastRun
@@ -26,6 +25,7 @@ from curate.plan.nodes import Limit, Scan, known_row_count, schema_of
 from curate.plan.rewrites import shuffle_plan
 from curate.sources.memory import Tables
 from curate.streaming.epochs import Division, Epochs
+from curate.units import whole, whole_seed
 
 Batch = Any
 """A pyarrow.Table, or a dictionary of numpy arrays."""
@@ -76,8 +76,7 @@ class Consuming(Base, Batches):
         [0, 1]
         """
         convert.check_format(batch_format)
-        check_rows("batch_size", batch_size, 1)
-        table = self._limited(batch_size).to_arrow()
+        table = self._limited(whole("batch_size", batch_size, 1)).to_arrow()
         if not table.num_rows:
             raise ConfigError("take_batch: the dataset has no rows")
         return convert.formatted(table, batch_format)
@@ -106,7 +105,7 @@ class Consuming(Base, Batches):
         convert.need_pandas("to_pandas")
         if limit is None:
             return convert.to_pandas(self.to_arrow())
-        check_rows("limit", limit, 0)
+        limit = whole("limit", limit, 0)
         table = self._limited(limit + 1).to_arrow()
         if table.num_rows > limit:
             raise ConfigError(f"to_pandas: there are more than {limit:,} rows; take the first with limit({limit})")
@@ -131,7 +130,7 @@ class Consuming(Base, Batches):
         ...     list(threads.map(lambda share: [row["id"] for row in share.iter_rows()], shares))
         [[0, 1, 2], [3, 4, 5]]
         """
-        check_rows("n", n, 1)
+        n = whole("n", n, 1)
         passes = Epochs(self._blocks, n, equal=equal)
         division = Division(partial(plan_digest, self._plan), self._how.block_bytes, n, equal)
         return [DataIterator(passes, share, division) for share in range(n)]
@@ -167,7 +166,7 @@ class Consuming(Base, Batches):
         >>> [part.take_all() for part in curate.range(5).split(2, equal=True)]
         [[{'id': 0}, {'id': 1}], [{'id': 2}, {'id': 3}]]
         """
-        check_rows("n", n, 1)
+        n = whole("n", n, 1)
         tables = self._tables()
         rows = sum(table.num_rows for table in tables)
         ends = [part * (rows // n) if equal else part * rows // n for part in range(n + 1)]
@@ -180,9 +179,7 @@ class Consuming(Base, Batches):
         >>> [part.count() for part in curate.range(10).split_at_indices([2, 9])]
         [2, 7, 1]
         """
-        ends = list(indices)
-        for at in ends:
-            check_rows("split_at_indices: an index", at, 0)
+        ends = [whole("split_at_indices: an index", at, 0) for at in indices]
         if not ends or ends != sorted(ends):
             raise ConfigError(f"split_at_indices({ends}): expected at least one row number, in ascending order")
         return self._cut("split_at_indices", lambda rows: [min(one, rows) for one in ends])
@@ -218,24 +215,22 @@ class Consuming(Base, Batches):
                 f"ds.filter(curate.col({stratify!r}) == value), and union the parts"
             )
         if seed is not None:
-            check_seed(seed)
-        whole = isinstance(test_size, int)
-        share = Fraction(0) if whole else fraction_of("train_test_split", test_size)
-        if whole:
-            check_rows("train_test_split: test_size", test_size, 1)
+            seed = whole_seed(seed)
+        counted = hasattr(test_size, "__index__")
+        last = whole("train_test_split: test_size", test_size, 1) if counted else 0
+        share = Fraction(0) if counted else fraction_of("train_test_split", test_size)
 
         def ends(rows: int) -> list[int]:
-            if whole and test_size >= rows:
-                raise ConfigError(f"train_test_split({test_size}): there are {rows:,} rows; take fewer")
-            return [rows - int(test_size) if whole else int(rows * (1 - share))]
+            if counted and last >= rows:
+                raise ConfigError(f"train_test_split({last}): there are {rows:,} rows; take fewer")
+            return [rows - last if counted else int(rows * (1 - share))]
 
         rows = self._with(shuffle_plan(self._plan, seed, None)) if shuffle else self
         train, test = rows._cut("train_test_split", ends)
         return train, test
 
     def _limited(self, rows: int) -> Self:
-        check_rows("limit", rows, 0)
-        return self._part(self._with(Limit(self._plan, rows)))
+        return self._part(self._with(Limit(self._plan, whole("limit", rows, 0))))
 
     def _cut(self, method: str, ends_of: Callable[[int], list[int]]) -> list[Self]:
         """Returns the rows, run once, in parts that end where a function of their number says."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from curate.arrow.batches import joined
-from curate.arrow.hashing import check_seed
 from curate.arrow.order import Order, SortKey
 from curate.dataset.base import Base
 from curate.dataset.grouped import GroupedData
@@ -17,7 +16,7 @@ from curate.plan import distinct as distincts
 from curate.plan import join as joining
 from curate.plan.nodes import schema_of
 from curate.plan.rewrites import shuffle_plan
-from curate.units import check_whole
+from curate.units import whole, whole_seed
 
 if TYPE_CHECKING:
     from curate.mixture.mixture import Mixture
@@ -68,9 +67,9 @@ class Exchanges(Base):
         True
         """
         if seed is not None:
-            check_seed(seed)
+            seed = whole_seed(seed)
         if num_shards is not None:
-            check_whole("num_shards", num_shards, 1, SHARDS)
+            num_shards = whole("num_shards", num_shards, 1, SHARDS)
         return self._with(shuffle_plan(self._plan, seed, num_shards))
 
     def repartition(self, num_shards: int, *, shuffle: bool = False, seed: int | None = None) -> Self:
@@ -80,7 +79,7 @@ class Exchanges(Base):
         >>> curate.range(3).repartition(2).count()
         3
         """
-        check_whole("num_shards", num_shards, 1, SHARDS)
+        num_shards = whole("num_shards", num_shards, 1, SHARDS)
         if shuffle:
             return self.random_shuffle(seed=seed, num_shards=num_shards)
         return self._exchange(Repartitioned(num_shards))

@@ -46,7 +46,7 @@ from curate.streaming.prefetch import Stopped, never_stopped
 from curate.streaming.program import StreamProgram, ranked_pieces
 from curate.streaming.settling import declared_schema, with_one_schema, without_piece
 from curate.tasks.failure import ShardWaits
-from curate.units import shell_word
+from curate.units import keep_whole, shell_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.backend is not None:
             check_backend(self.backend)
-        for name in ("block_bytes", "memory_budget"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name} is {value!r}, expected a whole number of bytes, at least 1")
+        given = [name for name in ("block_bytes", "memory_budget") if getattr(self, name) is not None]
+        keep_whole(self, "", dict.fromkeys(given, 1))
         BadRowBudget(bad_rows_of(self))
         parse_run_options(input="none", output="none", **run_options_of(self))
 

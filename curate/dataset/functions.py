@@ -10,13 +10,13 @@ import pyarrow as pa
 from curate.arrow.declared import check_declared
 from curate.arrow.expressions import as_expression, is_expression
 from curate.dataset.base import Base
-from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
 from curate.keywords import shows_keywords
 from curate.objects.places import POSITION
 from curate.operators import columns, rows
 from curate.operators.udf import UdfOptions, format_of, udf_of
 from curate.plan.attributes import placed
+from curate.units import whole
 
 
 class Functions(Base):
@@ -79,7 +79,7 @@ class Functions(Base):
         if batch_size == "auto":
             batch_size = None
         if batch_size is not None:
-            check_rows("batch_size", batch_size, 1)
+            batch_size = whole("batch_size", batch_size, 1)
         declared = check_declared("map_batches", output_schema)
         return self._apply(rows.MapBatches(udf, batch_size, form, where, declared))
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from curate.arrow.expressions import as_expression
 from curate.attributes.found import find
 from curate.dataset.base import Base
-from curate.dataset.batches import check_rows, fraction_of
+from curate.dataset.batches import fraction_of
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import column_names
 from curate.operators import columns as ops
@@ -20,6 +20,7 @@ from curate.operators.sample import RandomSample, TrainTestSide
 from curate.plan.attributes import with_attributes
 from curate.plan.nodes import Limit, Union, Zip
 from curate.plan.rewrites import unified
+from curate.units import whole, whole_seed
 
 
 class Rowwise(Base):
@@ -142,8 +143,7 @@ class Rowwise(Base):
         >>> curate.range(1_000_000_000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
         """
-        check_rows("limit", limit, 0)
-        return self._with(Limit(self._plan, limit))
+        return self._with(Limit(self._plan, whole("limit", limit, 0)))
 
     def union(self, *other: Self) -> Self:
         """Returns the rows of this dataset, then those of the others.
@@ -186,9 +186,7 @@ class Rowwise(Base):
         """
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise ConfigError(f"random_sample(fraction={fraction!r}): expected a number from 0 to 1")
-        if seed is None:
-            seed = secrets.randbits(64)
-        check_rows("seed", seed, 0, bits=64)
+        seed = secrets.randbits(64) if seed is None else whole_seed(seed)
         return self._apply(RandomSample(float(fraction), seed))
 
     def streaming_train_test_split(
@@ -219,8 +217,6 @@ class Rowwise(Base):
             )
         if hash_column is not None:
             seed = 0
-        elif seed is None:
-            seed = secrets.randbits(64)
-        check_rows("seed", seed, 0, bits=64)
+        seed = secrets.randbits(64) if seed is None else whole_seed(seed)
         train, test = (self._apply(TrainTestSide(fraction, seed, side, hash_column)) for side in (False, True))
         return train, test

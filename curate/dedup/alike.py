@@ -5,6 +5,7 @@ A pair that is alike is an edge, from the row that comes first in order (see `ne
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,15 +45,38 @@ _SLICE_HASHES = 1 << 22
 """N-grams that are sent, or compared, at a time: 32 MiB."""
 
 
+class _OfPairs(MarkingDefaults, OfRows):
+    """A step whose marks are pairs, of which each shard has those of its rows."""
+
+    __slots__ = ()
+    order = Order((SortKey(ROW_ID), SortKey(OTHER)))
+    """What marks are sorted by."""
+
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
+        schema = self.schema(batch.schema)
+        assert schema is not None
+        tally.drop(batch.num_rows, COMPARED)
+        marks = marks_of(self.marks, batch, place) if self.marks is not None else None
+        if marks is None or not marks.num_rows:
+            yield schema.empty_table()
+            return
+        marks = self.fold(marks)
+        rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
+        chosen = take_rows(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
+        yield from self._of(marks, chosen, which, schema)
+
+    @abstractmethod
+    def _of(self, marks: pa.Table, chosen: pa.Table, which: Ints, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Yields what becomes of pairs: of the rows that are marked, and which of them each mark is of."""
+
+
 @dataclass(frozen=True, slots=True)
-class SendSets(MarkingDefaults, OfRows):
+class SendSets(_OfPairs):
     """Replaces rows by the n-grams of those that are first in a pair, at the places of the second: a row a pair."""
 
     near: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = Order((SortKey(ROW_ID), SortKey(OTHER)))
-    """What marks are sorted by."""
     folds = True
 
     @property
@@ -71,16 +95,7 @@ class SendSets(MarkingDefaults, OfRows):
     def identity(self) -> Any:
         return ["candidates", self.near.identity()]
 
-    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        schema = self.schema(batch.schema)
-        assert schema is not None
-        tally.drop(batch.num_rows, COMPARED)
-        marks = marks_of(self.marks, batch, place) if self.marks is not None else None
-        if marks is None or not marks.num_rows:
-            yield schema.empty_table()
-            return
-        marks = self.fold(marks)
-        chosen, which = _chosen(self.near, batch, marks, place)
+    def _of(self, marks: pa.Table, chosen: pa.Table, which: Ints, schema: pa.Schema) -> Iterator[pa.Table]:
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         told = _told_of(self.near, chosen)
         for first, last in _slices(sets.counts[which]):
@@ -93,14 +108,12 @@ class SendSets(MarkingDefaults, OfRows):
 
 
 @dataclass(frozen=True, slots=True)
-class Edges(MarkingDefaults, OfRows):
+class Edges(_OfPairs):
     """Replaces rows by the pairs that they are second in, and that are alike: the later row, then the earlier one."""
 
     near: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = Order((SortKey(ROW_ID), SortKey(OTHER)))
-    """What marks are sorted by."""
 
     @property
     def name(self) -> str:
@@ -112,15 +125,7 @@ class Edges(MarkingDefaults, OfRows):
     def identity(self) -> Any:
         return ["alike", self.near.identity()]
 
-    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        schema = self.schema(batch.schema)
-        assert schema is not None
-        tally.drop(batch.num_rows, COMPARED)
-        marks = marks_of(self.marks, batch, place) if self.marks is not None else None
-        if marks is None or not marks.num_rows:
-            yield schema.empty_table()
-            return
-        chosen, which = _chosen(self.near, batch, marks, place)
+    def _of(self, marks: pa.Table, chosen: pa.Table, which: Ints, schema: pa.Schema) -> Iterator[pa.Table]:
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         told = _told_of(self.near, chosen)
         sent = marks[SET].combine_chunks()
@@ -134,7 +139,7 @@ class Edges(MarkingDefaults, OfRows):
             pairs = marks.slice(first, last - first).take(found)
             own = pa.array(which[first:last]).take(found)
             ours = [pairs[ROW_ID], *(one.take(own) for one in told)]
-            theirs = [pairs[OTHER], *(pairs[one.name] for one in _told(self.near, batch.schema, others=True))]
+            theirs = [pairs[OTHER], *(pairs[one.name] for one in _told(self.near, chosen.schema, others=True))]
             yield _edges(self.near, schema, ours, theirs, pa.array(alike).take(found))
 
 
@@ -177,12 +182,6 @@ def _told(near: NearDedup, found: pa.Schema, *, others: bool) -> list[pa.Field]:
 def _told_of(near: NearDedup, rows: pa.Table) -> list[Any]:
     told = [near.id_column, *([near.source] if near.source is not None else [])]
     return [pa.array(near.classes(rows)), *(plain_column(rows[name]) for name in told)]
-
-
-def _chosen(near: NearDedup, batch: pa.Table, marks: pa.Table, place: BatchPosition) -> tuple[pa.Table, Ints]:
-    """Returns the rows of a batch that are marked, and which of them each mark is of."""
-    rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
-    return take_rows(batch.select(near.columns), pa.array(rows - row_ids(place, 1))), which
 
 
 def marks_of(marks: Marks, batch: pa.Table, place: BatchPosition) -> pa.Table:

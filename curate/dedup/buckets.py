@@ -52,7 +52,6 @@ class OfRows(OperatorDefaults, ABC):
 
     __slots__ = ()
     near: NearDedup
-    keeps_rows = False
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:
@@ -127,6 +126,7 @@ class Buckets(_Together):
     """The exchange that brings rows of one band together, and makes pairs of them: `ROW_ID` before `OTHER`."""
 
     near: NearDedup
+    folds = True
 
     @property
     def name(self) -> str:
@@ -144,12 +144,7 @@ class Buckets(_Together):
         del side
         return (Bands(self.near),)
 
-    def folds(self, side: int) -> bool:
-        del side
-        return True
-
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         bands, at, twins, other, classes = (table[name].to_numpy() for name in _BANDS.names)
         members = _members(other)
         order = members[np.lexsort((at[members], classes[members], twins[members], bands[members]))]

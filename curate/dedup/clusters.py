@@ -48,15 +48,13 @@ class Clusters(InOneGo):
     def name(self) -> str:
         return "clusters"
 
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order(),)
-
     def identity(self) -> Any:
         return ["clusters", self.near.identity()]
 
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
-        return None if found[0] is None else _members(self.near, found[0])
+        if found[0] is None:
+            return None
+        return pa.schema([pa.field(CLUSTER, pa.int64()), *_ends(self.near, found[0].empty_table()).schema])
 
     def scan(self, read: Callable[[], Iterator[pa.Table]], tally: ShardBooks) -> Iterator[pa.Table]:
         rows = RowBits()
@@ -135,10 +133,6 @@ def _ends(near: NearDedup, edges: pa.Table) -> pa.Table:
     names = [ROW_ID, CLASS, ID, *([SOURCE] if near.source is not None else []), SIMILARITY]
     others = [OTHER, OTHER_CLASS, OTHER_ID, *([OTHER_SOURCE] if near.source is not None else []), SIMILARITY]
     return pa.concat_tables([edges.select(names), edges.select(others).rename_columns(names)])
-
-
-def _members(near: NearDedup, edges: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(CLUSTER, pa.int64()), *_ends(near, edges.empty_table()).schema])
 
 
 def _marks(near: NearDedup, members: pa.Schema) -> pa.Schema:

@@ -24,7 +24,7 @@ from curate.arrow.types import is_text, value_type
 from curate.dedup.evaluation import Compared, Index
 from curate.dedup.exact import COUNT, DIGEST, Ints, first_places
 from curate.dedup.spans import FEW_WORDS, NOTHING_LEFT, Cut, with_texts
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.operators.protocol import OperatorDefaults
@@ -35,7 +35,7 @@ from curate.tasks.books import GROUPED
 from curate.texts.ngrams import Tokens
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.words import by_whitespace
-from curate.units import check_whole
+from curate.units import MOST, keep_whole
 
 CONTAMINATED = "contaminated"
 """Why rows are dropped that have n-grams of evaluation sets; and the extra output that tells which these are."""
@@ -62,16 +62,10 @@ class Decontamination:
     """The column that rows are told by; None: they are not told."""
 
     def __post_init__(self) -> None:
-        if self.action not in ACTIONS:
-            meant = did_you_mean(self.action, ACTIONS)
-            raise ConfigError(f"decontaminate: action={self.action!r}{meant}; there are drop, annotate and cut")
-        for name, number, least in (
-            ("max_documents", self.max_documents, 1),
-            ("margin", self.margin, 0),
-            ("min_words", self.min_words, 0),
-        ):
-            if number is not None:
-                check_whole(f"decontaminate: {name}", number, least)
+        refuse_other("decontaminate: action", self.action, ACTIONS)
+        least = {"max_documents": 1, "margin": 0, "min_words": 0}
+        given = {name: low for name, low in least.items() if getattr(self, name) is not None}
+        keep_whole(self, "decontaminate: ", given, MOST)
 
     @property
     def name(self) -> str:
@@ -162,7 +156,6 @@ class SharedNgrams(OperatorDefaults):
     """Replaces rows by the n-grams of evaluation sets that they have, each once."""
 
     how: Decontamination
-    keeps_rows = False
 
     @property
     def name(self) -> str:
@@ -200,6 +193,7 @@ class Common(ExchangeDefaults):
 
     how: Decontamination
     aligned = True
+    folds = True
 
     @property
     def name(self) -> str:
@@ -221,12 +215,7 @@ class Common(ExchangeDefaults):
         del side
         return (SharedNgrams(self.how),)
 
-    def folds(self, side: int) -> bool:
-        del side
-        return True
-
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         digest, shard = table[DIGEST].to_numpy(), first_places(table[ROW_ID].to_numpy())
         order = np.lexsort((shard, digest))
         digest, shard = digest[order], shard[order]
@@ -238,7 +227,7 @@ class Common(ExchangeDefaults):
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
-        folded = self.fold(0, tables[0])
+        folded = self.fold(tables[0])
         order = np.argsort(folded[DIGEST].to_numpy(), kind="stable")
         digest, shard = folded[DIGEST].to_numpy()[order], first_places(folded[ROW_ID].to_numpy()[order])
         starts = _starts(digest[1:] != digest[:-1], len(digest))
@@ -279,9 +268,7 @@ class Decontaminate(MarkingDefaults):
         """The extra outputs that it has."""
         return (CONTAMINATED,) if self.how.id_column is not None else ()
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         self.how.check(found)
         if self.how.action != ANNOTATE:
             return found

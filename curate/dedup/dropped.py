@@ -30,7 +30,6 @@ class DropNear(MarkingDefaults):
     """None where it is planned, not run."""
     order = BY_ROW_ID
     """What marks are sorted by."""
-    keeps_rows = False
     sides = (DUPLICATES,)
     """The extra outputs that it has."""
 
@@ -38,9 +37,8 @@ class DropNear(MarkingDefaults):
     def name(self) -> str:
         return f"dedup_minhash({self.near.column!r})"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            self.near.check(found)
+    def made(self, found: pa.Schema) -> pa.Schema:
+        self.near.check(found)
         return found
 
     def identity(self) -> Any:

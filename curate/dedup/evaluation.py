@@ -18,12 +18,12 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_list, is_text, value_type
 from curate.dedup import normalise
 from curate.dedup.normalise import DATATROVE, FORMS, in_form
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, did_you_mean, refuse_other
 from curate.texts import ngrams
 from curate.texts.ngrams import Tokens, said, tokens
 from curate.texts.pieces import Array
 from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
-from curate.units import check_whole
+from curate.units import MOST, keep_whole
 
 _TABLE_BITS = 20
 """Of the smallest table that says which hashes there may be."""
@@ -65,11 +65,9 @@ class Compared:
     """How texts are split into words: `whitespace` or `spacy`."""
 
     def __post_init__(self) -> None:
-        check_whole("decontaminate: n", self.n, 1)
+        keep_whole(self, "decontaminate: ", {"n": 1}, MOST)
         for name, value, known in (("normalise", self.form, FORMS), ("words", self.words, (WHITESPACE, SPACY))):
-            if value not in known:
-                told = f"{', '.join(known[:-1])} and {known[-1]}"
-                raise ConfigError(f"decontaminate: {name}={value!r}{did_you_mean(value, known)}; there are {told}")
+            refuse_other(f"decontaminate: {name}", value, known)
         if not self.sets:
             raise ConfigError("decontaminate: there is no evaluation set to look for; name at least one")
         names = [one.name for one in self.sets]

@@ -30,7 +30,7 @@ from curate.arrow.recast import decoded
 from curate.arrow.types import is_text, plain_type, value_type
 from curate.arrow.unknown import empty
 from curate.dedup import normalise
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
 from curate.operators.protocol import OperatorDefaults
@@ -157,9 +157,7 @@ class ExactDedup:
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
-        if self.keep not in KEEP:
-            meant = did_you_mean(self.keep, KEEP)
-            raise ConfigError(f"dedup_exact: keep={self.keep!r}{meant}; there are {' and '.join(KEEP)}")
+        refuse_other("dedup_exact: keep", self.keep, KEEP)
         if not self.columns:
             raise ConfigError("dedup_exact: no column to compare rows by; name at least one")
         refuse_unknown("dedup_exact", self._named, found.names)
@@ -204,9 +202,7 @@ class Digests(OperatorDefaults):
     def name(self) -> str:
         return self.same.name.replace(self.same.method, "digests", 1)
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         self.same.check(found)
         fields = [(DIGEST, pa.uint64()), (CHECK, pa.uint64()), (ROW_ID, pa.int64()), (COUNT, pa.int64())]
         fields += [(START, pa.int64())] * self.same.of_parts
@@ -243,6 +239,7 @@ class Chosen(ExchangeDefaults):
 
     same: Compared
     aligned = True
+    folds = True
 
     @property
     def name(self) -> str:
@@ -259,8 +256,7 @@ class Chosen(ExchangeDefaults):
         """Returns the schema of marks."""
         if found[0] is None:
             return None
-        made = Digests(self.same).schema(found[0])
-        assert made is not None
+        made = Digests(self.same).made(found[0])
         fields = [(ROW_ID, pa.int64()), (DIGEST, pa.uint64()), (CHECK, pa.uint64()), (KEPT, pa.int64())]
         fields += [(KEPT_START, pa.int64())] * self.same.of_parts
         return pa.schema([*fields, *([(KEPT_ID, made.field(ID).type)] if self.same.id_column is not None else [])])
@@ -269,12 +265,7 @@ class Chosen(ExchangeDefaults):
         del side
         return (Digests(self.same),)
 
-    def folds(self, side: int) -> bool:
-        del side
-        return True
-
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         order, starts = self._grouped(table, by_shard=True)
         if len(starts) == table.num_rows:
             return table
@@ -284,7 +275,7 @@ class Chosen(ExchangeDefaults):
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
-        folded = self.fold(0, tables[0])
+        folded = self.fold(tables[0])
         order, starts = self._grouped(folded, by_shard=False)
         if not len(order):
             return
@@ -347,37 +338,42 @@ def first_places(found: Ints) -> Ints:
     return (ranks(found).astype(np.int64)) * first_row_id(1)
 
 
+class OfCopies(MarkingDefaults):
+    """A step whose marks are copies, of which each shard has its own."""
+
+    __slots__ = ()
+    same: Compared
+    order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
+    """What marks are sorted by: the shard that they are for, and the digest."""
+
+    @property
+    def name(self) -> str:
+        return self.same.name
+
+    def made(self, found: pa.Schema) -> pa.Schema:
+        self.same.check(found)
+        return found
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return needed | self.same.needed
+
+
 @dataclass(frozen=True, slots=True)
-class DropCopies(MarkingDefaults):
+class DropCopies(OfCopies):
     """Drops the rows that are copies of others."""
 
     same: ExactDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
-    """What marks are sorted by: the shard that they are for, and the digest."""
-    keeps_rows = False
-
-    @property
-    def name(self) -> str:
-        return self.same.name
 
     @property
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
         return (DUPLICATES,) if self.same.id_column is not None else ()
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            self.same.check(found)
-        return found
-
     def identity(self) -> Any:
         return ["drop copies", self.same.identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema
-        return needed | self.same.needed
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         if not batch.num_rows or self.marks is None:

@@ -103,12 +103,3 @@ def _hashes(found: Signatures, bands: int, most: int) -> Words:
         for place in found[band * places : band * places + most]:
             hashes[band] = hash_words(hashes[band] * _BASE + place, band)
     return hashes
-
-
-def found_share(similarity: float, bands: int, rows: int) -> float:
-    """Returns which share of pairs of a similarity has a band in common.
-
-    >>> round(found_share(0.8, bands=14, rows=8), 3)
-    0.924
-    """
-    return float(1 - (1 - similarity**rows) ** bands)

@@ -32,14 +32,13 @@ import pyarrow.compute as pc
 
 from curate.arrow import hashing
 from curate.arrow.expressions import refuse_unknown
-from curate.arrow.hashing import check_seed
 from curate.arrow.recast import decoded
 from curate.arrow.types import is_encoded, is_text, value_type
 from curate.dedup import minhash, shingles
 from curate.dedup.shingles import UNITS, Shingles
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.texts.pieces import readable
-from curate.units import check_whole
+from curate.units import LARGEST_SEED, MOST, keep_whole, whole
 
 VERSION = 3
 """Of which pairs are looked at, and what becomes of them."""
@@ -90,13 +89,10 @@ class NearDedup:
                 raise ConfigError(f"dedup_minhash: {name} is {column!r}, expected the name of a column")
         if not isinstance(self.threshold, int | float) or not 0 < self.threshold <= 1:
             raise ConfigError(f"dedup_minhash: threshold is {self.threshold!r}, expected more than 0, at most 1")
-        for name, value in (("ngram", self.ngram), ("bands", self.bands), ("rows", self.rows)):
-            check_whole(f"dedup_minhash: {name}", value, 1)
-        check_whole("dedup_minhash: bands times rows", self.bands * self.rows, 1, PLACES)
-        for name, given, known in (("unit", self.unit, UNITS), ("drop", self.drop, DROPS)):
-            if given not in known:
-                meant = did_you_mean(str(given), known)
-                raise ConfigError(f"dedup_minhash: {name}={given!r}{meant}; there are {' and '.join(known)}")
+        keep_whole(self, "dedup_minhash: ", {"ngram": 1, "bands": 1, "rows": 1}, MOST)
+        whole("dedup_minhash: bands times rows", self.bands * self.rows, 1, PLACES)
+        refuse_other("dedup_minhash: unit", self.unit, UNITS)
+        refuse_other("dedup_minhash: drop", self.drop, DROPS)
         if self.priority is not None and not self.priority_values:
             raise ConfigError(f"dedup_minhash: the priority of {self.priority!r} has no value; list them, in order")
         if self.exempt_values == ():
@@ -107,7 +103,7 @@ class NearDedup:
         twice = [one for number, one in enumerate(self.priority_values) if one in self.priority_values[:number]]
         if twice:
             raise ConfigError(f"dedup_minhash: the priority of {self.priority!r} has {twice[0]!r} twice; list it once")
-        check_seed(self.seed)
+        keep_whole(self, "", {"seed": 0}, LARGEST_SEED)
 
     @property
     def columns(self) -> list[str]:

@@ -26,22 +26,22 @@ from curate.arrow import hashing
 from curate.arrow.canonical import plain_column
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
-from curate.arrow.order import Order, SortKey, rows_where
+from curate.arrow.order import rows_where
 from curate.arrow.recast import decoded, recast
 from curate.arrow.types import is_text, value_type
 from curate.dedup import normalise
-from curate.dedup.exact import CHECK, DIGEST, KEPT_ID, KEPT_START, Ints, Parts, copies
+from curate.dedup.exact import CHECK, KEPT_ID, KEPT_START, Ints, OfCopies, Parts, copies
 from curate.dedup.normalise import CCNET, DATATROVE, EXACT, FORMS, in_form
-from curate.errors import ConfigError, did_you_mean
-from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
-from curate.operators.side_input import MarkingDefaults, Marks
+from curate.errors import ConfigError, refuse_other
+from curate.exchange.row_ids import first_row_id, row_ids
+from curate.operators.side_input import Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.texts import units
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.units import LINE, PARAGRAPH, SENTENCES, UNITS, PlainSentences, Sentences, SpacySentences, Units
 from curate.texts.words import SPACY, WHITESPACE, Splitter, splitter
-from curate.units import check_whole
+from curate.units import MOST, keep_whole
 
 REMOVED = "removed"
 """The extra output that tells what was cut out."""
@@ -82,16 +82,8 @@ class SpanDedup:
             ("normalise", EXACT if self.form is None else self.form, FORMS),
             ("words", self.words, (WHITESPACE, SPACY)),
         ):
-            if value not in known:
-                meant = did_you_mean(value, known)
-                told = f"{', '.join(known[:-1])} and {known[-1]}"
-                raise ConfigError(f"{self.method}: {name}={value!r}{meant}; there are {told}")
-        for name, number, least in (
-            ("sentences", self.sentences, 1),
-            ("min_unit_words", self.min_unit_words, 0),
-            ("min_words", self.min_words, 0),
-        ):
-            check_whole(f"{self.method}: {name}", number, least)
+            refuse_other(f"{self.method}: {name}", value, known)
+        keep_whole(self, f"{self.method}: ", {"sentences": 1, "min_unit_words": 0, "min_words": 0}, MOST)
 
     @property
     def name(self) -> str:
@@ -169,36 +161,20 @@ def _splitter(words: str) -> Splitter:
 
 
 @dataclass(frozen=True, slots=True)
-class CutCopies(MarkingDefaults):
+class CutCopies(OfCopies):
     """Cuts the parts of texts that are copies of others, and drops the rows of which too little is left."""
 
     same: SpanDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
-    """What marks are sorted by: the shard that they are for, and the digest."""
-    keeps_rows = False
-
-    @property
-    def name(self) -> str:
-        return self.same.name
 
     @property
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
         return (REMOVED,) if self.same.id_column is not None else ()
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            self.same.check(found)
-        return found
-
     def identity(self) -> Any:
         return ["cut copies", self.same.identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema
-        return needed | self.same.needed
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         marks = None

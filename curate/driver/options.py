@@ -15,7 +15,6 @@ from curate.backends.make import AUTO, BACKENDS, check_backend
 from curate.errors import ConfigError
 from curate.keywords import option, shows_keywords
 from curate.ledger.heartbeat import NO_PROGRESS_AFTER_S
-from curate.ledger.validation import LARGEST
 from curate.notify.receiver import Receiver, parse_receiver
 from curate.notify.teller import NoTeller, Teller
 from curate.observe.progress import Display, NoDisplay
@@ -23,7 +22,7 @@ from curate.operators.arguments import path_text, path_texts
 from curate.storage.uris import normalise
 from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
-from curate.units import parse_duration, parse_percent
+from curate.units import LARGEST, parse_duration, parse_percent
 
 
 def resolve_output(text: str) -> str:

@@ -19,7 +19,6 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from curate.ledger.summary import RunState
@@ -61,9 +60,7 @@ class Signals:
             self.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._grace is not None:
             self._grace.cancel()
         if self._before is None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from types import TracebackType
 from typing import Any, Self
 
 from curate.clock import Clock
@@ -123,9 +122,7 @@ class JobProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._state = (RunState.INTERRUPTED if kind is KeyboardInterrupt else RunState.FAILED).value
         self.display.end()

@@ -27,6 +27,10 @@ class ExchangeDefaults:
     sorts = False
 
     @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order(),)
+
+    @property
     def aligned(self) -> bool:
         return False
 
@@ -60,12 +64,11 @@ class ExchangeDefaults:
         del side
         return ()
 
-    def folds(self, side: int) -> bool:
-        del side
+    @property
+    def folds(self) -> bool:
         return False
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         return table
 
     def scan(self, read: Callable[[], Iterator[pa.Table]], tally: ShardBooks) -> Iterator[pa.Table]:
@@ -225,11 +228,12 @@ class Exchange(Protocol):
         """
         ...
 
-    def folds(self, side: int) -> bool:
-        """Returns whether `fold` makes fewer rows."""
+    @property
+    def folds(self) -> bool:
+        """Whether `fold` makes fewer rows."""
         ...
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
+    def fold(self, table: pa.Table) -> pa.Table:
         """Returns fewer rows that stand for those of `table`, in the schema of `table`; or the table. Called on the map
         side with what was prepared, over and over: of what it gave and what came since.
         """

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
 from curate.ledger.side_outputs import check_side
-from curate.ledger.validation import LARGEST
 from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
 from curate.runtime.protocol import Resources
+from curate.units import LARGEST
 
 C = TypeVar("C", bound=type)
 

@@ -327,12 +327,3 @@ def is_events_segment(name: str) -> bool:
 
 HIDDEN = "(^|/)[_.]"
 """What names have of which no reader takes an object for data."""
-
-
-def is_hidden(name: str) -> bool:
-    """Returns whether some part of `name` starts with `_` or `.`: no reader takes such an object for data.
-
-    >>> is_hidden("2023/_curate/job.json"), is_hidden("2023/RC_01.parquet")
-    (True, False)
-    """
-    return re.search(HIDDEN, name) is not None

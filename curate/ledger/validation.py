@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from curate.ledger import layout
+from curate.units import LARGEST
 
 Check = Callable[[Any], bool]
 
-
-LARGEST = 2**63 - 1
-"""Of numbers of rows, shards and bytes: JSON and Arrow have no place for what is above."""
 LAST_S = 253_402_300_799.0
 """The last second of the year 9999, since 1970: what calendars can tell."""
 

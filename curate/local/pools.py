@@ -263,7 +263,8 @@ class Pools:
             return
         if actor.ready:
             if actor.leaves_s is None:
-                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_fields(end))
+                about = {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}
+                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **about)
         elif end.end is not TaskEnd.LOST:
             self._not_started(pool, end.detail, fails=pool.failed_starts + 1 >= MAX_FAILED_STARTS)
 
@@ -361,7 +362,3 @@ def _name() -> str:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _fields(end: TaskFinished) -> dict[str, Any]:
-    return {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}

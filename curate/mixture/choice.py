@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.hashing import Words
-from curate.arrow.order import Order
 from curate.errors import CannotBeMet
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID, row_ids
@@ -83,7 +82,6 @@ class Keys(OperatorDefaults):
     """Replaces rows by what decides whether they are drawn."""
 
     mixing: Mixing
-    keeps_rows = False
     says_all = True
 
     @property
@@ -136,10 +134,6 @@ class Drawn(InOneGo):
     @property
     def name(self) -> str:
         return self.mixing.name
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order(),)
 
     def identity(self) -> Any:
         return ["mix", self.mixing.identity()]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from curate.arrow.hashing import check_seed
-from curate.errors import ConfigError, did_you_mean
-from curate.units import check_whole
+from curate.errors import ConfigError, refuse_other
+from curate.units import LARGEST_SEED, keep_whole, whole
 
 DOCUMENTS, CHARACTERS, TOKENS = "documents", "characters", "tokens"
 UNITS = (DOCUMENTS, CHARACTERS, TOKENS)
@@ -34,7 +33,8 @@ class Source:
 
     def __post_init__(self) -> None:
         _check_number(f"weight of {self.name!r}", self.weight)
-        check_whole(f"mixture: max_epochs of {self.name!r}", self.max_epochs, 1, _LARGEST)
+        epochs = whole(f"mixture: max_epochs of {self.name!r}", self.max_epochs, 1, _LARGEST)
+        object.__setattr__(self, "max_epochs", epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,9 @@ class Mixture:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(sorted(self.sources, key=lambda one: one.name)))
-        check_whole("mixture: budget", self.budget, 1, _LARGEST)
-        if self.unit not in UNITS:
-            raise ConfigError(
-                f"mixture: unit is {self.unit!r}, expected {', '.join(UNITS[:-1])} or {UNITS[-1]}"
-                f"{did_you_mean(str(self.unit), UNITS)}"
-            )
-        check_seed(self.seed)
+        keep_whole(self, "mixture: ", {"budget": 1}, _LARGEST)
+        refuse_other("mixture: unit", self.unit, UNITS)
+        keep_whole(self, "", {"seed": 0}, LARGEST_SEED)
         if not self.sources:
             raise ConfigError("mixture: there are no sources; give at least one, with its weight")
         if 0 < sum(bool(one.files) for one in self.sources) < len(self.sources):

@@ -144,16 +144,14 @@ class Fit(OperatorDefaults):
     """Sets aside the rows that cannot be drawn: those without an id, or of no known size."""
 
     mixing: Mixing
-    keeps_rows = False
     says_all = True
 
     @property
     def name(self) -> str:
         return self.mixing.name
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            self.mixing.check(found)
+    def made(self, found: pa.Schema) -> pa.Schema:
+        self.mixing.check(found)
         return found
 
     def identity(self) -> Any:
@@ -188,9 +186,7 @@ class SourceOfFile(OperatorDefaults):
     def name(self) -> str:
         return f"source of files({self.column!r})"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         if self.column in found.names:
             raise ConfigError(
                 f"mix: the sources of the mixture have files, but there is a column {self.column!r} already; leave "

@@ -64,7 +64,6 @@ class Take(MarkingDefaults):
     """None where it is planned, not run."""
     order = Order((SortKey(ROW_ID), SortKey(SOURCE), SortKey(STRATUM)))
     """What is told of sources is sorted by."""
-    keeps_rows = False
     sides = (SOURCES,)
     """The extra outputs that it has."""
 
@@ -72,9 +71,7 @@ class Take(MarkingDefaults):
     def name(self) -> str:
         return self.mixing.name
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         self.mixing.check(found)
         column = self.mixing.epoch_column
         return found if column is None else found.append(pa.field(column, pa.int32()))

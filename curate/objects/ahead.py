@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 from curate.storage.protocol import Object, Store
@@ -78,9 +77,7 @@ class InputsAhead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._fetched.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

@@ -18,9 +18,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
 from curate.arrow.types import is_binary
-from curate.errors import ConfigError, did_you_mean
 from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
 from curate.formats.write.jsonl import json_lines
@@ -170,7 +170,7 @@ def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
     for rank in found.matched.done.nonzero()[0].tolist():
         object = found.output(rank)
         schema = output_schema(store, object, *found.written_as)
-        _check(found, id_column, schema.names if schema is not None else [])
+        refuse_unknown(found.ledger.root, [id_column], schema.names if schema is not None else [])
         place = (SliceKind.WHOLE, 0, 0)
         for table in read(
             store, object, Encoding(Format.PARQUET), *place, schema, _BATCH_ROWS, partial(broken_row, object)
@@ -204,7 +204,7 @@ def _text(value: bytes | None) -> str:
 def _of_lines(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
     lines = rows(found)
     while chunk := [orjson.loads(line) for _, line in islice(lines, _BATCH_ROWS)]:
-        _check(found, id_column, list(chunk[0]))
+        refuse_unknown(found.ledger.root, [id_column], list(chunk[0]))
         ids = [one if isinstance(one := row.get(id_column), str) else orjson.dumps(one).decode() for row in chunk]
         yield pa.table([ids, [_digest(row) for row in chunk]], schema=_IDS)
 
@@ -212,14 +212,6 @@ def _of_lines(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
 def _digest(row: Mapping[str, Any]) -> int:
     text = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
-
-
-def _check(found: FoundJob, id_column: str, names: list[str]) -> None:
-    if id_column not in names:
-        raise ConfigError(
-            f"{found.ledger.root} has no column {id_column!r}{did_you_mean(id_column, names)}; it has "
-            f"{', '.join(names)}"
-        )
 
 
 def row_difference(left: pa.Table, right: pa.Table) -> RowDifference:

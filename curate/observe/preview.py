@@ -10,7 +10,8 @@ from functools import partial
 import orjson
 import pyarrow as pa
 
-from curate.errors import ConfigError, CorruptInput, did_you_mean
+from curate.arrow.expressions import refuse_unknown
+from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding, Format
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.parquet import decode_rows
@@ -54,7 +55,7 @@ def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Ite
     with StoredStream(store, object) as stored:
         file = open_parquet(stored, _STREAM_BYTES)
         names = file.schema_arrow.names
-        _check(object, columns, names)
+        refuse_unknown(object.uri, columns or (), names)
         rows = min(_FIRST_ROWS, decode_rows(file.metadata, range(file.metadata.num_row_groups)))
         batches = file.iter_batches(rows, columns=names if columns is None else list(columns), use_threads=False)
         while True:
@@ -75,7 +76,7 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
     from curate.exchange.run_file import RunFile
 
     file = RunFile.open(store, object)
-    _check(object, columns, file.schema.names)
+    refuse_unknown(object.uri, columns or (), file.schema.names)
     for number, segment in enumerate(file.segments):
         rows = int(segment.rows.sum())
         for start in range(0, rows, _FIRST_ROWS):
@@ -86,7 +87,7 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
 
 def _decoded(store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None) -> Iterator[bytes]:
     schema = sample_schema(store, object, encoding)
-    _check(object, columns, schema.names)
+    refuse_unknown(object.uri, columns or (), schema.names)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(broken_row, object)):
         for line in json_lines(_with_texts(table)):
@@ -116,7 +117,7 @@ def _jsonl(store: Store, object: Object, codec: Codec | None, columns: Sequence[
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise CorruptInput(f"{object.uri}: a row is not JSON: {error}") from error
-        _check(object, columns, list(row))
+        refuse_unknown(object.uri, columns or (), list(row))
         yield orjson.dumps({name: row[name] for name in columns})
 
 
@@ -125,17 +126,9 @@ def _csv(store: Store, object: Object, codec: Codec | None, columns: Sequence[st
     names = sample_csv(store, object, encoding, None).names
     if not names:
         return
-    _check(object, columns, names)
+    refuse_unknown(object.uri, columns or (), names)
     # CSV says no types: what its first values look like need not hold for those that follow.
     schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
     for table in read_csv(store, object, encoding, schema, partial(broken_row, object)):
         for line in json_lines(table):
             yield line[:-1]
-
-
-def _check(object: Object, columns: Sequence[str] | None, names: list[str]) -> None:
-    for name in columns or ():
-        if name not in names:
-            raise ConfigError(
-                f"{object.uri} has no column {name!r}{did_you_mean(name, names)}; it has {', '.join(names) or 'none'}"
-            )

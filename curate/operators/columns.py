@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,17 +27,15 @@ class FilterExpression(OperatorDefaults):
 
     expression: Any
     reason: str
-    keeps_rows = False
 
     @property
     def name(self) -> str:
         return f"filter({self.expression})"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            type = type_of(self.expression, found, self.name)
-            if not pa.types.is_boolean(type):
-                raise ConfigError(f"{self.name} is {type}, expected a boolean expression, such as pc.field('n') > 0")
+    def made(self, found: pa.Schema) -> pa.Schema:
+        type = type_of(self.expression, found, self.name)
+        if not pa.types.is_boolean(type):
+            raise ConfigError(f"{self.name} is {type}, expected a boolean expression, such as pc.field('n') > 0")
         return found
 
     def identity(self) -> Any:
@@ -69,9 +68,7 @@ class WithColumn(OperatorDefaults):
     def name(self) -> str:
         return f"with_column({self.column!r}, {self.expression})"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         return _with_field(found, pa.field(self.column, type_of(self.expression, found, self.name)))
 
     def identity(self) -> Any:
@@ -114,9 +111,7 @@ class WithColumns(OperatorDefaults):
     def name(self) -> str:
         return f"with_columns({', '.join(f'{name!r}: {expression}' for name, expression in self.columns)})"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         made = found
         for name, expression in self.columns:
             made = _with_field(made, pa.field(name, type_of(expression, found, f"with_columns({name!r})")))
@@ -141,62 +136,56 @@ class WithColumns(OperatorDefaults):
         return (needed & set(schema.names)) | read | (own & set(schema.names))
 
 
+class _Kept(OperatorDefaults, ABC):
+    """Some of the columns."""
+
+    __slots__ = ()
+    columns: tuple[str, ...]
+    method = ""
+    keeps_rows = True
+
+    @abstractmethod
+    def _left(self, found: pa.Schema) -> list[pa.Field]:
+        """Returns which stay."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}({', '.join(map(repr, self.columns))})"
+
+    def made(self, found: pa.Schema) -> pa.Schema:
+        refuse_unknown(self.name, self.columns, found.names)
+        if left := self._left(found):
+            return pa.schema(left)
+        raise ConfigError(f"{self.name} would leave no column; keep at least one")
+
+    def identity(self) -> Any:
+        return [self.method, list(self.columns)]
+
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
+        del tally, place
+        yield table.select(self.made(table.schema).names)
+
+
 @dataclass(frozen=True, slots=True)
-class Select(OperatorDefaults):
+class Select(_Kept):
     """Keeps these columns, in this order."""
 
     columns: tuple[str, ...]
-    keeps_rows = True
+    method = "select_columns"
 
-    @property
-    def name(self) -> str:
-        return f"select_columns({', '.join(map(repr, self.columns))})"
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
-        refuse_unknown(self.name, self.columns, found.names)
-        _refuse_none(self.name, len(self.columns))
-        return pa.schema([found.field(name) for name in self.columns])
-
-    def identity(self) -> Any:
-        return ["select_columns", list(self.columns)]
-
-    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        del tally, place
-        refuse_unknown(self.name, self.columns, table.column_names)
-        _refuse_none(self.name, len(self.columns))
-        yield table.select(list(self.columns))
+    def _left(self, found: pa.Schema) -> list[pa.Field]:
+        return [found.field(name) for name in self.columns]
 
 
 @dataclass(frozen=True, slots=True)
-class Drop(OperatorDefaults):
+class Drop(_Kept):
     """Leaves these columns out."""
 
     columns: tuple[str, ...]
-    keeps_rows = True
+    method = "drop_columns"
 
-    @property
-    def name(self) -> str:
-        return f"drop_columns({', '.join(map(repr, self.columns))})"
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
-        refuse_unknown(self.name, self.columns, found.names)
-        left = [field for field in found if field.name not in self.columns]
-        _refuse_none(self.name, len(left))
-        return pa.schema(left)
-
-    def identity(self) -> Any:
-        return ["drop_columns", list(self.columns)]
-
-    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        del tally, place
-        refuse_unknown(self.name, self.columns, table.column_names)
-        left = [name for name in table.column_names if name not in self.columns]
-        _refuse_none(self.name, len(left))
-        yield table.select(left)
+    def _left(self, found: pa.Schema) -> list[pa.Field]:
+        return [field for field in found if field.name not in self.columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +202,7 @@ class Rename(OperatorDefaults):
     def name(self) -> str:
         return f"rename_columns({', '.join(f'{old!r}: {new!r}' for old, new in self.names.items())})"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         refuse_unknown(self.name, self.names, found.names)
         made = [field.with_name(self.names.get(field.name, field.name)) for field in found]
         names = [field.name for field in made]
@@ -229,9 +216,7 @@ class Rename(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
-        made = self.schema(table.schema)
-        assert made is not None
-        yield table.rename_columns(made.names)
+        yield table.rename_columns(self.made(table.schema).names)
 
 
 def check_names(where: str, names: Iterable[Any]) -> None:
@@ -239,8 +224,3 @@ def check_names(where: str, names: Iterable[Any]) -> None:
     for name in names:
         if not isinstance(name, str):
             raise ConfigError(f"{where}: {name!r:.80} cannot be the name of a column; expected text")
-
-
-def _refuse_none(where: str, columns: int) -> None:
-    if not columns:
-        raise ConfigError(f"{where} would leave no column; keep at least one")

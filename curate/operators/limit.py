@@ -23,14 +23,10 @@ class LimitRows(OperatorDefaults):
     rank: int | None = None
     """The number of that shard among all, those after which give nothing; None: it is told by its name, and no other is
     read after it."""
-    keeps_rows = False
 
     @property
     def name(self) -> str:
         return "limit"
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        return found
 
     def identity(self) -> Any:
         return ["limit"]

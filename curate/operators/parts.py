@@ -22,6 +22,7 @@ from curate.operators.sample import below
 from curate.operators.unfit import nulls, set_aside
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
+from curate.units import LARGEST_SEED, keep_whole
 
 SALT = "split_off"
 """What the hash is made with: who draws from a part by the hash of the same column finds all of its rows alike."""
@@ -40,7 +41,6 @@ class SplitOff(OperatorDefaults):
     cluster: str | None = None
     """The column whose hash decides where it is not null, so that rows of one value are in one part."""
     seed: int = 0
-    keeps_rows = False
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -53,7 +53,7 @@ class SplitOff(OperatorDefaults):
         if total > 1 + LITTLE:
             told = " + ".join(f"{share:g}" for _, share in self.parts)
             raise ConfigError(f"split_off: the shares are {told} = {total:g} of all rows, expected 1 at most")
-        salted(SALT, self.seed)
+        keep_whole(self, "", {"seed": 0}, LARGEST_SEED)
 
     @property
     def name(self) -> str:
@@ -65,11 +65,10 @@ class SplitOff(OperatorDefaults):
         """The extra outputs that it has."""
         return tuple(name for name, _ in self.parts)
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            asked = (self.column,) if self.cluster is None else (self.column, self.cluster)
-            refuse_unknown("split_off", asked, found.names)
-            self._numbers(empty(found))
+    def made(self, found: pa.Schema) -> pa.Schema:
+        asked = (self.column,) if self.cluster is None else (self.column, self.cluster)
+        refuse_unknown("split_off", asked, found.names)
+        self._numbers(empty(found))
         return found
 
     def identity(self) -> Any:

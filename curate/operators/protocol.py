@@ -46,6 +46,19 @@ class OperatorDefaults:
     one_schema = True
     says_all = False
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether every row becomes one row: few can say so, as a BadRow leaves one out."""
+        return False
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        """Returns the schema of what it makes, which is known where that of its rows is."""
+        return None if found is None else self.made(found)
+
+    def made(self, found: pa.Schema) -> pa.Schema:
+        """Returns the schema of what rows of a schema become: the same."""
+        return found
+
     def opened(self) -> Self:
         """Returns the operator: there is nothing to load."""
         return self

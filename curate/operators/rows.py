@@ -33,7 +33,6 @@ class MapBatches(UdfOperator):
     batch_format: str
     placement: Placement = field(default_factory=Placement)
     output_schema: pa.Schema | None = None
-    keeps_rows = False
 
     @property
     def name(self) -> str:
@@ -62,8 +61,6 @@ class AddColumn(UdfOperator):
     column: str
     batch_format: str
     placement: Placement = field(default_factory=Placement)
-    # BadRow may leave any of them out.
-    keeps_rows = False
 
     @property
     def name(self) -> str:
@@ -95,8 +92,6 @@ class MapRows(UdfOperator):
     flat: bool
     placement: Placement = field(default_factory=Placement)
     output_schema: pa.Schema | None = None
-    # BadRow may leave any of them out.
-    keeps_rows = False
 
     @property
     def name(self) -> str:
@@ -139,7 +134,6 @@ class MapIsolated(UdfOperator):
     timeout_s: float | None
     placement: Placement = field(default_factory=Placement)
     output_schema: pa.Schema | None = None
-    keeps_rows = False
     confined: Any = None
     """The `Sandboxed` that it runs in, once it was made."""
 
@@ -215,7 +209,6 @@ class FilterRows(UdfOperator):
     fn: Udf
     reason: str
     placement: Placement = field(default_factory=Placement)
-    keeps_rows = False
 
     @property
     def name(self) -> str:

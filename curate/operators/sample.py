@@ -32,7 +32,6 @@ class RandomSample(OperatorDefaults):
 
     fraction: float
     seed: int
-    keeps_rows = False
 
     @property
     def name(self) -> str:
@@ -42,9 +41,6 @@ class RandomSample(OperatorDefaults):
     def by_place(self) -> bool:
         """Whether it goes by the places of rows, and not by what is in them."""
         return True
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        return found
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
         del schema

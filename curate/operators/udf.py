@@ -253,9 +253,9 @@ def _pool(method: str, compute: Any, concurrency: Any) -> ActorPool | None:
         match concurrency:
             case [smallest, largest]:
                 return ActorPool(min_size=smallest, max_size=largest)
-            case int():
+            case _ if hasattr(concurrency, "__index__"):
                 return ActorPool(size=concurrency)
-    except ValueError as error:
+    except ConfigError as error:
         raise ConfigError(f"{method}(concurrency={concurrency!r}): {error}") from error
     raise ConfigError(
         f"{method}(concurrency={concurrency!r}): expected a number of actors, or (minimum, maximum) such as (1, 8); a "

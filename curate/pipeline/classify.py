@@ -146,7 +146,7 @@ def frame_of(error: BaseException) -> str:
 
     Where curate itself raised, because of an error in user code, it is that error's.
     """
-    for link in _links(error):
+    for link in _causes(error, hidden=True):
         found = ""
         for code, line in _frames(link.__traceback__):
             if is_users(code.co_filename):
@@ -206,24 +206,15 @@ def _reason_of(error: BaseException) -> str:
     return ""
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yields an exception and what it was raised from, on purpose."""
+def _causes(error: BaseException, *, hidden: bool = False) -> Iterator[BaseException]:
+    """Yields an exception and what it was raised from, on purpose; with `hidden`, also those that it came of where that
+    is not shown: a secret was taken out of them."""
     link: BaseException | None = error
     for _ in range(_MOST_LINKS):
         if link is None:
             return
         yield link
-        link = link.__cause__
-
-
-def _links(error: BaseException) -> Iterator[BaseException]:
-    """Yields an exception and those that it came of, also where that is not shown: a secret was taken out of them."""
-    link: BaseException | None = error
-    for _ in range(_MOST_LINKS):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__ or link.__context__
+        link = link.__cause__ or (link.__context__ if hidden else None)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[CodeType, int]]:

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from curate.errors import ConfigError
 from curate.pipeline.shard_books import ShardBooks
 from curate.runtime.protocol import Resources
+from curate.units import keep_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class ActorPool:
     """Runs a step in actors: processes that live as long as the run, each with its own instance.
 
     `size` actors; or between `min_size` (default 1) and `max_size` (None: all that fit beside one task), by load.
-    Raises ValueError for sizes below 1, `min_size` above `max_size`, and `size` together with one of the others.
+    Raises ConfigError for sizes below 1, `min_size` above `max_size`, and `size` together with one of the others.
 
     >>> class Add:
     ...     def __init__(self, n):
@@ -80,14 +82,12 @@ class ActorPool:
     """Batches that an actor is sent at a time, about: the one that it works on, and those that wait."""
 
     def __post_init__(self) -> None:
-        given = {"size": self.size, "min_size": self.min_size, "max_size": self.max_size}
-        for name, value in {**given, "max_in_flight": self.max_in_flight}.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"ActorPool({name}={value!r}): expected a whole number, at least 1")
+        given = [name for name in ("size", "min_size", "max_size") if getattr(self, name) is not None]
+        keep_whole(self, "ActorPool: ", dict.fromkeys([*given, "max_in_flight"], 1))
         if self.size is not None and (self.min_size is not None or self.max_size is not None):
-            raise ValueError(f"ActorPool(size={self.size}) is a fixed size; pass size, or min_size and max_size")
+            raise ConfigError(f"ActorPool(size={self.size}) is a fixed size; pass size, or min_size and max_size")
         if self.max_size is not None and (self.min_size or 1) > self.max_size:
-            raise ValueError(f"ActorPool: min_size {self.min_size} is above max_size {self.max_size}")
+            raise ConfigError(f"ActorPool: min_size {self.min_size} is above max_size {self.max_size}")
 
     @property
     def smallest(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.order import take_rows
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.distinct import KEEPS, Distinct, DistinctBatch
 from curate.operators.columns import Select
@@ -19,8 +19,7 @@ from curate.plan.nodes import Apply, Exchanged, Plan, schema_of
 
 def distinct(plan: Plan, keys: Any, keep: str, order_by: str | None) -> Plan:
     """Returns one row of each key of a plan. `keys` of None are all its columns. Raises ConfigError."""
-    if keep not in KEEPS:
-        raise ConfigError(f"distinct(keep={keep!r}){did_you_mean(str(keep), KEEPS)}; expected first or last")
+    refuse_other("distinct: keep", keep, KEEPS)
     if keys is None:
         known = schema_of(plan)
         if known is None:
@@ -47,7 +46,7 @@ def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -
     for block in run(Apply(Apply(plan, Select((name,))), DistinctBatch(how))):
         pending.append(block)
         if sum(one.num_rows for one in pending) >= READ_ROWS + (0 if found is None else found.num_rows):
-            found = how.fold(0, pa.concat_tables([*([] if found is None else [found]), *pending]))
+            found = how.fold(pa.concat_tables([*([] if found is None else [found]), *pending]))
             pending = []
     whole = [*([] if found is None else [found]), *pending]
     if not whole:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.unknown import is_blank
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.broadcast_join import BROADCAST_HOWS, BroadcastJoin
 from curate.exchange.kinds.join import Join, Keys
@@ -35,8 +35,7 @@ def join(
 
     With `broadcast`, which runs the right one and returns its rows, every task has a copy of these.
     """
-    if how not in HOWS:
-        raise ConfigError(f"join(how={how!r}){did_you_mean(str(how), HOWS)}; there are {', '.join(HOWS)}")
+    refuse_other("join: how", how, HOWS)
     if broadcast is not None and how not in BROADCAST_HOWS:
         raise ConfigError(
             f"join(how={how!r}, broadcast=True): a broadcast join cannot find right rows without a match; leave "

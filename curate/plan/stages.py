@@ -334,11 +334,8 @@ def map_stages(plan: Exchanged, owner: Owner = DATASET) -> list[Upstream]:
     how = plan.how
     found: list[Upstream] = []
     for side in range(len(plan.inputs)):
-        folds = how.folds(side)
-        runs = RunSettings(
-            how.orders[side], partial(how.fold, side) if folds else None, how.reason, how.keys_begin_pages
-        )
-        told = how.identity() if folds else None
+        runs = RunSettings(how.orders[side], how.fold if how.folds else None, how.reason, how.keys_begin_pages)
+        told = how.identity() if how.folds else None
         for part in map_plans(plan, side):
             spec = _run_files(part, owner.below(len(found)), f"{how.name}: map", "map", runs, told)
             found.append(Upstream(with_memory(spec), side=side))

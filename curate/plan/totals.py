@@ -29,7 +29,7 @@ def totals(
         pending.append(block)
         pending_rows += block.num_rows
         if pending_rows >= SLICE_ROWS and all(one.merges for one in grouped.aggregates):
-            pending = [grouped.fold(0, pa.concat_tables(pending))]
+            pending = [grouped.fold(pa.concat_tables(pending))]
             pending_rows = pending[0].num_rows
     if pending_rows:
         return rows(grouped.finished(pa.concat_tables(pending)))[0]

@@ -225,7 +225,9 @@ class Building:
         differ; `names` is what they are called there."""
 
         def keys_of(tables: Sequence[pa.Table]) -> pa.Table:
-            found = [one if held is None else conform_to_union(one, _of(held, one)) for one in tables]
+            found = list(tables)
+            if held is not None:
+                found = [conform_to_union(one, pa.schema(map(held.field, one.column_names))) for one in tables]
             keys = pa.concat_tables(found) if found else schema.empty_table()
             return keys if names is None or not keys.num_columns else keys.rename_columns(names)
 
@@ -340,10 +342,6 @@ def _offsets(segments: Ints) -> Ints:
     for _ in range(_OFFSETS.bit_length() - 1):
         found, high = found << 1 | high & 1, high >> 1
     return np.asarray(found, np.int64)
-
-
-def _of(schema: pa.Schema, keys: pa.Table) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in keys.column_names])
 
 
 def _joined(parts: Sequence[Any]) -> Ints:

@@ -30,7 +30,7 @@ from curate.reduce.cuts import Cut, Cuts, cuts, cuts_at, place
 from curate.reduce.even import EvenPart, SegmentRanges, evenly
 from curate.reduce.index import STEPS, Index, Ints, Side, read_side, together
 from curate.reduce.skew import heaviest, refusal
-from curate.sources.protocol import Piece, Projection, StoreOf
+from curate.sources.protocol import Piece, Projection, SourceDefaults, StoreOf
 from curate.storage.protocol import Object
 from curate.tasks.books import LIMIT
 from curate.units import GIB, MIB
@@ -69,7 +69,7 @@ class OutputRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(SourceDefaults):
     """The rows of an exchange whose run files are there."""
 
     how: Exchange
@@ -103,22 +103,11 @@ class Ranges:
             label = f"output {one.number} of {self.how.name}"
             yield Piece(one.name or _part_name(one.number, self.of), label, one.size, one)
 
-    def bundles(self) -> Iterator[tuple[Piece, ...]]:
-        for one in self.pieces():
-            yield (one,)
-
     def bare(self) -> Self:
         return replace(self, made=())
 
-    def generation(self, data: OutputRange) -> str:
-        del data
-        return ""
-
     def identity(self) -> Any:
         return ["exchange", self.how.identity()]
-
-    def count(self) -> int | None:
-        return None
 
     def read(
         self, data: OutputRange, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf

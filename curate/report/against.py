@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
-from curate.errors import ConfigError, did_you_mean
 from curate.report.column import cut
 from curate.report.written import written_anew
 
@@ -56,9 +56,7 @@ def compare_ids(ours: Dataset, theirs: Dataset, id_column: str, work: str, backe
     """Returns how the rows of two datasets differ by id. What it finds is kept below `work`, and made anew if inputs
     are others by now. Raises ConfigError if one of them has no such column."""
     for one in (ours, theirs):
-        names = one.columns() or []
-        if id_column not in names:
-            raise ConfigError(f"there is no column {id_column!r}{did_you_mean(id_column, names)} to compare rows by")
+        refuse_unknown("comparing rows by id", [id_column], one.columns() or [])
     found = (
         _ids(ours, id_column, _OURS)
         .union(_ids(theirs, id_column, _THEIRS))

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_encoded
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError
 from curate.report.column import Column, Leaf, leaves, read, shown
 
 VERSION = 2
@@ -47,11 +48,7 @@ class Corpus:
     @classmethod
     def of(cls, schema: pa.Schema, by: str = "") -> Self:
         """Returns the sketch of no rows. Raises ConfigError if there is no column `by`."""
-        if by and by not in schema.names:
-            raise ConfigError(
-                f"there is no column {by!r} to report by{did_you_mean(by, schema.names)}; there are "
-                f"{', '.join(schema.names)}"
-            )
+        refuse_unknown("reporting by source", [by] if by else [], schema.names)
         return cls([Column.of(leaf) for leaf in leaves(schema)], by=by)
 
     def merge(self, other: Self) -> None:

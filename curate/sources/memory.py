@@ -13,7 +13,7 @@ import pyarrow as pa
 from curate.arrow.batches import combined, rechunk
 from curate.arrow.unknown import empty
 from curate.pipeline.shard_books import ShardBooks, counted
-from curate.sources.protocol import Piece, Projection, StoreOf
+from curate.sources.protocol import Piece, Projection, SourceDefaults, StoreOf
 from curate.sources.split import bundled
 from curate.units import MIB
 
@@ -82,7 +82,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class Range(SourceDefaults):
     """The numbers from 0 on, as the column `id`."""
 
     rows: int
@@ -103,16 +103,8 @@ class Range:
             name = f"part-{number:05d}-of-{len(starts):05d}"
             yield Piece(name, f"range {start}-{stop}", (stop - start) * NUMBER_BYTES, (start, stop))
 
-    def bundles(self) -> Iterator[tuple[Piece, ...]]:
-        for piece in self.pieces():
-            yield (piece,)
-
     def bare(self) -> Self:
         return self
-
-    def generation(self, data: tuple[int, int]) -> str:
-        del data
-        return ""
 
     def identity(self) -> Any:
         return ["range", self.rows]

@@ -179,6 +179,27 @@ class Source(Protocol):
         ...
 
 
+class SourceDefaults(ABC):
+    """The usual answers of a source: a task reads a piece, whose id says it all."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def pieces(self) -> Iterator[Piece]:
+        """Yields its pieces, in the order of the rows."""
+
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
+        for one in self.pieces():
+            yield (one,)
+
+    def generation(self, data: Any) -> str:
+        del data
+        return ""
+
+    def count(self) -> int | None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """What of a source is asked for."""

@@ -19,7 +19,7 @@ from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
-from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
+from curate.sources.protocol import FileListing, Piece, Projection, SourceDefaults, StoreOf
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
@@ -44,7 +44,7 @@ class OutputSlices:
 
 
 @dataclass(frozen=True, slots=True)
-class Sliced(FileListing):
+class Sliced(FileListing, SourceDefaults):
     """The rows of Parquet files as `count` pieces of as many rows each, to one."""
 
     files: Files
@@ -70,17 +70,9 @@ class Sliced(FileListing):
             )
             yield Piece(name, label, sum(part.shard.size_bytes for part in one.slices), one)
 
-    def bundles(self) -> Iterator[tuple[Piece, ...]]:
-        for one in self.pieces():
-            yield (one,)
-
     def bare(self) -> Self:
         bare = self.files.bare()
         return replace(self, files=bare, listing=bare.listing, _made=[])
-
-    def generation(self, data: OutputSlices) -> str:
-        del data
-        return ""
 
     def identity(self) -> Any:
         return ["slices", self.files.identity(), self.count_]

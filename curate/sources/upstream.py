@@ -24,7 +24,7 @@ from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, sort_listing
+from curate.ledger.listing import sort_listing
 from curate.ledger.manifest import ShardPlan, with_suffix
 from curate.ledger.packed import PackedTable, positions
 from curate.ledger.side_outputs import side_name, sides_of_job
@@ -95,7 +95,7 @@ class _Look:
         ledger = Ledger(self.store_of(root), root)
         try:
             job = ledger.read_job()
-            plan = ledger.read_plan(_plan_parts(ledger))
+            plan = ledger.read_plan(sort_listing(ledger.store.list(ledger.uri(layout.PLAN)), root))
         except ObjectNotFound:
             return None  # it is removed, or begins anew: then there is no plan to hold outputs against
         except ConfigError as error:
@@ -134,10 +134,6 @@ def _below(inputs: PackedTable, root: str) -> Any:
 def _all_known(inputs: PackedTable, root: str, known: PackedTable) -> bool:
     read = inputs.filter(_below(inputs, root))
     return bool((positions((block[0] for block in read.batches("uri")), known, "uri") >= 0).all())
-
-
-def _plan_parts(ledger: Ledger) -> OutputListing:
-    return sort_listing(ledger.store.list(ledger.uri(layout.PLAN)), ledger.root)
 
 
 def refuse_holes(holes: Sequence[Hole], store_of: Callable[[str], Store], allow: str = "") -> None:

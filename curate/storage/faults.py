@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from curate.errors import ConfigError, TransientStorageError, did_you_mean
+from curate.errors import ConfigError, TransientStorageError, refuse_other
 
 ENVIRONMENT = "CURATE_TESTING_FAULTS"
 OPERATIONS = ("list", "stat", "read", "open", "publish", "replace", "delete", "may_delete")
@@ -88,13 +88,9 @@ class Fault:
     """How often it happened. A test that scripts a fault should look at it."""
 
     def __post_init__(self) -> None:
-        if self.operation is not None and self.operation not in OPERATIONS:
-            raise ConfigError(
-                f"a store has no operation {self.operation!r}{did_you_mean(self.operation, OPERATIONS)}; "
-                f"expected one of {', '.join(OPERATIONS)}"
-            )
-        if self.when not in tuple(When):
-            raise ConfigError(f"a fault happens {', '.join(When)}, not {self.when!r}")
+        if self.operation is not None:
+            refuse_other("Fault: operation", self.operation, OPERATIONS)
+        refuse_other("Fault: when", self.when, tuple(When))
         self.when = When(self.when)
         if self.nth < 1 or self.times < 1:
             raise ConfigError(f"nth={self.nth}, times={self.times}: both count from 1")

@@ -10,7 +10,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Self, cast
 
 from curate.errors import GenerationMismatch, ObjectNotFound, StorageError
@@ -65,9 +64,7 @@ class BaseWriter(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._drop()
 
     def __del__(self) -> None:

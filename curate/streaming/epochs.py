@@ -13,6 +13,7 @@ import pyarrow as pa
 from curate.arrow.batches import joined
 from curate.errors import ConfigError
 from curate.streaming.prefetch import POLL_S, Make, Prefetcher, Stopped
+from curate.units import whole
 
 BLOCKS_AHEAD = 1
 """Blocks that wait for a consumer, at most."""
@@ -65,12 +66,9 @@ class Division:
                 f"the state belongs to another split: {'; '.join(other)}. Split the same dataset in the same way, or "
                 "begin anew without it"
             )
-        for name in ("epoch", "rows"):
-            value = state[name]
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(f"the state's {name} is {value!r}, expected a whole number, at least 0")
+        epoch, rows = (whole(f"the state's {name}", state[name], 0) for name in ("epoch", "rows"))
         shuffle = state["shuffle"]
-        return state["epoch"], state["rows"], None if shuffle is None else (shuffle[0], shuffle[1], shuffle[2])
+        return epoch, rows, None if shuffle is None else (shuffle[0], shuffle[1], shuffle[2])
 
 
 class Epochs:

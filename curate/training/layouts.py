@@ -204,7 +204,7 @@ def read_group(file: TokenFile, group: int, column: str, documents: bool) -> tup
             table = parquet.read_row_group(group, columns=[column, *[PACKED] * documents], use_threads=False)
         lists = table[column]
         parts = [_flat(stored.uri, one) for one in lists.chunks]
-        if file.packed and any(set(_lengths(one)) - {file.packed} for one in lists.chunks):
+        if file.packed and set(pc.unique(pc.list_value_length(lists)).to_pylist()) - {file.packed}:
             raise CorruptInput(f"{stored.uri}: has packed sequences of {file.packed:,} tokens and of others")
     found = np.concatenate([one.to_numpy() for one in parts]) if len(parts) != 1 else parts[0].to_numpy()
     if len(found) != file.units[group]:
@@ -242,10 +242,6 @@ def _documents(file: TokenFile, lists: pa.Array) -> Lengths:
     for row, part in enumerate(np.split(values, np.cumsum(counts)[:-1])):
         found[row] = part
     return found
-
-
-def _lengths(lists: pa.Array) -> Any:
-    return np.unique(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
 
 
 def _flat(uri: str, lists: pa.Array) -> pa.Array:

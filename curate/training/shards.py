@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from curate.arrow.hashing import check_seed
 from curate.errors import ConfigError
 from curate.imports import imported
 from curate.streaming.prefetch import Stopped, prefetched
@@ -17,7 +16,7 @@ from curate.training.corpus import find_corpus, refuse_without_documents
 from curate.training.order import order_of
 from curate.training.reader import Samples, read_window
 from curate.training.state import Batches, Reading, batches_after, check_share
-from curate.units import format_count
+from curate.units import format_count, whole, whole_seed
 
 SHUFFLE_BYTES = 64 << 20
 """Of sequences of 2,048 tokens, 16,384 are mixed; larger windows cost more time for memory than is spent on reading."""
@@ -90,13 +89,10 @@ class TokenShards:
         document_lengths: bool = False,
         allow_incomplete_input: bool = False,
     ) -> None:
-        check_share(batch_size, rank, world_size)
-        # Numbers of numpy are none of JSON, in which states are written.
-        batch_size, rank, world_size = int(batch_size), int(rank), int(world_size)
-        check_seed(seed)
-        for name, value, least in (("sequence_length", sequence_length, 1), ("shuffle_bytes", shuffle_bytes, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
+        batch_size, rank, world_size = check_share(batch_size, rank, world_size)
+        seed = whole_seed(seed)
+        sequence_length = whole("sequence_length", sequence_length, 1)
+        shuffle_bytes = whole("shuffle_bytes", shuffle_bytes, 0)
         self._corpus = find_corpus(str(path), sequence_length, column, allow_incomplete_input)
         if document_lengths:
             refuse_without_documents(self._corpus)

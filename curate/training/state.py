@@ -14,6 +14,7 @@ import numpy as np
 
 from curate.errors import ConfigError
 from curate.training.order import VERSION, Integers
+from curate.units import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,7 @@ class Reading:
                 f"the state belongs to another reading, {what}: {told}. Use the values of the state, or begin anew "
                 "without it"
             )
-        for name in ("epoch", "position"):
-            value = state[name]
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(f"the state has {name} {value!r}, expected a whole number, at least 0")
-        epoch, position = state["epoch"], state["position"]
+        epoch, position = (whole(f"the state's {name}", state[name], 0) for name in ("epoch", "position"))
         if position % batches.size or position > max(batches.end, 0):
             raise ConfigError(
                 f"the state has position {position:,}, expected a multiple of the batch size {batches.size:,}, and at "
@@ -129,11 +126,11 @@ def batches_after(epoch: int, number: int, batches: Batches) -> tuple[int, int]:
     return (epoch + 1, 0) if number >= batches.count else (epoch, number * batches.size)
 
 
-def check_share(batch_size: int, rank: int, world_size: int) -> None:
-    """Raises ConfigError for a rank that there is not, and a batch that cannot be divided."""
-    for name, value, least in (("batch_size", batch_size, 1), ("world_size", world_size, 1), ("rank", rank, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
+def check_share(batch_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
+    """Returns the numbers as Python has them. Raises ConfigError for a rank that there is not, and a batch that cannot
+    be divided."""
+    batch_size, world_size = whole("batch_size", batch_size, 1), whole("world_size", world_size, 1)
+    rank = whole("rank", rank, 0)
     if rank >= world_size:
         raise ConfigError(f"rank is {rank}, expected a number below world_size, which is {world_size}")
     if batch_size % world_size:
@@ -141,3 +138,4 @@ def check_share(batch_size: int, rank: int, world_size: int) -> None:
             f"batch_size is {batch_size}, which {world_size} ranks cannot share equally; batch_size is that of all "
             f"ranks together: pass a multiple of world_size, such as {world_size * max(1, batch_size // world_size)}"
         )
+    return batch_size, rank, world_size

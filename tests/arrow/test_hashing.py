@@ -170,7 +170,7 @@ def test_what_cannot_be_hashed_is_refused() -> None:
         digest_rows(pa.table({"a": union}), ["a"])
     with pytest.raises(ConfigError, match="no column 'b' to hash; there are a"):
         digest_rows(pa.table({"a": [1]}), ["b"])
-    with pytest.raises(ConfigError, match=r"seed is -1, expected a whole number from 0 to 2\*\*64 - 1"):
+    with pytest.raises(ConfigError, match="seed is -1, expected a whole number, at least 0"):
         random_keys(-1, "a", 0, 1)
 
 

@@ -262,7 +262,7 @@ def test_what_cannot_be_sorted_by_is_refused_with_its_type_and_what_to_do() -> N
 
 
 def test_an_order_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"nulls='at_ned' is not a place for nulls; did you mean 'at_end'\?"):
+    with pytest.raises(ConfigError, match=r"nulls='at_ned'; did you mean 'at_end'\?; there are at_end and at_start"):
         Order((), "at_ned")
     with pytest.raises(ConfigError, match=r"column 'a' occurs twice in the keys \['a', 'b', 'a'\]"):
         Order((SortKey("a"), SortKey("b"), SortKey("a", descending=True)))

@@ -79,7 +79,7 @@ BAD = {
     ),
     "mistyped option": (
         CHAIN.replace("least = 4", "redo_stale = 1"),
-        "step 'kept': redo_stale is 1, expected true or false",
+        "step 'kept': --redo-stale 1 is not true or false",
     ),
     "backend": (CHAIN.replace("least = 4", 'backend = "rayy"'), "step 'kept': no backend 'rayy'; did you mean 'ray'?"),
     "option of another type": (

@@ -114,7 +114,7 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     left = made(tmp_path, "left", ROWS)
     with pytest.raises(ConfigError, match="no curate job at"):
         CliRunner().invoke(cli, ["diff", left, f"{tmp_path}/nothing"], catch_exceptions=False)
-    with pytest.raises(ConfigError, match=r"has no column 'ids'; did you mean 'id'.* it has id, score"):
+    with pytest.raises(ConfigError, match=r"there is no column 'ids'; did you mean 'id'.* there are 'id', 'score'"):
         CliRunner().invoke(cli, ["diff", left, left, "--id-column", "ids"], catch_exceptions=False)
 
 

@@ -247,7 +247,7 @@ def test_unknown_columns_and_shards_are_exit_2(out: str, run: Run) -> None:
     """With what was meant."""
     code, text, err = run("head", out, "--columns", "texd")
     assert (code, text) == (2, "")
-    assert "has no column 'texd'; did you mean 'text'?; it has id, text, n" in err
+    assert "there is no column 'texd'; did you mean 'text'?; there are 'id', 'text', 'n'" in err
     code, _, err = run("head", out, "--shard", "s7")
     assert code == 2
     assert "has no shard 's7'; a shard is called like its output without" in err

@@ -377,7 +377,7 @@ class TestImages:
         """Another mode, no size, files that are no images."""
         pytest.importorskip("PIL.Image")
         (tmp_path / "a.txt").write_text("x")
-        with pytest.raises(ConfigError, match="no mode 'RBG'; there are: L, RGB"):
+        with pytest.raises(ConfigError, match="mode='RBG'; there are L, RGB"):
             curate.read_images(tmp_path, mode="RBG")
         for size in [(0, 1), (1,), (1.5, 2), 7]:
             with pytest.raises(ConfigError, match=r"expected \(height, width\)"):

@@ -51,3 +51,8 @@ def corpus(rows: int, shards: int, seed: int = 0, *, words: int = 60, edits: int
     whole = pa.table({"id": range(rows), "text": texts, "n": random.random(rows)})
     edges = np.linspace(0, rows, shards + 1).astype(int)
     return Corpus([whole.slice(a, b - a) for a, b in pairwise(edges.tolist())], origin)
+
+
+def found_share(similarity: float, bands: int, rows: int) -> float:
+    """Returns which share of pairs of a similarity has a band in common: 92.4 % at 0.8, of 14 bands of 8 rows."""
+    return float(1 - (1 - similarity**rows) ** bands)

@@ -103,8 +103,8 @@ def test_a_row_that_is_everywhere_is_one_for_each_shard() -> None:
     shards = [pa.table({"id": range(1000), "a": ["same"] * 999 + [f"{rank}"]}) for rank in range(4)]
     same = ExactDedup(("a",), id_column="id")
     prepared = pa.concat_tables(Digests(same).apply(shards[0], ShardBooks(BadRowBudget()), BatchPosition("a", 0, 0)))
-    assert Chosen(same).fold(0, prepared).num_rows == 2
-    assert Chosen(same).fold(0, Chosen(same).fold(0, prepared)).num_rows == 2
+    assert Chosen(same).fold(prepared).num_rows == 2
+    assert Chosen(same).fold(Chosen(same).fold(prepared)).num_rows == 2
     made = exchanged(Chosen(same), shards, batch_rows=400)
     assert made.table.num_rows == 4
     kept, told, dropped = read_again(DropCopies(same), made.table, shards, most=400)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.dedup import minhash
-from curate.dedup.minhash import band_hashes, found_share, signatures
+from curate.dedup.minhash import band_hashes, signatures
 from curate.dedup.shingles import Shingles
+from tests.dedup.corpus import found_share
 
 
 def sets_of(lists: list[list[int]]) -> Shingles:

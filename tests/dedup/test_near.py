@@ -290,11 +290,11 @@ def test_a_heavy_bucket_is_light_after_folding() -> None:
     names = ["__band", "__place", "__twin", "__other", "__class"]
     columns.append(np.ones(rows, np.int32))
     how = Buckets(replace(NEAR, drop="component"))
-    folded = how.fold(0, pa.table([pa.array(one) for one in columns], names=names))
+    folded = how.fold(pa.table([pa.array(one) for one in columns], names=names))
     assert np.count_nonzero(folded["__band"].to_numpy() == 9) == SMALL
     pairs = folded.filter(pa.compute.not_equal(folded["__other"], -1))
     assert len(set(pairs["__band"].to_pylist())) == pairs.num_rows == rows - 1
-    assert how.fold(0, folded).equals(folded)
+    assert how.fold(folded).equals(folded)
     labels = components_of(range(rows), zip(pairs["__place"].to_pylist(), pairs["__other"].to_pylist(), strict=True))
     assert set(labels.values()) == {0}
 

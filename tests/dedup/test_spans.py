@@ -194,7 +194,7 @@ def test_a_line_that_is_everywhere_is_one_for_each_shard() -> None:
     same = SpanDedup("text", form="exact", min_words=0, id_column="id")
     prepared = pa.concat_tables(Digests(same).apply(shards[0], ShardBooks(BadRowBudget()), BatchPosition("a", 0, 0)))
     assert prepared.num_rows == 600
-    assert Chosen(same).fold(0, prepared).num_rows == 301
+    assert Chosen(same).fold(prepared).num_rows == 301
     made = exchanged(Chosen(same), shards, batch_rows=100)
     assert made.table.num_rows == 2
     left, spans, _ = cut_out(same, shards)

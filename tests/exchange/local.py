@@ -53,10 +53,10 @@ def exchanged(how: Any, *sides: Shards, seed: int = 0, parts: int | None = None,
                 pending = chunk[0]
                 for piece in chunk[1:]:
                     if random_.random() < 0.4:
-                        pending = how.fold(side, pending)
+                        pending = how.fold(pending)
                     pending = pa.concat_tables([pending, piece])
                 if random_.random() < 0.7:
-                    pending = how.fold(side, pending)
+                    pending = how.fold(pending)
                 segments[side].append(order.sort(pending))
             folded += before
     folded -= sum(one.num_rows for side in segments for one in side)

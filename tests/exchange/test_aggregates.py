@@ -158,9 +158,9 @@ def test_folding_leaves_a_row_a_key() -> None:
     keys = np.array([0.0, -0.0, NAN, other, 1.0, 1.0] * 100)
     table = pa.table({"k0": pa.array(keys, mask=keys == 1), "v": range(600)})
     [prepared] = how.prepare(0)[0].apply(table, None, None)  # type: ignore[arg-type]
-    folded = how.fold(0, prepared)
+    folded = how.fold(prepared)
     assert folded.num_rows == 3
-    assert how.fold(0, folded) is folded
+    assert how.fold(folded) is folded
 
 
 def test_the_same_rows_in_the_same_order_give_the_same_bits_however_they_come() -> None:
@@ -170,7 +170,7 @@ def test_the_same_rows_in_the_same_order_give_the_same_bits_however_they_come() 
     how = grouped(1, [make("sum", "v"), make("mean", "v"), make("std", "v")])
     [prepared] = how.prepare(0)[0].apply(table, None, None)  # type: ignore[arg-type]
     pieces = pa.concat_tables([prepared.slice(at, 7) for at in range(0, 4000, 7)])
-    assert how.fold(0, pieces).equals(how.fold(0, prepared))
+    assert how.fold(pieces).equals(how.fold(prepared))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e9, -1e12])

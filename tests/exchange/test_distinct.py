@@ -72,9 +72,9 @@ def test_duplicates_are_dropped_on_the_map_side() -> None:
     """What is written to a run file has a row a key of what was folded."""
     table = pa.table({"a": ["x", "y"] * 500, "n": range(1000)})
     how = Distinct("distinct", ("a",))
-    assert how.fold(0, table).to_pylist() == [{"a": "x", "n": 0}, {"a": "y", "n": 1}]
-    assert Distinct("distinct", ("a",), "last").fold(0, table)["n"].to_pylist() == [998, 999]
-    assert Distinct("distinct", ("n",)).fold(0, table) is table
+    assert how.fold(table).to_pylist() == [{"a": "x", "n": 0}, {"a": "y", "n": 1}]
+    assert Distinct("distinct", ("a",), "last").fold(table)["n"].to_pylist() == [998, 999]
+    assert Distinct("distinct", ("n",)).fold(table) is table
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.dedup.buckets import HEAVY
-from curate.dedup.minhash import found_share
 from curate.dedup.near import DROPS, VERIFIED
 from curate.errors import ConfigError
 from curate.testing.local import run_local
 from jobs import dedup_minhash
 from jobs.dedup_minhash import DedupMinhash
-from tests.dedup.corpus import corpus
+from tests.dedup.corpus import corpus, found_share
 from tests.jobs.places import PLACES, there
 from tests.jobs.test_dedup_exact import deduplicated
 

@@ -143,7 +143,7 @@ def test_rows_without_an_id_are_set_aside(tmp_path: Path) -> None:
         ({"parts": {"train": 0.9, "a/b": 0.1}}, "'a/b' cannot be the name of an extra output"),
         ({"id_column": "ids"}, "there is no column 'ids'; did you mean 'id'?"),
         ({"cluster_column": "clutser"}, "there is no column 'clutser'"),
-        ({"seed": -1}, "seed is -1, expected a whole number from 0"),
+        ({"seed": -1}, "seed is -1, expected a whole number, at least 0"),
     ],
 )
 def test_what_makes_no_parts_is_refused(given: dict[str, Any], said: str) -> None:

@@ -66,7 +66,7 @@ def test_a_class_with_concurrency_runs() -> None:
             {"concurrency": 4},
             r"concurrency=4\) sets the size of a pool, but the function len runs in the reading",
         ),
-        (Same, {"concurrency": 0}, r"concurrency=0\): ActorPool\(size=0\): expected a whole number"),
+        (Same, {"concurrency": 0}, r"concurrency=0\): ActorPool: size is 0, expected a whole number, at least 1"),
         (Same, {"concurrency": (3, 1)}, r"concurrency=\(3, 1\)\): ActorPool: min_size 3 is above max_size 1"),
         (Same, {"concurrency": (1, 4, 2)}, r"expected a number of actors, or \(minimum, maximum\) such as \(1, 8\)"),
         (

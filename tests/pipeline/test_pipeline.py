@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate.errors import BadRow, RetryLater, SchemaMismatch
+from curate.errors import BadRow, ConfigError, RetryLater, SchemaMismatch
 from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.remote_error import CapturedError, RemoteError
@@ -287,7 +287,7 @@ def test_a_schema_that_changes_between_batches() -> None:
 )
 def test_pools_that_make_no_sense(given: dict[str, Any]) -> None:
     """Refused where they are made."""
-    with pytest.raises(ValueError, match="ActorPool"):
+    with pytest.raises(ConfigError, match="ActorPool"):
         curate.ActorPool(**given)
 
 

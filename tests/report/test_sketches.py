@@ -212,7 +212,7 @@ def test_files_that_are_not_alike() -> None:
 
 
 def test_a_column_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="no column 'sorce' to report by; did you mean 'source'"):
+    with pytest.raises(ConfigError, match="no column 'sorce'; did you mean 'source'"):
         Sketcher(pa.schema({"source": pa.string()}), "sorce")
 
 

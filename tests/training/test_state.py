@@ -77,10 +77,10 @@ def test_a_state_of_something_else_is_refused_with_both_sides(name: str, there: 
     [
         (None, "not a state of TokenShards: found None"),
         ({"epoch": 1}, "found epoch; expected epoch, position"),
-        (READING.state(-1, 0), "epoch -1"),
+        (READING.state(-1, 0), "the state's epoch is -1, expected a whole number, at least 0"),
         (READING.state(0, 5), "position 5, expected a multiple of the batch size"),
         (READING.state(0, 2**40), "and at most 2,097,152"),
-        ({**READING.state(0, 0), "position": "0"}, "position '0'"),
+        ({**READING.state(0, 0), "position": "0"}, "the state's position is '0', expected a whole number, at least 0"),
     ],
 )
 def test_what_is_no_state_is_refused(state: object, told: str) -> None:

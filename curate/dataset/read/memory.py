@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.batches import room_together, with_room
-from curate.dataset.batches import check_rows
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
 from curate.operators.arguments import answers
@@ -18,6 +17,7 @@ from curate.operators.convert import from_pandas as table_of
 from curate.operators.foreign import items_of, several
 from curate.plan.nodes import Scan
 from curate.sources.memory import Range, Tables
+from curate.units import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,8 +106,7 @@ def range(n: int) -> Dataset:
     >>> curate.range(2).take_all()
     [{'id': 0}, {'id': 1}]
     """
-    check_rows("range", n, 0)
-    return Dataset(Scan(Range(n)))
+    return Dataset(Scan(Range(whole("range", n, 0))))
 
 
 def of_tables(method: str, given: tuple[pa.Table, ...]) -> Dataset:

@@ -25,6 +25,7 @@ from curate.arrow.canonical import plain_schema
 from curate.arrow.groups import Groups, one_chunk
 from curate.arrow.types import value_type
 from curate.errors import ConfigError, did_you_mean
+from curate.units import whole
 
 
 class Aggregate(Protocol):
@@ -84,7 +85,11 @@ class _Partial(ABC):
 
     __slots__ = ()
     function: str
+    column: str | None
     merges = True
+
+    def identity(self) -> Any:
+        return [self.function, self.column]
 
     @abstractmethod
     def states(self, type: pa.DataType) -> list[pa.DataType]:
@@ -131,9 +136,6 @@ class Count(_Partial):
     column: str
     function = "count"
 
-    def identity(self) -> Any:
-        return ["count", self.column]
-
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         del type
         return [pa.int64()]
@@ -153,9 +155,6 @@ class Sum(_Partial):
 
     column: str
     function = "sum"
-
-    def identity(self) -> Any:
-        return ["sum", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         type = value_type(type)
@@ -201,9 +200,6 @@ class Extreme(_Partial):
     column: str
     function: str
 
-    def identity(self) -> Any:
-        return [self.function, self.column]
-
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         type = value_type(type)
         if pt.is_nested(type) or pt.is_interval(type) or isinstance(type, pa.BaseExtensionType):
@@ -228,9 +224,6 @@ class Mean(_Partial):
 
     column: str
     function = "mean"
-
-    def identity(self) -> Any:
-        return ["mean", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         _check_numbers(self, type)
@@ -302,9 +295,6 @@ class First(_Partial):
     column: str
     function = "first"
 
-    def identity(self) -> Any:
-        return ["first", self.column]
-
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         return _moved(self, type)
 
@@ -319,9 +309,6 @@ class CollectList(_Partial):
     column: str
     function = "list"
     merges = False
-
-    def identity(self) -> Any:
-        return ["list", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         return _moved(self, type)
@@ -388,9 +375,7 @@ def make(function: str, column: str | None, *, ddof: int = 1, q: float = 0.5) ->
         case "mean":
             return Mean(str(column))
         case "std":
-            if isinstance(ddof, bool) or not isinstance(ddof, int) or ddof < 0:
-                raise ConfigError(f"std: ddof is {ddof!r}, expected a whole number, at least 0")
-            return Std(str(column), ddof)
+            return Std(str(column), whole("std: ddof", ddof, 0))
         case "quantile":
             if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
                 raise ConfigError(f"quantile: q is {q!r}, expected a number from 0 to 1")

@@ -42,10 +42,6 @@ class Repartitioned(OneInput):
     def name(self) -> str:
         return f"repartition({self.count})"
 
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order(),)
-
     def identity(self) -> Any:
         return ["repartition", self.count]
 
@@ -62,19 +58,14 @@ class Materialize(Limitable):
     def name(self) -> str:
         return self.called if self.first is None else f"limit({self.first:,})"
 
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order(),)
-
     def identity(self) -> Any:
         return self._identity("hold")
 
-    def folds(self, side: int) -> bool:
-        del side
+    @property
+    def folds(self) -> bool:
         return self.first is not None
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         return table.slice(0, self.first)
 
 

@@ -32,15 +32,12 @@ class BroadcastJoin(OperatorDefaults):
     """Of the right rows, which are part of what decides the bytes that are made."""
     index: Any = field(default=None, repr=False, compare=False)
     """Where the rows of each key are, once it was made."""
-    keeps_rows = False
 
     @property
     def name(self) -> str:
         return self.keys.name
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         right = self.keys.cast_schema(1, self.right.schema)
         return self.keys.joined(self.keys.cast_schema(0, found), right, self.how)
 

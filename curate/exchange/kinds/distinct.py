@@ -50,8 +50,7 @@ class Distinct(Regrouping):
         if self.by is not None:
             order_by([self.by]).check(self.name, found)
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         kept = self.kept(table)
         return table if kept is None else take_rows(table, pa.array(kept))
 
@@ -104,7 +103,6 @@ class DistinctBatch(OperatorDefaults):
     """Leaves out rows of a batch that are like another one before them."""
 
     how: Distinct
-    keeps_rows = False
 
     @property
     def name(self) -> str:

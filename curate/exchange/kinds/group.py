@@ -57,9 +57,7 @@ class Partials(OperatorDefaults):
             refuse_unknown(self.name, [one.column], found.names)
             one.states(found.field(one.column).type)
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         self.check(found)
         types = [type for one in self.aggregates for type in one.states(type_of(one, found))]
         keys = [pa.field(key, value_type(found.field(key).type)) for key in self.keys]
@@ -74,8 +72,7 @@ class Partials(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
-        schema = self.schema(table.schema)
-        assert schema is not None
+        schema = self.made(table.schema)
         keys = [one_chunk(decoded(table.column(key))).cast(schema.field(key).type) for key in self.keys]
         yield pa.table([*keys, *begun(self.aggregates, table)], schema=schema)
 
@@ -130,12 +127,11 @@ class Grouped(Regrouping):
         del side
         return (self._partials,)
 
-    def folds(self, side: int) -> bool:
-        del side
+    @property
+    def folds(self) -> bool:
         return all(one.merges for one in self.aggregates)
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         if not all(one.merges for one in self.aggregates):
             return table
         groups = groups_of(order_by(self.keys), table)
@@ -227,7 +223,6 @@ class Totals(OperatorDefaults):
     """Replaces a batch by the partial results of aggregates of all its rows: one row, where they can be merged."""
 
     grouped: Grouped
-    keeps_rows = False
 
     @property
     def name(self) -> str:
@@ -244,4 +239,4 @@ class Totals(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         for partials in self.grouped.prepare(0)[0].apply(table, tally, place):
-            yield self.grouped.fold(0, partials)
+            yield self.grouped.fold(partials)

@@ -30,7 +30,6 @@ class MapGroups(UdfOperator):
     batch_format: str
     placement: Placement = field(default_factory=Placement)
     output_schema: pa.Schema | None = None
-    keeps_rows = False
 
     @property
     def name(self) -> str:

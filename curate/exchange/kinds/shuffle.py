@@ -50,9 +50,7 @@ class Bucketed(OperatorDefaults):
     def name(self) -> str:
         return "bucket"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
+    def made(self, found: pa.Schema) -> pa.Schema:
         if BUCKET in found.names:
             raise ConfigError(f"random_shuffle: the rows already have a column {BUCKET!r}; rename it")
         return found.append(pa.field(BUCKET, bucket_type(self.buckets)))

@@ -39,10 +39,9 @@ class Sorted(Limitable):
     def identity(self) -> Any:
         return self._identity("sort", self.order.identity())
 
-    def folds(self, side: int) -> bool:
-        del side
+    @property
+    def folds(self) -> bool:
         return self.first is not None and self.first <= FOLDED_ROWS
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
+    def fold(self, table: pa.Table) -> pa.Table:
         return take_rows(table, self.order.indices(table).slice(0, self.first))

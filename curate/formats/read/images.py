@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, refuse_other
 from curate.formats.encoding import ReadAs
 from curate.formats.read.binary import stored_bytes
 from curate.objects.bad_line import OnBadRow, RejectedRow
@@ -31,8 +31,7 @@ def check_image(size: tuple[int, int] | None, mode: str) -> None:
     """Raises ConfigError for a mode or a size that images cannot have, and if pillow is not installed."""
     if importlib.util.find_spec("PIL") is None:
         raise ConfigError("read_images needs pillow, which is not installed: pip install 'curate[images]'")
-    if mode not in BANDS:
-        raise ConfigError(f"read_images: no mode {mode!r}{did_you_mean(mode, BANDS)}; there are: {', '.join(BANDS)}")
+    refuse_other("read_images: mode", mode, BANDS)
     pair = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(one, int) and one > 0 for one in size)
     if size is not None and not pair:
         raise ConfigError(f"read_images: size is {size!r}, expected (height, width), both at least 1")

@@ -130,7 +130,8 @@ def read_parquet(
             rows_left -= batch.num_rows
             if not batch.num_rows:
                 continue
-            for table in _small(stored.uri, pa.Table.from_batches([batch])) if repeated else [_table(batch)]:
+            whole = pa.Table.from_batches([batch])
+            for table in _small(stored.uri, whole) if repeated else [whole]:
                 kept = _held(stored.uri, table, schema, there, seen, on_bad_row)
                 seen += len(table)
                 if kept.num_rows:
@@ -174,10 +175,6 @@ def _batches(file: pq.ParquetFile, groups: range, columns: Sequence[str], *, apa
     rows = decode_rows(file.metadata, groups)
     for some in [[group] for group in groups] if apart else [list(groups)]:
         yield from file.iter_batches(rows, row_groups=some, columns=columns, use_threads=False)
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
 
 
 def _repeated(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:

@@ -30,12 +30,10 @@ def open_metrics(jobs: Iterable[tuple[Mapping[str, Any], JobStatus | CurateError
         for name, labels, value in _samples(status):
             shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in (about | labels).items())
             found[name].append(f"{name}{{{shown}}} {value}")
-    lines = [line for name, samples in found.items() for line in (*_family(name), *samples)]
+    lines = []
+    for name, samples in found.items():
+        lines += [f"# TYPE {name} gauge", f"# HELP {name} {HELP[name]}", *samples]
     return "\n".join([*lines, "# EOF", ""]).encode()
-
-
-def _family(name: str) -> tuple[str, str]:
-    return f"# TYPE {name} gauge", f"# HELP {name} {HELP[name]}"
 
 
 def _samples(status: JobStatus | CurateError) -> Iterator[tuple[str, dict[str, str], float]]:
