@@ -165,7 +165,7 @@ def test_no_rows(tmp_path: Path) -> None:
         (["lang", "lang"], "named 2 times"),
         (["lnag"], "there is no column 'lnag'"),
         (["n", "lang", "year"], "would leave no column"),
-        (["x"], "column 'x' is of type float.*cast it"),
+        (["x"], "column 'x' is of type double.*cast it"),
         (["_y"], "readers skip folders.*rename it"),
     ],
 )
