@@ -142,21 +142,22 @@ class LocalBackend:
 
     def slots(self) -> int:
         """Returns how many tasks this machine can hold, beside the actors of pools."""
+        return fits(self._left(), needs(self._resources))
+
+    def largest_memory(self) -> int | None:
+        """Returns the bytes that tasks may hold together, beside what actors of pools ask for."""
+        return int(self._left()["memory"])
+
+    def slot_memory(self) -> int | None:
+        """Returns these by the number of slots."""
+        slots = self.slots()
+        return int(self._left()["memory"] / slots) if slots else None
+
+    def _left(self) -> dict[str, float]:
         left = dict(self._has)
         if self._pools:
             take_resources(left, self._pools.held())
-        return fits(left, needs(self._resources))
-
-    def largest_memory(self) -> int | None:
-        """Returns the bytes that all workers may hold together."""
-        return int(self._has["memory"])
-
-    def slot_memory(self) -> int | None:
-        """Returns what tasks may hold, beside what actors of pools ask for, by the number of slots."""
-        left, slots = dict(self._has), self.slots()
-        if self._pools:
-            take_resources(left, self._pools.held())
-        return int(left["memory"] / slots) if slots else None
+        return left
 
     def alone(self) -> bool:
         """Returns True."""
@@ -304,7 +305,8 @@ class LocalBackend:
         """Begins what there is room for: the first of the queue that fits."""
         self._held_s = math.inf
         for task in list(self._queue):
-            if not fits(self._free, task.needs):
+            if not fits(self._free, task.needs) and (self._tasks or not self._lacks_memory(task)):
+                # With no other at work, nobody would free more: a pool has grown since it was launched.
                 continue
             worker = self._worker(task)
             if worker is None:

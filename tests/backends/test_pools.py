@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,16 @@ def test_each_task_gets_its_answers_in_order_from_all_actors(pooled: Pooled) -> 
     assert [values(items) for items in told] == [[(task, k) for k in range(100)] for task in range(3)]
     for items in told:
         assert {pid for _, pid in items[:-1]} == pooled.pids()
+
+
+def test_what_actors_hold_is_not_offered_to_tasks(pooled: Pooled) -> None:
+    """Of a node's memory, too: a task that asked for all of it, as after it ran out, would wait for ever."""
+    there = pooled.backend.largest_memory()
+    pooled.load(min_size=1, max_size=1, resources=replace(HALF, memory=1 << 30))
+    pooled.until(lambda state: state.ready == 1)
+    assert pooled.backend.largest_memory() == there - (1 << 30)
+    pooled.backend.launch(0, [(abs, -1)], 1, memory=pooled.backend.largest_memory())
+    assert values(pooled.told(1)[0]) == [1]
 
 
 def test_a_tables_answer_is_its_own(pooled: Pooled) -> None:

@@ -298,6 +298,13 @@ def test_a_task_that_asks_for_no_memory_holds_the_share_of_its_slot(
 
 
 @pytest.mark.slow
+def test_a_task_that_nothing_else_leaves_room_for_runs_alone(backend: LocalBackend) -> None:
+    """As where a pool has grown since it was launched: with no other at work, nobody would give memory back."""
+    backend.launch(1, [(abs, -1)], 1, memory=2 * backend.largest_memory())
+    assert the_end(polled(backend, ends(1))).end is TaskEnd.RETURNED
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("spare", "ends_idle"), [(0, True), (4 << 30, False)])
 def test_a_worker_that_is_idle_ends_where_a_task_asks_for_its_memory(
     spare: int, ends_idle: bool, backend: LocalBackend, tmp_path: Path

@@ -29,7 +29,7 @@ import pickle
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ from ray import exceptions as ray_errors
 from curate.backends.ray import leaving
 from curate.backends.ray import session as ray_session
 from curate.backends.ray.calls import CalledPool, PoolAddress, TaskAtWork
-from curate.backends.ray.cluster import ClusterView, leaves, made_by_this_process
+from curate.backends.ray.cluster import ClusterView, Node, leaves, made_by_this_process
 from curate.backends.ray.errors import CallSite, ended
 from curate.backends.ray.pools import Pools
 from curate.backends.ray.versions import check_of_workers, refuse_other_code
@@ -167,8 +167,8 @@ class RayBackend:
         self._counted = (0, 0)
         """What the slots were counted from: versions of the view and the pools."""
         self._largest_memory: int | None = None
-        self._measured = 0
-        """What that was read from: a version of the view."""
+        self._measured = (0, 0)
+        """What that was read from: the same."""
         self._resources = Resources()
         self._options: dict[str, Any] = {}
         self._functions: dict[tuple[str, int | None, bool], Any] = {}
@@ -302,7 +302,7 @@ class RayBackend:
         if counted == self._counted:
             return self._slots
         self._counted, held = counted, needs(self._resources)
-        left = self._pools.left(nodes) if self._pools else [node.resources for node in nodes if node.stays]
+        left = self._left(nodes)
         # A node without anything, such as a head that is to run no tasks, holds nothing whatever they need.
         places = [(fits(has, held) if held else 1, has.get("memory", 0.0)) for has in left]
         self._slots = sum(slots for slots, _ in places)
@@ -310,19 +310,27 @@ class RayBackend:
         return self._slots
 
     def largest_memory(self) -> int | None:
-        """Returns the most bytes that a task can ask for on one node that lives, or that the autoscaler can start.
+        """Returns the most bytes that a task can ask for on one node that lives, beside the actors there, or that the
+        autoscaler can start.
 
         Only nodes that have what else a task needs. None while there is no such node, and none is known to come.
         """
         nodes = self._view.nodes().values()
-        if self._view.version != self._measured:
-            self._measured = self._view.version
-            held = needs(self._resources)
+        counted = (self._view.version, self._pools.version if self._pools else 0)
+        if counted != self._measured:
+            self._measured, held = counted, needs(self._resources)
             held.pop("memory", None)
-            kinds = [*(node.resources for node in nodes if node.stays), *self._view.kinds]
-            able = [has for has in kinds if all(has.get(name, 0) >= n for name, n in held.items())]
-            self._largest_memory = max((int(has["memory"]) for has in able if has.get("memory")), default=None)
+            able: list[int] = []
+            # Where actors have all that there is, some will go.
+            for kinds in ([*self._left(nodes), *self._view.kinds], [node.resources for node in nodes if node.stays]):
+                fit = [has for has in kinds if all(has.get(name, 0) >= n for name, n in held.items())]
+                able = able or [int(has["memory"]) for has in fit if has.get("memory", 0) > 0]
+            self._largest_memory = max(able, default=None)
         return self._largest_memory
+
+    def _left(self, nodes: Iterable[Node]) -> list[dict[str, float]]:
+        """Returns what each node that stays has beside the actors there."""
+        return self._pools.left(nodes) if self._pools else [dict(node.resources) for node in nodes if node.stays]
 
     def slot_memory(self) -> int | None:
         """Returns the memory of a node by the number of its slots, the least of the nodes that have any."""
