@@ -128,17 +128,12 @@ class LocalBackend:
 
     def waits(self) -> str:
         """Returns which tasks wait for memory while there are CPUs for them; empty if none does."""
-        short = [one for one in self._queue if self._lacks_memory(one)]
+        short = [one for one in self._queue if one.lacks_memory(self._free)]
         if not short:
             return ""
         waits = "1 task waits" if len(short) == 1 else f"{len(short):,} tasks wait"
         needs_each, free = format_bytes(short[0].needs["memory"]), format_bytes(max(0.0, self._free["memory"]))
         return f"{waits} for {needs_each} of memory{' each' * (len(short) > 1)}; {free} is free on this machine"
-
-    def _lacks_memory(self, task: Task) -> bool:
-        if "memory" not in task.needs or fits(self._free, task.needs):
-            return False
-        return bool(fits(self._free, {name: n for name, n in task.needs.items() if name != "memory"}))
 
     def slots(self) -> int:
         """Returns how many tasks this machine can hold, beside the actors of pools."""
@@ -305,8 +300,7 @@ class LocalBackend:
         """Begins what there is room for: the first of the queue that fits."""
         self._held_s = math.inf
         for task in list(self._queue):
-            if not fits(self._free, task.needs) and (self._tasks or not self._lacks_memory(task)):
-                # With no other at work, nobody would free more: a pool has grown since it was launched.
+            if not fits(self._free, task.needs) and not self._is_crowded_out(task):
                 continue
             worker = self._worker(task)
             if worker is None:
@@ -320,6 +314,11 @@ class LocalBackend:
             if "memory" in task.needs:
                 self._make_room()
             worker.process.say(replace(task.work, program=self._processes.program(0)))
+
+    def _is_crowded_out(self, task: Task) -> bool:
+        """Returns whether actors alone keep memory from a task, of which there was enough when it was launched: with no
+        other at work, nobody would free it."""
+        return not self._tasks and task.lacks_memory(self._free) and bool(fits(self._has, task.needs))
 
     def _make_room(self) -> None:
         """Ends workers that have nothing to do while they keep more than what no task holds."""

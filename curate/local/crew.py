@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from curate.local.blocks import LocalBlock, StoredBlock
 from curate.local.processes import Process, Processes
 from curate.local.worker import Work
+from curate.runtime.scaling import fits
 
 
 @dataclass(eq=False, slots=True)
@@ -28,6 +30,12 @@ class Task:
     cancelled: bool = False
     waits: bool = False
     """Whether it waits for an actor, and holds nothing."""
+
+    def lacks_memory(self, free: Mapping[str, float]) -> bool:
+        """Returns whether there is all that it needs to begin but memory."""
+        if "memory" not in self.needs or fits(free, self.needs):
+            return False
+        return bool(fits(free, {name: n for name, n in self.needs.items() if name != "memory"}))
 
     def drop(self) -> None:
         """Removes the block that it offers, if there is one: nobody will take it."""

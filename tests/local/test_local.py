@@ -298,10 +298,17 @@ def test_a_task_that_asks_for_no_memory_holds_the_share_of_its_slot(
 
 
 @pytest.mark.slow
-def test_a_task_that_nothing_else_leaves_room_for_runs_alone(backend: LocalBackend) -> None:
-    """As where a pool has grown since it was launched: with no other at work, nobody would give memory back."""
-    backend.launch(1, [(abs, -1)], 1, memory=2 * backend.largest_memory())
-    assert the_end(polled(backend, ends(1))).end is TaskEnd.RETURNED
+def test_what_actors_alone_keep_memory_from_runs_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a pool has grown since it was launched: with no other task at work, nobody would give memory back."""
+    monkeypatch.setattr(machine, "cpus", lambda: 4.0)
+    spec = PoolSpec("serving", Serving(tmp_path), Resources(num_cpus=1, memory=1 << 30), min_size=1, max_size=1)
+    made = LocalBackend()
+    made.start(Resources(), [spec])
+    there = made.largest_memory()
+    made.load(Conducting(), [spec])
+    made.launch(1, [(abs, -1)], 1, memory=there)
+    assert the_end(polled(made, ends(1))).end is TaskEnd.RETURNED
+    made.close()
 
 
 @pytest.mark.slow
