@@ -47,7 +47,7 @@ class Counted:
     ],
 )
 def test_a_start_that_fails_says_so_in_a_line(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed, what helps, and what can be done without; it can be tried again."""
+    """What failed, what helps, and what can be done without; it can be tried again, and is where Ray was but slow."""
     import ray
 
     from curate.backends.ray.backend import RayBackend
@@ -61,7 +61,7 @@ def test_a_start_that_fails_says_so_in_a_line(error: Exception, says: str, monke
             RayBackend().start(Resources())
         assert "\n" not in str(caught.value)
         assert str(caught.value).endswith('or run with backend "local"')
-    assert init.calls == [("local",), ("local",)]
+    assert init.calls == [("local",)] * (4 if "timed out" in str(error) else 2)
 
 
 @pytest.mark.slow

@@ -187,21 +187,11 @@ def _connected() -> Session:
     added = {name: os.environ.setdefault(name, value) for name, value in SETTINGS.items() if name not in os.environ}
     began_s, on_terminate = time.monotonic(), signal.getsignal(signal.SIGTERM)
     try:
-        # What workers print stays in Ray's own log files: a million tasks must not talk through one driver.
-        ray.init(
-            address or "local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="warning",
-            configure_logging=False,
-            # As if a job's file were the program: what it imports from beside it, workers find too.
-            job_config=JobConfig(_py_driver_sys_path=list(shipping.FOLDERS)) if shipping.FOLDERS else None,
-        )
-    except Exception as error:
-        # What had been started is in the way of another try.
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        raise _refused(address, error) from error
+        if (error := _init(address)) is not None and _TOO_SLOW in str(error):
+            log.warning("Ray's processes did not start in time; trying once more", error=first_line(error))
+            error = _init(address)
+        if error is not None:
+            raise _refused(address, error) from error
     finally:
         authentication.setLevel(level)
         for name in added:
@@ -212,6 +202,31 @@ def _connected() -> Session:
     atexit.unregister(_farewell)
     atexit.register(_farewell)
     return Session(_Setting.now(made=address is None), hush())
+
+
+_TOO_SLOW = "timed out during startup"
+"""In what Ray says where its processes took longer than 30 s, as on a machine with much else to do."""
+
+
+def _init(address: str | None) -> Exception | None:
+    """Connects to Ray, which it starts if there is no address; returns why that failed."""
+    try:
+        # What workers print stays in Ray's own log files: a million tasks must not talk through one driver.
+        ray.init(
+            address or "local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="warning",
+            configure_logging=False,
+            # As if a job's file were the program: what it imports from beside it, workers find too.
+            job_config=JobConfig(_py_driver_sys_path=list(shipping.FOLDERS)) if shipping.FOLDERS else None,
+        )
+    except Exception as error:  # noqa: BLE001 - returned
+        # What had been started is in the way of another try.
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        return error
+    return None
 
 
 def _give_back(on_terminate: Any) -> None:
