@@ -48,7 +48,10 @@ ANSWERED = {
         r"^join\(\) has no join_type in curate: write how='inner'; and no num_partitions in curate: ",
     ),
     "aggregate": (r"\.aggregate\(", r"^aggregate takes pairs like \[\('score', 'mean'\), \('id', 'max'\)\], found "),
-    "random_shuffle": (r"seed=RandomSeedConfig", r"^seed is RandomSeedConfig\(.*\), expected a whole number from 0 "),
+    "random_shuffle": (
+        r"seed=RandomSeedConfig",
+        r"^seed is RandomSeedConfig\(.*\), expected a whole number, at least 0$",
+    ),
 }
 """Methods of which some examples are answered: what these contain, and the line that says what to write."""
 

@@ -419,10 +419,10 @@ class TestLarge:
             ledger.store.publish(ledger.uri(name), segment(lines[20_000 * number : 20_000 * (number + 1)]))
         reads: list[str] = []
 
-        def read(self: Ledger, names: Iterable[str]) -> Any:
+        def read(self: Ledger, names: Iterable[str], *wanted: Any) -> Any:
             asked = list(names)
             reads.extend(asked)
-            return segments(self, asked)
+            return segments(self, asked, *wanted)
 
         segments = Ledger.events
         monkeypatch.setattr(Ledger, "events", read)

@@ -336,8 +336,9 @@ def stop_for_a_while(fifo: Path, seconds: float) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-def test_time_counts_for_a_row_and_not_for_all(hasty: Sandboxed) -> None:
+def test_time_counts_for_a_row_and_not_for_all(hasty: Sandboxed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows may take longer together; and who takes the results late takes no time from the rows behind."""
+    monkeypatch.setattr(sandbox, "WAITS", 1000)
     rows = [{"n": n, "do": "compute", "cpu_s": TIMEOUT_S / 2} for n in range(4)]
     taken = []
     for one in hasty.results(rows):

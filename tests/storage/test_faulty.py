@@ -239,7 +239,7 @@ for n in range(5):
         ("rate=often", "'often'"),
         ("publish", "found 'publish', expected name=value"),
         ("operation=pubish", "did you mean 'publish'"),
-        ("operation=stat,when=during", "before, after, torn, slow, not 'during'"),
+        ("operation=stat,when=during", "Fault: when='during'; there are before, after, torn and slow"),
         ("operation=stat,nth=0", "count from 1"),
         ("operation=stat,color=red", "color has no effect there"),
         ("operation=stat,error=oops", "'oops'"),
