@@ -149,6 +149,7 @@ class LocalBackend:
         return int(self._left()["memory"] / slots) if slots else None
 
     def _left(self) -> dict[str, float]:
+        """Returns what there is beside the actors of pools."""
         left = dict(self._has)
         if self._pools:
             take_resources(left, self._pools.held())

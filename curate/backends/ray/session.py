@@ -42,6 +42,8 @@ from curate.runtime.interrupts import uninterrupted
 
 SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
 """By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
+_TOO_SLOW = "timed out during startup"
+"""In what Ray says where its processes took longer than 30 s, as on a machine with much else to do."""
 _AUTH_LOGGER = "ray._private.authentication.authentication_token_setup"
 _OF_NO_WORKER = frozenset({"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "_"})
 """Variables that change by themselves, and that no worker looks at."""
@@ -202,10 +204,6 @@ def _connected() -> Session:
     atexit.unregister(_farewell)
     atexit.register(_farewell)
     return Session(_Setting.now(made=address is None), hush())
-
-
-_TOO_SLOW = "timed out during startup"
-"""In what Ray says where its processes took longer than 30 s, as on a machine with much else to do."""
 
 
 def _init(address: str | None) -> Exception | None:
