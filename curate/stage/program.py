@@ -268,7 +268,7 @@ class StageProgram:
         tally = ShardBooks(BadRowBudget(self.stage.tasks.max_bad_rows), sampled=self.samples)
         meters = meters_of(self.stage.operator)
         isolate = task.last and self.stage.tasks.quarantine_errors
-        how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes, sampled=self.samples)
+        how = ShardContext(shard.id, index, errors=isolate, budget_bytes=self.budget_bytes, sampled=self.samples)
         tables = self._tables(shard, attempt.given, tally, how, meters, attempt.store_of, asks=task.asks)
         if task.schema is None:
             yield from (one for one in tables if isinstance(one, ShardWaits))
@@ -347,7 +347,7 @@ class StageProgram:
                 if numbers is not None:
                     # The number first: what is not asked for any more is not read.
                     batches = (one for _, one in zip(numbers, batches, strict=False))
-                yield replace(how, shard=name, rank=rank), batches
+                yield how if (how.shard, how.rank) == (name, rank) else replace(how, shard=name, rank=rank), batches
 
         made = stage_tables(self.stage.operator, parts(), tally, meters)
         made = wait_between(made, tally, self.clock, how.rank, word_s=self._word_s, **waiting)

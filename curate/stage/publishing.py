@@ -188,28 +188,32 @@ class WholeShard:
     def told(self) -> ShardRecord | None:
         """Returns its record, once it is known what became of it; None if others are in the way: see `publish`."""
         started = time.perf_counter()
+        found: Published | NameConflict | Exception
         try:
             found = self.publish()
         except Exception as error:  # noqa: BLE001 - as what computing a shard raises
-            record = ShardRecord(self.attempt.index, 0.0, CapturedError.of(error).failure)
+            found = error
         else:
             if not isinstance(found, Published) or found.outcome is Outcome.DIFFERENT:
                 return None
-            record = self.record(found)
         with self:
             seconds = self.seconds + time.perf_counter() - started
-            return replace(record, seconds=seconds, held_bytes=self.held_bytes)
+            if isinstance(found, Published):
+                return self.record(found, seconds)
+            failure = CapturedError.of(found).failure
+            return ShardRecord(self.attempt.index, seconds, failure, held_bytes=self.held_bytes)
 
-    def record(self, published: Published) -> ShardRecord:
-        """Returns what is told of it, once the output is there as it was written."""
+    def record(self, published: Published, seconds: float = 0.0) -> ShardRecord:
+        """Returns what is told of it, which took so long, once the output is there as it was written."""
         return ShardRecord(
             self.attempt.index,
-            0.0,
+            seconds,
             books=self.books,
             generation=published.object.generation,
             bytes_out=published.object.size,
             meters=self.meters.packed(write=True),
             checksum=self.outputs.checksum,
+            held_bytes=self.held_bytes,
             quarantine=self.quarantine,
         )
 
