@@ -188,6 +188,7 @@ def test_a_null_within_is_refused_where_none_is_declared() -> None:
         ds.to_arrow()
 
 
+@pytest.mark.usefixtures("no_backoff")
 def test_a_null_within_is_refused_where_the_first_rows_have_none(tmp_path: Path) -> None:
     """Consumed as written."""
     strict = pa.list_(pa.field("item", pa.int64(), nullable=False))

@@ -102,6 +102,7 @@ def test_all_tries_of_one_shard_need_no_option(places: tuple[Path, Path], curate
     assert "--shard shows every try of that shard, also after it was done; leave out --all" in shown.err
 
 
+@pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize("command", ["failures", "retry"])
 def test_a_segment_that_cannot_be_read_is_told_once(places: tuple[Path, Path], curate: Curate, command: str) -> None:
     """However often it is looked into."""

@@ -334,6 +334,7 @@ def test_one_that_no_file_has_is_refused(rows: list[dict[str, Any]], tmp_path: P
         Named().run(input=inputs, output=str(tmp_path / "out"), backend="inline")
 
 
+@pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 def test_what_is_wrong_with_a_further_file_its_own_shard_says(suffix: str, tmp_path: Path) -> None:
     """And no other one: it is looked into, and cannot be read by who may not, or is damaged."""
