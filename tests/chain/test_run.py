@@ -155,6 +155,7 @@ def test_a_step_that_was_killed_is_finished_first(place: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_backoff")
 def test_a_step_whose_input_failed_does_not_run(place: Path) -> None:
     """Nor what reads that; a step that reads none of it does. Exit code and state are those of the job that failed."""
     (place / "poison").write_text("6")

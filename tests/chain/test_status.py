@@ -125,6 +125,7 @@ def test_no_job_is_imported(made: Path, curate: Curate) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_backoff")
 def test_the_commands_of_jobs_work_on_each_step(place: Path, curate: Curate) -> None:
     """`status`, `replay` and `retry`; and the chain goes on from there."""
     (place / "poison").write_text("6")

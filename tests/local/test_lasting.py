@@ -76,6 +76,7 @@ def test_a_module_that_another_one_imports_may_change(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_backoff")
 def test_a_worker_of_a_run_that_failed_runs_the_next_one(tmp_path: Path) -> None:
     """An error of user code is no reason to end it."""
 

@@ -147,6 +147,7 @@ class TestNumbers:
         assert "poison" in group.traceback
 
     @pytest.mark.slow
+    @pytest.mark.usefixtures("no_backoff")
     def test_what_failed_of_a_dataset_is_shown_with_what_works(self, tmp_path: Path) -> None:
         """No run records where a dataset comes from: no command is offered that would need that."""
         made = curate.range(3).map(lambda row: {"n": 1 // row["id"]}).sort("n")
