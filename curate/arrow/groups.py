@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from curate.arrow.offsets import one_array
-from curate.arrow.order import Order
+from curate.arrow.order import Order, take_rows
 from curate.arrow.types import is_text_or_binary
 from curate.errors import SumOverflow
 
@@ -53,7 +53,8 @@ class Groups:
         rows = np.flatnonzero(_valid(values))[::-1]
         found = np.full(self.count, -1)
         found[self.ids[rows]] = rows
-        return values.take(pa.array(found, mask=found < 0))
+        table = pa.table({"values": values})
+        return one_chunk(take_rows(table, pa.array(found, mask=found < 0)).column(0))
 
     def total(self, values: Numbers) -> Numbers:
         """Returns the sum of each group of numbers: of floats also if it is infinite or no number, of whole ones where

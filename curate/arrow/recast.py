@@ -69,6 +69,10 @@ def recast(array: pa.Array, type: pa.DataType | None) -> pa.Array:
 
 
 def _recast_lists(array: pa.Array, type: pa.DataType) -> pa.Array:
+    if pt.is_fixed_size_list(type) and pt.is_fixed_size_list(array.type) and array.type.list_size == type.list_size:
+        # What lies under its nulls is there as well.
+        element = array.values.slice(array.offset * type.list_size, len(array) * type.list_size)
+        return sized_lists(recast(element, type.value_type), type, len(array), array.is_null())
     lengths_of = pc.list_value_length(array)
     if pt.is_fixed_size_list(type) and (array.null_count or (lengths_of.to_numpy() != type.list_size).any()):
         raise Misfit(f"a list is not of {type.list_size}")

@@ -215,8 +215,9 @@ def _of_objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 def to_pandas(table: pa.Table) -> Any:
     """Returns a data frame whose columns are those of the table, not copies: of pandas.ArrowDtype, so that numbers stay
-    what they are beside nulls. Runs are values, dictionaries of texts and numbers become categories; extension types,
-    tensors among them, and columns of nothing but nulls are objects, as in `rows`."""
+    what they are beside nulls. Runs are values, dictionaries of texts and numbers become categories (not floats with
+    NaN or both zeros); extension types, tensors among them, and columns of nothing but nulls are objects, as in
+    `rows`."""
     import pandas as pd
 
     def is_object(type: pa.DataType) -> bool:
@@ -231,6 +232,11 @@ def to_pandas(table: pa.Table) -> Any:
             plain = plain.set_column(at, field.name, pa.nulls(table.num_rows, pa.bool_()))
         elif pt.is_run_end_encoded(field.type):
             plain = plain.set_column(at, field.name, decoded(table.column(at)))
+        elif _is_category(field.type) and not all(map(_is_index, table.column(at).chunks)):
+            values = decoded(table.column(at))
+            plain = plain.set_column(
+                at, field.name, values if pt.is_floating(values.type) else values.dictionary_encode()
+            )
     frame = plain.to_pandas(types_mapper=dtype)
     for field in table.schema:
         if is_object(field.type):
@@ -243,6 +249,16 @@ def _is_category(type: pa.DataType) -> bool:
         return False
     value = type.value_type
     return bool(is_text(value) or pt.is_integer(value) or pt.is_floating(value) or pt.is_boolean(value))
+
+
+def _is_index(array: pa.DictionaryArray) -> bool:
+    """Returns whether pandas takes the values of a dictionary for categories: no null, no NaN, and none twice, which
+    the two zeros are."""
+    values = array.dictionary
+    if values.null_count or not pt.is_floating(values.type):
+        return not values.null_count and len(values.unique()) == len(values)
+    numbers = values.to_numpy(zero_copy_only=False)
+    return len(np.unique(numbers[numbers == numbers])) == len(numbers)
 
 
 # From user code

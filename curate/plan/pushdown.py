@@ -120,6 +120,9 @@ def _over(columns: set[str], operators: Sequence[Operator], schemas: Sequence[pa
                 columns = set(selected)
             case Unify(to):
                 columns = set(to.names)
+            case WithColumn(column):
+                # It is there, too, where the one that it replaces is not read.
+                columns = columns | {column}
             case _:
                 # Whatever it adds, a join of what a task has, say, it adds to those that are read.
                 columns = (columns & set(after.names)) | (set(after.names) - set(before.names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,13 +85,17 @@ def readable(texts: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, int]:
 
 
 def shown(value: pa.Scalar) -> Any:
-    """Returns a value for people: the bytes of a text that is not UTF-8.
+    """Returns a value for people: the bytes of a text that is not UTF-8, and a time of day as text, which `orjson`
+    would leave a zero out of.
 
     >>> shown(pa.array([b"\\xff"]).view(pa.string())[0])
     b'\\xff'
+    >>> shown(pa.array([64], pa.time32("ms"))[0])
+    '00:00:00.064000'
     """
     try:
-        return value.as_py()
+        found = value.as_py()
+        return found.isoformat() if isinstance(found, datetime.time) else found
     except UnicodeDecodeError:
         return value.as_buffer().to_pybytes() if is_text(value.type) else f"{value.type} with texts that are not UTF-8"
 

@@ -75,6 +75,28 @@ def test_dictionaries_that_fit_are_left_as_they_are() -> None:
         assert curate.from_arrow(pa.table({"c": column})).to_arrow().schema.field("c").type == type
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["a", None]),
+        pa.array(["a", "a"]),
+        pa.array([7, None]),
+        pa.array([0.5, float("nan")]),
+        pa.array([0.0, -0.0]),
+        pa.array([0.5, None]),
+    ],
+    ids=str,
+)
+def test_what_pandas_takes_for_no_categories(values: pa.Array) -> None:
+    """A dictionary of Arrow may have null, NaN, and a value twice."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), values)
+    ds = curate.from_arrow(pa.table({"c": column, "n": range(3)}))
+    expected = [str(one) for one in column.to_pylist()]
+    kept = ds.map_batches(lambda batch: batch, batch_format="pandas").to_arrow()["c"]
+    assert (kept.type, [str(one) for one in kept.to_pylist()]) == (column.type, expected)
+    assert [str(row["c"]) for row in curate.from_pandas(ds.to_pandas()).take_all()] == expected
+
+
 # Of functions of Arrow
 
 

@@ -123,6 +123,9 @@ TYPES: dict[str, pa.Array] = {
     "large_list": of(pa.large_list(pa.string()), ["a"], [], ["b", None], [], ["c"]),
     "fixed_size_list": of(pa.list_(pa.float32(), 2), [0.5, 1.5], [2.0, None], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]),
     "fixed_size_list of none": of(pa.list_(pa.float32(), 0), [], [], [], [], []),
+    "fixed_size_list of views": of(
+        pa.list_(pa.string_view(), 2), ["a", None], ["more than twelve bytes", ""], None, ["b", "c"], None
+    ),
     "list_view": of(pa.list_view(pa.int32()), [1], [], [2, None], [], [3]),
     "large_list_view": of(pa.large_list_view(pa.int32()), [1], [], [2, None], [], [3]),
     "struct": of(STRUCT, *STRUCTS, *STRUCTS, STRUCTS[0]),
@@ -370,6 +373,7 @@ UNWRITTEN: dict[str, tuple[str, ...]] = {
         "large_list",
         "fixed_size_list",
         "fixed_size_list of none",
+        "fixed_size_list of views",
         "list_view",
         "large_list_view",
         "struct",

@@ -51,7 +51,7 @@ def arrays() -> dict[str, pa.Array]:
     found.append(pa.array([b"abc", b"\x00\xff\n"], pa.binary(3)))
     found += [pa.array([0, 1, 18_321, -40_000], pa.int32()).cast(pa.date32())]
     found += [pa.array([0, 86_400_000, -86_400_000], pa.int64()).cast(pa.date64())]
-    found += [pa.array([0, 1, 86_399], pa.time32("s")), pa.array([0, 1, 86_399_999], pa.time32("ms"))]
+    found += [pa.array([0, 1, 86_399], pa.time32("s")), pa.array([0, 1, 64, 86_399_999], pa.time32("ms"))]
     found += [pa.array([0, 1, 86_399_999_999], pa.time64("us")), pa.array([0, 1, 86_399_999_999_999], pa.time64("ns"))]
     for unit in ("s", "ms", "us", "ns"):
         counts = pa.array(COUNTS, pa.int64())
@@ -91,6 +91,7 @@ _LEAVES = {
     pa.timestamp("us"),
     pa.timestamp("ns", "UTC"),
     pa.time32("s"),
+    pa.time32("ms"),
     pa.time64("ns"),
     pa.duration("ms"),
     pa.date32(),

@@ -346,9 +346,14 @@ class TestRowText:
                 "at": pa.array([1], pa.timestamp("ns")),
                 "far": pa.array([10**15], pa.timestamp("s")),
                 "nested": [{"x": [1, None]}],
+                "times": pa.array([[64, 0]], pa.list_(pa.time32("ms"))),
+                "day": pa.array([1], pa.date32()),
+                "then": pa.array([1_500], pa.timestamp("ms", "UTC")),
             }
         )
         row = orjson.loads(row_text(bad_rows.row_at(batch, 0)))
         assert (row["id"], row["raw"], row["nested"]) == ("a", "/w==", {"x": [1, None]})
+        assert row["times"] == ["00:00:00.064000", "00:00:00"]
+        assert (row["day"], row["then"]) == ("1970-01-02", "1970-01-01T00:00:01.500000+00:00")
         assert row["at"] == "1970-01-01 00:00:00.000000001"
         assert str(10**15) in row["far"]

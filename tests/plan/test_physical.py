@@ -436,6 +436,25 @@ def test_unlike_parts_are_pruned(folder: Path) -> None:
     ]
 
 
+REPLACED: list[Callable[[Dataset], Dataset]] = [
+    lambda ds: ds.drop_columns("k"),
+    lambda ds: ds.rename_columns({"k": "m"}).drop_columns("m"),
+    lambda ds: ds.filter(pc.field("k") > 3).drop_columns("k"),
+    lambda ds: ds.select_columns(["k", "n"]).drop_columns("k"),
+    lambda ds: ds.with_columns({"m": pc.field("k")}).drop_columns(["k", "m"]),
+]
+
+
+@pytest.mark.parametrize("then", REPLACED)
+def test_what_replaces_a_column_is_dropped_like_it(then: Callable[[Dataset], Dataset], folder: Path) -> None:
+    """Rows of Parquet files, of which only the columns that are needed are read, are as those of tables in memory."""
+    found, expected = (
+        then(ds.with_column("k", pc.field("n"))) for ds in (parquet(folder), parquet(folder).materialize())
+    )
+    assert found.to_arrow().equals(expected.to_arrow())
+    assert found.to_arrow().schema.equals(found.schema())
+
+
 @pytest.mark.parametrize(
     "sampled",
     [

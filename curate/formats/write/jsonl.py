@@ -133,8 +133,9 @@ def _has(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _needs_text(type: pa.DataType) -> bool:
-    """Returns whether Arrow has to write it: Python has no nanoseconds, and `orjson` no durations."""
-    return bool(pt.is_timestamp(type) or pt.is_time64(type) or pt.is_duration(type))
+    """Returns whether it is no value for `orjson`: Python has no nanoseconds, and `orjson` no durations; and it leaves
+    out the zero that the microseconds of a time of day begin with, 0.064 s is 0.64 s."""
+    return bool(pt.is_timestamp(type) or pt.is_time(type) or pt.is_duration(type))
 
 
 def _texts(array: pa.Array) -> pa.Array:
@@ -150,6 +151,8 @@ def _texts(array: pa.Array) -> pa.Array:
         return pc.if_else(early, pc.strftime(utc, format=f"{_MOMENT}%z"), texts)
     if pt.is_time64(type):
         return array.cast(pa.string())
+    if pt.is_time32(type):
+        return pa.array([None if one is None else one.isoformat() for one in array.to_pylist()], pa.string())
     if pt.is_duration(type):
         return array.cast(pa.int64())
     if not _has(type, _needs_text):
