@@ -135,6 +135,7 @@ def test_the_job_is_a_program(home: Path) -> None:
     assert "24 of 24 done" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("page", "programs"), [(MAIN, ["python", "curate"]), (JOBS, ["curate", "curate"])])
 def test_the_console_shows_what_is_printed(home: Path, page: str, programs: list[str]) -> None:

@@ -178,6 +178,7 @@ class TestRun:
         again = curate("run", "own/mine.py:Mine", *options, "--output", "script", "--json")
         assert (again.code, again.json["shards"]["skipped"]) == (0, 1)
 
+    @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("name", ["shuffle", "dedup_exact"])
     def test_a_job_by_name_is_its_script(self, curate: Curate, place: Path, name: str) -> None:
@@ -200,6 +201,7 @@ class TestRun:
         forget()
         assert curate("retry", "out").code == 0
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("no_backoff")
     def test_a_job_by_name_is_retried_by_name(self, curate: Curate, place: Path) -> None:
         """Wherever curate is installed then: not by the path of its file."""

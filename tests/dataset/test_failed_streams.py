@@ -35,6 +35,7 @@ def told(rows: Any, step: Any) -> str:
     return str(failed.value).partition("\n")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("rows", "label"),

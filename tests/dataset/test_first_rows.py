@@ -83,6 +83,7 @@ MARKS = ([], [pytest.mark.slow, pytest.mark.nightly], [pytest.mark.slow], [pytes
 """Each chain is tried with two of the places but for the night, and each place with every other chain."""
 
 
+@pytest.mark.slow
 @pytest.mark.ci(8)
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(

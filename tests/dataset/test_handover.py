@@ -103,6 +103,7 @@ class Endless(curate.Datasource):
             self.ended.append(number)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("known", [False, True])
 def test_a_reader_that_stops_ends_the_run(known: bool) -> None:

@@ -126,6 +126,7 @@ MISLED = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([None, math.nan, 0.0, -0.0, 1.0, 2.0]), min_size=1, max_size=8),
     st.integers(1, 3),

@@ -165,6 +165,7 @@ def test_a_chain_of_a_hundred_thousand_rows() -> None:
         assert made["__kept"].to_pylist() == list(range(0, 99_999, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("near", [VERIFIED, COMPONENT], ids=["verified", "component"])
 def test_edges_are_read_a_part_at_a_time(near: NearDedup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through run files, and of these a few pages at a time: the same as a walk over all of them."""

@@ -268,6 +268,7 @@ def check(world: World, disturbed: int, most: float) -> None:
     assert world.twice <= disturbed + most, (world.twice, disturbed)
 
 
+@pytest.mark.slow
 def test_four_drivers() -> None:
     """Each does about a fourth. They look a few times, however many shards there are."""
     world = World(200, 1)

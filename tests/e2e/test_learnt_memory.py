@@ -56,6 +56,7 @@ class Watching(LocalBackend):
         return news
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("takes", "asks"), [(0, False), (220 * MIB, True)], ids=["little", "much"])
 def test_all_but_the_first_tasks_ask_for_what_those_held(

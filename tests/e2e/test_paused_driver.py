@@ -174,6 +174,7 @@ def ledger_names(found: dict[str, bytes]) -> set[str]:
     return {name for name in found if not name.startswith("_curate/runs/")}
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_another_job_has_the_output_now(scene: Scene, when: str) -> None:
@@ -220,6 +221,7 @@ def test_the_same_job_was_begun_anew(scene: Scene, when: str) -> None:
         assert job_summary(bench.objects()) == job_summary(scene.found), script.where
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
@@ -240,6 +242,7 @@ def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
         assert complete(bench.run()).calls.put == 0, script.where
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_driver_of_another_part_finished_the_job(scene: Scene, when: str) -> None:

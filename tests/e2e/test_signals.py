@@ -129,6 +129,7 @@ def test_the_first_interrupt_lets_running_tasks_end(bench: Bench) -> None:
     bench.check(ended, done=2)
 
 
+@pytest.mark.slow
 def test_the_second_interrupt_cancels(bench: Bench) -> None:
     """Whatever runs is dropped, in the middle of `process`."""
     with bench.start() as driver:
@@ -171,6 +172,7 @@ def test_control_c_reaches_the_whole_group(bench: Bench) -> None:
     bench.check(ended, done=2)
 
 
+@pytest.mark.slow
 def test_terminate_flushes_and_leaves(bench: Bench) -> None:
     """SIGTERM does not wait for what runs: `ray job stop` kills three seconds later."""
     with bench.start() as driver:

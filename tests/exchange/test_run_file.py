@@ -296,6 +296,7 @@ def test_damage_is_noticed_and_no_wrong_row_is_read(tmp_path_factory: Any, data:
         assert contents(place.open(data)) == expected
 
 
+@pytest.mark.slow
 def test_every_byte_is_covered() -> None:
     """There is no byte whose change, and no place where a cut, is not noticed."""
     for at in range(len(SMALL)):

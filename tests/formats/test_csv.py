@@ -167,6 +167,7 @@ def test_a_row_of_several_blocks_is_read_whatever_arrow_says_of_it(monkeypatch: 
         assert ([tuple(row.values()) for row in rows], bad) == ([("\0", ",\0\u2028,\n"), ("2", "b")], []), block
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_files_with_quotes_are_read_in_many_threads_at_once() -> None:
     """None of Arrow's own threads, of which there are few, waits for another one of them."""

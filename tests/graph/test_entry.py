@@ -36,6 +36,7 @@ def run(out: Path, number: signal.Signals, handler: str) -> subprocess.Completed
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_its_ledger_says_that_it_was_interrupted_and_its_end_is_the_same(
     tmp_path: Path, number: signal.Signals
@@ -46,6 +47,7 @@ def test_its_ledger_says_that_it_was_interrupted_and_its_end_is_the_same(
     assert [run.state for run in read_status(str(tmp_path), 1e9).runs] == ["interrupted"]
 
 
+@pytest.mark.slow
 def test_one_that_the_program_ignores_is_ignored(tmp_path: Path) -> None:
     """As `nohup` has it."""
     ran = run(tmp_path, signal.SIGHUP, "SIG_IGN")

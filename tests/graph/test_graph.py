@@ -568,6 +568,7 @@ class TestCheckpoints:
         complete(bench.write(bench.rows().checkpoint(path).sort("n"), overwrite=True))
         assert len(all_rows(bench, "out")) == MAPS * 60 + 1
 
+    @pytest.mark.slow
     def test_one_that_another_job_has_added_to(self, bench: Bench) -> None:
         """A deduplication over it, of which an output is missing, does not read rows that it did not begin with."""
         path = f"{bench.root}/kept"

@@ -346,6 +346,7 @@ class TestGrown:
             found = {uri.removeprefix("gs://bucket/out/"): data for uri, data in emulator.objects().items()}
             assert outputs(found) == outputs(world.objects("whole"))
 
+    @pytest.mark.slow
     def test_there_are_not_ever_more_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Now and then all run files are made anew, by one stage."""
         monkeypatch.setattr(start, "MOST_SEGMENTS", 3)
@@ -360,6 +361,7 @@ class TestGrown:
         complete(world.write())
         world.check()
 
+    @pytest.mark.slow
     def test_the_ledger_says_which_run_added_what(self) -> None:
         """And its status, and `verify`, know all of it."""
         world = World()
@@ -415,6 +417,7 @@ class TestGrown:
         assert complete(world.write()).dispatched == 2
         world.check()
 
+    @pytest.mark.slow
     @pytest.mark.quick(3)
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -444,6 +447,7 @@ class TestGrown:
         complete(world.write(overwrite=True))
         world.check()
 
+    @pytest.mark.slow
     def test_inputs_that_are_given_behind_others(self) -> None:
         """Whatever they are called: they are read in the order in which they are given."""
         world = World()
@@ -457,6 +461,7 @@ class TestGrown:
         with pytest.raises(ConfigError, match=r"gone: .*/in/3\.parquet"):
             world.write(inputs=given[:2])
 
+    @pytest.mark.slow
     def test_of_a_job_that_was_killed_before_it_was_complete(self) -> None:
         """What it had written stays; nothing of its stages does."""
         world = World()
@@ -471,6 +476,7 @@ class TestGrown:
             complete(world.write())
             world.check()
 
+    @pytest.mark.slow
     def test_large_inputs_are_cut_as_they_were(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each part of one is a shard; new ones come behind all of them."""
         monkeypatch.setattr(files.FileShards, "in_pieces", lambda self, _: self)
@@ -490,6 +496,7 @@ class TestGrown:
         assert len([name for name in outputs(world.objects()) if "part-" in name]) > 6
         assert outputs(world.objects()) == outputs(world.objects("whole"))
 
+    @pytest.mark.slow
     def test_two_drivers_that_add_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The same inputs: one takes what the other wrote down. Others: it is refused, and added by the next run."""
         world = World()
@@ -604,6 +611,7 @@ class Named(Job):
 
 
 class TestRefused:
+    @pytest.mark.slow
     @pytest.mark.quick(3)
     @pytest.mark.parametrize(
         ("act", "said"),
@@ -630,6 +638,7 @@ class TestRefused:
         complete(world.write(overwrite=True))
         world.check()
 
+    @pytest.mark.slow
     @pytest.mark.quick(2)
     @pytest.mark.parametrize("name", OTHERS)
     def test_by_every_other_exchange(self, name: str) -> None:

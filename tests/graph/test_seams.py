@@ -289,7 +289,7 @@ def check_verified(write: Write, whole: Stored) -> None:
         assert (report.state, {one.object for one in report.findings}) == ("damaged", set(strangers)), place
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("number", "names"),
     [
@@ -333,6 +333,7 @@ def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     check_resumed(write, left, whole, f"without {gone}", keep_stages=True)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("first", [(), ("checkpoint",)])
 def test_partitions_killed_at_every_kind_of_operation(first: tuple[str, ...]) -> None:

@@ -206,6 +206,7 @@ def test_a_row_that_raises_before_the_exchange_is_set_aside_where_that_was_asked
     assert len(quarantined(tmp_path / "out")) == 2
 
 
+@pytest.mark.slow
 def test_retry_later_waits_before_the_exchange(folder: Path, tmp_path: Path) -> None:
     """As it does in a plain job: many more tries than for an error, and then the shard fails."""
     summary = run_job(Flaky(error="later"), folder, tmp_path / "out")

@@ -666,6 +666,7 @@ class TestAsAProcess:
         for text in ("printed", "written", "from a child", "at the end"):
             assert text in done.stderr
 
+    @pytest.mark.slow
     def test_the_summary_is_on_standard_error(
         self, script: Callable[..., subprocess.CompletedProcess[str]], source: Path
     ) -> None:
@@ -675,6 +676,7 @@ class TestAsAProcess:
         assert "prints: complete in" in done.stderr
         assert sorted(set(done.stdout.splitlines())) == ["at the end", "from a child", "printed", "written"]
 
+    @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("unbuffered", ["", "1"])
     def test_a_pipe_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path, unbuffered: str) -> None:
@@ -690,6 +692,7 @@ class TestAsAProcess:
         assert done.returncode == 0
         assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
 
+    @pytest.mark.slow
     def test_a_terminal_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path) -> None:
         """Neither by SIGHUP, nor by writes to what is no terminal any more."""
         del source
@@ -709,6 +712,7 @@ class TestAsAProcess:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
 
+    @pytest.mark.slow
     def test_an_interrupt_during_preparation_ends_without_a_traceback(self, tmp_path: Path, source: Path) -> None:
         """Wherever it hits: here, while the inputs are listed."""
         del source

@@ -251,6 +251,7 @@ def test_a_service_that_is_down_at_first_fails_nothing(
     assert world.clock.monotonic() >= world.down_until_s
 
 
+@pytest.mark.slow
 def test_a_service_that_stays_down_ends_the_run(tmp_path: Path, world: World) -> None:
     """As often as is said, the schema is waited for; then each shard its own number of times. No row is set aside."""
     world.down_until_s = float("inf")

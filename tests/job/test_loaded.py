@@ -177,6 +177,7 @@ for one in (sets_module.chosen, lambda row: row in ({"one", "two", "three", "fou
 """
 
 
+@pytest.mark.slow
 def test_set_literals_are_the_same_in_every_process(tmp_path: Path) -> None:
     """Whatever order a process has their elements in, compiled here or read from what another one compiled."""
     (tmp_path / "sets_module.py").write_text(SETS)

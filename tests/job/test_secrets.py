@@ -222,6 +222,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_nothing_of_a_program_run_shows_it(tmp_path: Path) -> None:
     """Ledger with command line, heartbeat and events; registry; both outputs of the program."""
     (tmp_path / "calls.py").write_text(JOB)

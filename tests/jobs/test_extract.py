@@ -38,6 +38,7 @@ def run(*records: bytes, codec: str | None = "gzip", name: str = "a.warc", **giv
     return run_local(Extract(**given), files={f"{name}{ENDINGS[codec]}": packed(records, codec)})
 
 
+@pytest.mark.slow
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
 @pytest.mark.parametrize("extractor", ["resiliparse", "trafilatura"])
@@ -180,6 +181,7 @@ def test_ten_pages_that_crash_or_hang_or_raise_cost_ten_rows() -> None:
     assert ran.summary.books.created == 40
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("extractor", ["resiliparse", "trafilatura"])
 def test_pages_that_are_too_deep_for_a_parser_cost_themselves_at_most(extractor: str) -> None:

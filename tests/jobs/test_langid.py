@@ -194,6 +194,7 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 def test_the_demo_corpus(tmp_path: Path) -> None:
     """English, but for what is too short to tell; all rows are there, and the three bad ones are set aside."""
     corpus = [sys.executable, str(ROOT / "scripts/corpus"), "--output", str(tmp_path / "in"), "--comments", "3000"]

@@ -74,6 +74,7 @@ def books(ran: LocalRun) -> dict[str, dict[str, Any]]:
     return {row["source"]: row for row in ran.sides["sources"].to_pylist()}
 
 
+@pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("unit", "columns"),
@@ -190,6 +191,7 @@ def chi_square(found: Counter[Any], expected: dict[Any, float]) -> float:
     return sum((found[one] - of) ** 2 / of for one, of in expected.items())
 
 
+@pytest.mark.slow
 def test_strata_have_the_shares_of_their_source(tmp_path: Path) -> None:
     """To the row by the column, and by chi-square in all that nobody asked for: what is drawn is a fair sample."""
     rng = random.Random(8)

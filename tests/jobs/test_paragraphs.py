@@ -162,6 +162,7 @@ def test_brute_force_at_one_shard_and_many(
     assert len(spans) > 150
 
 
+@pytest.mark.slow
 def test_new_inputs_behind_the_others_change_no_output(tmp_path: Path) -> None:
     """The first of equal lines is kept, so no row changes for a later one: outputs are those of a run from nothing."""
     rows = pages(80, seed=4)

@@ -327,6 +327,7 @@ def test_a_column_that_is_kept_is_called_like_none_that_is_written(sets: list[st
     assert kept.column_names == ["id", *own, "text"]
 
 
+@pytest.mark.slow
 def test_the_demo_corpus(tmp_path: Path) -> None:
     """What is kept, what is dropped for what, and which lines are removed equal what plain Python makes of it."""
     corpus = [sys.executable, str(ROOT / "scripts/corpus"), "--output", str(tmp_path / "in"), "--comments", "3000"]

@@ -547,6 +547,7 @@ class Program:
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_forked_that_has_threads(tmp_path: Path) -> None:
     """A module that starts one when it is imported is imported by each worker; that is said once. Ray is imported by
     none, nor by the driver."""

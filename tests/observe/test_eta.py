@@ -153,6 +153,7 @@ def test_a_range_is_a_range(steps: list[tuple[float, int, int]], shards_left: in
 # What is kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [100, 3000, 30_000])
 def test_points_are_few_and_near_where_they_are_looked_for(seconds: int) -> None:
     """A working day of seconds is some hundreds of points; any time ago is met to an eighth, or a second."""

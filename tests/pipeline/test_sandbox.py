@@ -241,6 +241,7 @@ def test_any_pattern_of_bad_rows_gives_exactly_the_other_results(
     assert deaths - 1 <= shared.children - before <= deaths + 1
 
 
+@pytest.mark.slow
 def test_no_process_before_the_first_row_and_one_for_all() -> None:
     """It is another one, it stays, and it is replaced when it was ended between two batches: that costs no row."""
     confined = Sandboxed(act)
@@ -293,6 +294,7 @@ def test_a_keeper_that_is_killed_is_replaced() -> None:
 # Time and memory
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("what", "reason"), [("hang", SLOW), ("hang in C", SLOW), ("hang in a thread", SLOW), ("wait", WAITED)]

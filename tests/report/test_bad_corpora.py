@@ -45,6 +45,7 @@ SHAPES: dict[str, pa.Table] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_corpus_of_any_shape(tmp_path: Path, name: str) -> None:

@@ -151,6 +151,7 @@ def shown(value: Any) -> Any:
     return value if isinstance(value, int | float | str) or value is None else str(value)
 
 
+@pytest.mark.slow
 def test_every_number_of_a_report(reports: dict[str, dict[str, Any]]) -> None:
     report = orjson.loads(orjson.dumps(reports["scored"]))
     expected = Truth(report["corpus"]).numbers(report)

@@ -250,6 +250,7 @@ def test_objects_are_counted_without_ledgers(tmp_path: Path, capsys: pytest.Capt
 
 
 class TestCorpus:
+    @pytest.mark.slow
     def test_the_truth_is_that_of_the_texts(self) -> None:
         """Texts are the same where the truth says so, and nowhere else; near copies are alike, others not at all."""
         made = dedup.corpus(300, seed=3)
@@ -417,6 +418,7 @@ def test_a_row_of_a_corpus_in_five_is_a_copy(tmp_path: Path) -> None:
     assert 3200 - len(set(found["text"].to_pylist())) == 31 * 20
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("kind", "what"), [("maps", "write"), ("sort", "key")])
 def test_the_bare_loop_does_the_work(kind: str, what: str, tmp_path: Path) -> None:

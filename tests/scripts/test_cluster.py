@@ -274,6 +274,7 @@ class TestConnecting:
         with pytest.raises(Refused, match="is not the address of a dashboard: expected http://HOST:8265"):
             connect.normal(address)
 
+    @pytest.mark.slow
     def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(self, dashboard: Dashboard, tmp_path: Path) -> None:
         """By `submit`, of all buckets that the command line names; the emulator's are in no region."""
         write_files(tmp_path, {"x.py": b""})

@@ -90,6 +90,7 @@ def run(scenario: Scenario, **options: Any) -> Report:
 # Determinism
 
 
+@pytest.mark.slow
 def test_the_same_options_give_the_same_trace_in_any_process(tmp_path: Path) -> None:
     """Nothing depends on the order of a set of strings, on the clock or on addresses. The digest is the trace's."""
     digests = []
@@ -391,6 +392,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_prints_figures_and_draws(tmp_path: Path) -> None:
     picture = tmp_path / "timeline.png"
     done = command("--tasks", "300", "--slots", "20", "--straggler-rate", "5%", "--png", str(picture))

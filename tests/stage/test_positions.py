@@ -117,6 +117,7 @@ def test_after_an_exchange(tmp_path: Path) -> None:
     assert places(tmp_path / "out", "seven") == wanted
 
 
+@pytest.mark.slow
 def test_before_an_exchange(tmp_path: Path) -> None:
     """A shard has several files there: the line is that of the file, which is named."""
     for name in "ab":

@@ -225,6 +225,7 @@ def test_a_stalled_answer_is_given_up(emulator: GcsEmulator, clock: FakeClock) -
     assert store.calls.get == 2
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answered_is_given_up_sooner(
     emulator: GcsEmulator, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ def test_an_answer_that_drips_is_given_up(emulator: GcsEmulator, clock: FakeCloc
     assert getattr(store.calls, kind) == 2
 
 
+@pytest.mark.slow
 def test_a_large_answer_may_take_longer_than_a_stall(emulator: GcsEmulator) -> None:
     """What it moves buys it time: 60 bytes in 1.2 s, or minutes, are enough where one in 10 s is asked for."""
     content = b"0123456789" * 6

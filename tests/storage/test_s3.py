@@ -368,6 +368,7 @@ class TestBadInput:
             S3Store(Retry(clock=clock)).stat(X)
         assert sum(clock.sleeps) < 5
 
+    @pytest.mark.slow
     def test_an_endpoint_that_takes_connections_and_never_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is not waited for as long as a store that has answered once and is slow now."""
         monkeypatch.setattr(REACHED, "_places", set())

@@ -189,6 +189,7 @@ def test_rays_workers_outlive_a_consumer_that_stops(
     assert all(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_is_cancelled_ends_whenever_that_is(machine: Any, tmp_path: Path, at_once: bool) -> None:

@@ -31,7 +31,7 @@ def mode_of(config: pytest.Config) -> Mode:
     return Mode.QUICK if config.getoption("markexpr") == "not slow" else Mode.CI
 
 
-QUICK_CASES = 3
+QUICK_CASES = 2
 """Cases of a test that the quick tests take, if it has no mark `quick`. CI takes all that the mark `ci` leaves."""
 
 

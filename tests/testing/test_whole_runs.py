@@ -36,6 +36,7 @@ def check_equal(bench: Bench, name: str) -> None:
     assert not strangers(found)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("rate", "seed"), [(0.01, 0), (0.01, 1), (0.01, 2), (0.1, 3)])
 def test_one_call_in_a_hundred_fails(bench: Bench, rate: float, seed: int) -> None:
@@ -56,6 +57,7 @@ def test_one_call_in_a_hundred_fails(bench: Bench, rate: float, seed: int) -> No
     check_equal(bench, "out")
 
 
+@pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("operation", [operation for operation in OPERATIONS if operation != "delete"])
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -42,6 +42,7 @@ def loop(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("make", "drop_last", "kills", "epochs"),

@@ -31,6 +31,7 @@ def loader_of(shards: TokenShards, workers: int, **how: Any) -> Any:
     return torch.utils.data.DataLoader(shards, batch_size=None, num_workers=workers, **how)
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported(corpus: str) -> None:
     """Not even where it is installed: it takes seconds."""
     program = f"import sys; from curate.training import TokenShards; next(iter(TokenShards({corpus!r}, 4, 8))); "

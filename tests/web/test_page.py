@@ -190,6 +190,7 @@ def row(payload: bytes, charset: str | None = None) -> dict[str, object]:
     return {"payload": payload, "encoding": "", "transfer": "", "charset": charset}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 @pytest.mark.parametrize("count", [20, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_texts_are_those_of_the_extractor_called_plainly(name: str, count: int) -> None:

@@ -25,6 +25,7 @@ from jobs.examples.warc import Warc
 FOLDER = Path(__file__).parents[3] / "jobs" / "examples"
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_each_is_a_program(path: Path) -> None:
@@ -86,6 +87,7 @@ class TestService:
         assert [row["id"] for row in ran.rows] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert [one["reason"] for one in ran.quarantine] == ["the service refuses it: HTTP 422"]
 
+    @pytest.mark.slow
     def test_a_service_that_is_gone_is_waited_for_until_the_shard_is_given_up(self) -> None:
         with serving() as (url, _):
             pass
