@@ -88,8 +88,8 @@ def filled_in(uri: str, tables: Iterator[pa.Table], schema: pa.Schema, how: Read
 
 def _value(uri: str, text: str | None, field: pa.Field) -> pa.Scalar:
     try:
-        return pa.scalar(text, pa.string()).cast(field.type)
-    except pa.ArrowInvalid as error:
+        return pa.nulls(1, field.type)[0] if text is None else pa.scalar(text, pa.string()).cast(field.type)
+    except pa.ArrowException as error:
         raise SchemaMismatch(
             f"{uri}: its folder says {field.name}={text}, and {field.name} is {field.type}: {error}; declare it as "
             "text with schema=, or ignore the folders with partitioning=None"

@@ -113,6 +113,8 @@ def test_types_of_values(tmp_path: Path) -> None:
         f"d=x/b=true/day=2024-02-29/z={NO_VALUE}/part-00000-of-00001.parquet",
         f"d=y/b=false/day={NO_VALUE}/z={NO_VALUE}/part-00000-of-00001.parquet",
     ]
+    declared = curate.read_parquet(tmp_path / "out", schema=table.schema)
+    assert declared.sort("n").take_all() == table.to_pylist()
 
 
 def test_large_partitions_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

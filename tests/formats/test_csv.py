@@ -218,6 +218,17 @@ def test_a_number_that_a_column_cannot_hold_is_a_bad_row(type: pa.DataType, larg
     assert sampled(b"a,b\n1e400,inf\n1.5,2\n") == pa.schema([("a", pa.string()), ("b", pa.float64())])
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("quote", [b"", b'"'])
+def test_the_last_row_says_its_types_too(quote: bytes, end: bytes) -> None:
+    """With quotes in the file, which has a row put behind it, and without a line end, after which that begins."""
+    data = b"%bn%b\n%b1%b\n%b2.5%b" % ((quote,) * 6) + end
+    schema = sampled(data)
+    assert schema == pa.schema([("n", pa.float64())])
+    rows, bad = rows_of(data, schema)
+    assert (rows, bad) == ([{"n": 1.0}, {"n": 2.5}], [])
+
+
 def test_types_are_inferred_and_dates_stay_text() -> None:
     data = b"i,f,b,t,d,e\n1,1,true,x,2020-01-01,\n,2.5,false,1,2020-01-02,NA\n"
     assert sampled(data) == pa.schema(

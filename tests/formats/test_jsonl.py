@@ -277,10 +277,23 @@ def sampled(rows: str, wanted: Any = None) -> pa.Schema:
         ('{"a":1} {"b":"x"} {}', pa.struct([("a", pa.int64()), ("b", pa.string())])),
         ("18446744073709551615", pa.uint64()),
         ("18446744073709551615 -1", pa.float64()),
+        ('1.5 "NaN" "Infinity" "-Infinity"', pa.float64()),
+        ('"NaN" 3 null', pa.float64()),
+        ('[0.5] ["NaN",null]', pa.list_(pa.float64())),
+        ('"NaN" "Infinity"', pa.string()),
+        ('"NaN" "nan" 1.5', pa.string()),
     ],
 )
 def test_types_are_inferred_from_every_row_of_the_head(values: str, type: pa.DataType) -> None:
     assert sampled("".join(f'{{"v":{v}}}\n' for v in values.split())) == pa.schema([("v", type)])
+
+
+def test_names_of_numbers_beside_what_a_float_would_round_are_texts() -> None:
+    """9007199254740993 is no float, and neither is a boolean: all values are kept as their JSON text."""
+    for values in ('"NaN" 9007199254740993 2', '"NaN" true 1.5'):
+        field = sampled("".join(f'{{"v":{v}}}\n' for v in values.split())).field("v")
+        assert field.equals(pa.field("v", pa.string(), metadata=field.metadata))
+        assert JSON_TEXT.items() <= field.metadata.items()
 
 
 def test_columns_come_in_order_of_appearance_or_as_wanted() -> None:

@@ -196,3 +196,12 @@ def test_a_key_twice_in_a_map_is_refused_by_json() -> None:
     table = pa.table({"v": pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))})
     with pytest.raises(ConfigError, match=r"column 'v' is map<string, int64> and has a map with the key 'k' twice"):
         written(table, OutputFormat.JSONL)
+
+
+@pytest.mark.parametrize("format", [OutputFormat.JSONL, OutputFormat.CSV])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "America/New_York"])
+def test_the_first_and_last_instant_of_years_with_four_digits(zone: str, format: OutputFormat) -> None:
+    """They are in the year 10000, or 0, where the zone is."""
+    instants = pa.array([-62_135_596_800, 253_402_300_799], pa.int64()).cast(pa.timestamp("s", zone))
+    table = pa.table({"v": instants})
+    assert read_back(written(table, format), format, table.schema).equals(table)

@@ -301,15 +301,15 @@ class _Decoded:
             data = self._above + data.removeprefix(codecs.BOM_UTF8)
         self._at_start = False
         if not data:
-            end = self._end() if self._quoted and self._end is not None else b""
-            self._quoted = False
-            return end
+            return b""
         self._quoted = self._quoted or b'"' in data
         data = data.decode("latin-1").encode() if self._latin1 else data
         self.head = b"" if self.blocks else data
         self.blocks += 1
         self._read_bytes += len(data)
-        return data
+        # With the last rows: behind them, a last row without a line end would be in the block of the end.
+        end = self._end if self._quoted and not self._source.peek(1) else None
+        return data if end is None else data + end()
 
     def _check(self, data: bytes) -> None:
         view = memoryview(data)

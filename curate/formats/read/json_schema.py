@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from curate.errors import ConfigError, MissingColumn, did_you_mean
-from curate.formats.read.json_values import JSON_TEXT, json_text, readable
+from curate.formats.read.json_values import JSON_TEXT, NOT_FINITE, json_text, readable
 from curate.log import get_logger
 from curate.objects.bad_line import DECLARE
 
@@ -23,14 +24,15 @@ class Mixed(Exception):
 class Shape:
     """Everything the values of one column (list element, struct field) have been."""
 
-    __slots__ = ("element", "fields", "high", "kinds", "low")
+    __slots__ = ("element", "fields", "high", "kinds", "low", "named")
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}  # how often each was seen, in order of appearance
         self.low = 0
         self.high = 0
+        self.named = 0  # texts that are names of numbers which JSON does not have
         self.element: Shape | None = None
-        self.fields: dict[str, Shape] = {}
+        self.fields: dict[str, Shape] = defaultdict(Shape)
 
     def see(self, value: Any, depth: int = 0) -> None:
         """Takes one more value into account."""
@@ -42,7 +44,9 @@ class Shape:
             return
         name = _KINDS[kind]
         self.kinds[name] = self.kinds.get(name, 0) + 1
-        if kind is int:
+        if kind is str:
+            self.named += value in NOT_FINITE
+        elif kind is int:
             self.low, self.high = min(self.low, value), max(self.high, value)
         elif kind is list:
             if self.element is None:
@@ -51,16 +55,15 @@ class Shape:
                 self.element.see(item, depth + 1)
         elif kind is dict:
             for name, item in value.items():
-                field = self.fields.get(name)
-                if field is None:
-                    field = self.fields[name] = Shape()
-                field.see(item, depth + 1)
+                self.fields[name].see(item, depth + 1)
 
     def type(self, path: str) -> pa.DataType:
         """Returns the one type that holds every value seen, null where none was. Raises Mixed if there is none."""
         kinds = set(self.kinds)
         if not kinds:
             return pa.null()
+        if self._is_float():
+            return pa.float64()
         if kinds == {"string"} or self._is_text():
             return pa.string()
         if kinds == {"boolean"}:
@@ -69,14 +72,19 @@ class Shape:
             if self.low >= -(2**63) and self.high < 2**63:
                 return pa.int64()
             return pa.uint64() if self.low >= 0 and self.high < 2**64 else pa.float64()
-        if kinds <= {"int64", "float64"}:
-            return pa.float64()
         if kinds == {"list"} and self.element is not None:
             return pa.list_(self.element.type(f"{path}[]"))
         if kinds == {"object"} and self.fields:
             return pa.struct([(name, shape.type(f"{path}.{name}")) for name, shape in self.fields.items()])
         # An object without fields has no Arrow type that Parquet can hold.
         raise Mixed(path, *(["object without fields"] if kinds == {"object"} else self.kinds))
+
+    def _is_float(self) -> bool:
+        """Returns whether all values are numbers, those that JSON has only names for among them: not beside whole
+        numbers alone that a float would round."""
+        exact = "float64" in self.kinds or (self.named and max(-self.low, self.high) < 2**53)
+        numbers = sum(self.kinds.get(name, 0) for name in ("int64", "float64"))
+        return bool(exact and numbers) and numbers + self.named == sum(self.kinds.values())
 
     def _is_text(self) -> bool:
         """Returns whether all values are texts but for a few numbers or booleans, which are bad rows then.
@@ -95,14 +103,7 @@ _FEW = 10
 _FEW_SHARE = 0.01
 """So many values of a column of texts, or this share of them, may be no texts: about the bad rows that are allowed."""
 _SCALARS = {"string", "boolean", "int64", "float64"}
-_KINDS: dict[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "int64",
-    float: "float64",
-    list: "list",
-    dict: "object",
-}
+_KINDS: dict[type, str] = {str: "string", bool: "boolean", int: "int64", float: "float64", list: "list", dict: "object"}
 
 
 def infer_schema(
@@ -118,13 +119,10 @@ def infer_schema(
     Raises ConfigError for a wanted column that no row has, that has several types and none was declared, or whose
     declared type cannot be read from JSON.
     """
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = defaultdict(Shape)
     for row in rows:
         for name, value in row.items():
-            shape = shapes.get(name)
-            if shape is None:
-                shape = shapes[name] = Shape()
-            shape.see(value)
+            shapes[name].see(value)
     fields = []
     for name in shapes if wanted is None else wanted:
         if name not in shapes:

@@ -148,7 +148,10 @@ def _texts(array: pa.Array) -> pa.Array:
         # Before zones were kept to minutes, their offset has seconds, for which there is not text.
         utc = array.cast(pa.timestamp(type.unit, "UTC"))
         early = pc.less(utc, pa.scalar(_ZONES_OF_MINUTES, utc.type))
-        return pc.if_else(early, pc.strftime(utc, format=f"{_MOMENT}%z"), texts)
+        # Of years with five digits there is text, but none that is read: UTC may still be in the year before.
+        return pc.if_else(
+            pc.or_(early, pc.starts_with(texts, "10000-")), pc.strftime(utc, format=f"{_MOMENT}%z"), texts
+        )
     if pt.is_time64(type):
         return array.cast(pa.string())
     if pt.is_time32(type):
