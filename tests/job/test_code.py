@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from curate.code.syntax import canonical
 from curate.errors import ConfigError
 from curate.job.definition import job_digest
 from curate.job.job import Job
@@ -107,6 +109,14 @@ class TestWhatCounts:
         changed = BASE.replace(old, new, 1) if old else BASE + new
         assert changed != BASE
         assert modules.digest(changed) == modules.digest(BASE)
+
+    def test_nor_does_the_empty_text_that_one_python_sees_in_a_format(self) -> None:
+        """Python 3.12 parses `{n:{width}}` with an empty text behind the width; others have none."""
+        mine, theirs = ast.parse("f'{n:{width}}'", mode="eval"), ast.parse("f'{n:{width}}'", mode="eval")
+        specs = [node for node in ast.walk(theirs) if isinstance(node, ast.JoinedStr)]
+        specs[1].values.append(ast.Constant(""))
+        assert canonical(mine) == canonical(theirs)
+        assert canonical(mine) != canonical(ast.parse("f'{n:{width} }'", mode="eval"))
 
     def test_neither_the_name_of_the_module_nor_its_place(self, modules: Modules) -> None:
         """`python jobs/toxicity.py`, `from jobs.toxicity import ..` and the copy that `ray job submit` runs."""
