@@ -112,7 +112,9 @@ class Sources:
 def _parsed(name: str, path: Path) -> Module | None:
     try:
         data = path.read_bytes()
-        module = _top(name, name if path.name == "__init__.py" else name.rpartition(".")[0], data)
+        # What runs as `python -m package.job` is called __main__, and knows in which package it lies.
+        known = getattr(sys.modules.get(name), "__package__", None)
+        module = _top(name, known or (name if path.name == "__init__.py" else name.rpartition(".")[0]), data)
     except (OSError, SyntaxError, ValueError):
         return None
     if (loaded := sys.modules.get(name)) is not None and (changed := changed_since_import(loaded, str(path), data)):

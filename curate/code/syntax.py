@@ -32,6 +32,8 @@ def _text(value: Any) -> str:
     if isinstance(value, ast.Call) and _calls(value.func, "param"):
         keywords = [keyword for keyword in value.keywords if keyword.arg != "help"]
         value = ast.Call(value.func, value.args, keywords)
+    if isinstance(value, ast.JoinedStr):
+        value = ast.JoinedStr([one for one in value.values if not _is_no_text(one)])
     if isinstance(value, ast.AST):
         fields = ((name, field) for name, field in ast.iter_fields(value) if name not in _SILENT)
         texts = [f"{name}={text}" for name, field in fields if (text := _text(field))]
@@ -46,6 +48,11 @@ def _says_nothing(node: Any) -> bool:
     if isinstance(node, ast.Pass):
         return True
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_no_text(node: ast.expr) -> bool:
+    """Returns whether a part of an f-string is an empty text, as Python 3.12 alone has behind `{n:{width}}`."""
+    return isinstance(node, ast.Constant) and node.value == ""
 
 
 def _calls(function: ast.expr, name: str) -> bool:

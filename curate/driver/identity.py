@@ -13,6 +13,7 @@ from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
+from curate.ledger.run_log import other_python
 from curate.log import get_logger
 from curate.stage.job_record import JobRecord
 
@@ -69,7 +70,8 @@ def accepted_code(
         get_logger(job=record.name).warning(
             "the job's code changed under the same version; its outputs are those of the old code",
             output=ledger.root,
-            next=f"raise `version` and use another output, or {start_over()}, if the change matters",
+            next=f"raise `version` and use another output, or {start_over()}, if the change matters"
+            + other_python(ledger),
         )
         return ""
     if not options.accept_code_change:
@@ -82,6 +84,7 @@ def accepted_code(
                 if done
                 else f"no shard is done yet. {go_on}, unless another driver runs the code as it was."
             )
+            + other_python(ledger)
         )
     return record.code_digest
 
@@ -89,13 +92,19 @@ def accepted_code(
 def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any]) -> None:
     """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`."""
     if job["fingerprint"] != record.fingerprint:
+        theirs, ours = job["identity"], dict(record.identity)
         raise ConfigError(
             f"{ledger.root} already contains output of {job['job']!r} with another identity "
             f"({job['fingerprint']}, this one is {record.fingerprint}):\n"
-            + identity_difference(job["identity"], dict(record.identity))
-            + "\nRun with the old values, choose another output, or "
-            + f"{start_over()}."
+            + identity_difference(theirs, ours)
+            + f"\nRun with the old values, choose another output, or {start_over()}."
+            + (other_python(ledger) if _code(theirs) != _code(ours) else "")
         )
+
+
+def _code(identity: Mapping[str, Any]) -> list[Any]:
+    version = str(identity.get("version"))
+    return [identity.get("operators"), identity.get(EXCHANGE), version if version.startswith("code ") else ""]
 
 
 def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ A file is imported under its own name and never as `__main__`, so that the impor
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -190,10 +191,12 @@ def _path(origin: Mapping[str, Any], script: str | None) -> str:
 
 
 def imported(path: str, module: str = "") -> ModuleType:
-    """Imports a file, as the module that it was or as one named after it, beside what lies in its folder.
+    """Imports a file, as the module that it was or as one named after it, beside what lies in its folder; as a part of
+    its package, if it imports others of that by a relative import.
 
     Its code travels to workers from here. Raises ConfigError if it cannot be imported.
     """
+    module = module or _in_package(Path(path))
     folder = folder_of(path, module)
     name = module if folder is not None else Path(path).stem
     folder = folder or os.path.dirname(path)  # noqa: PTH120
@@ -208,6 +211,22 @@ def imported(path: str, module: str = "") -> ModuleType:
             found = _executed(path, names[bool(known)], by_name=bool(module) and not known)
     shipping.ship(found, folder)
     return found
+
+
+def _in_package(file: Path) -> str:
+    """Returns what a file with relative imports is called in its package; empty for one without, which is a script."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""  # whoever imports it says so
+    level = max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
+    names: list[str] = []
+    if level:
+        folder, names = file.parent, [] if file.name == "__init__.py" else [file.stem]
+        # A package may do without `__init__.py`, and goes up as far as the import does at least.
+        while folder.name and (len(names) <= level or (folder / "__init__.py").is_file()):
+            folder, names = folder.parent, [folder.name, *names]
+    return ".".join(names)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,25 @@ def new_run_id(now: float) -> str:
     return f"{start}.{millisecond:03}Z-{uuid.uuid4().hex[:6]}"
 
 
+def other_python(ledger: Ledger) -> str:
+    """Returns a sentence, where the first run had another Python: code may seem to have changed that has not."""
+    here = platform.python_version()
+    try:
+        items = ledger.store.list(ledger.uri(layout.RUNS))
+        runs = [run_id for item in items if (run_id := layout.run_of(item.uri[len(ledger.root) + 1 :]))]
+        versions = ledger.read_json(layout.run_file(min(runs), "run.json")).get("versions") if runs else None
+    except CurateError:
+        return ""  # what it goes with stands without it
+    there = str(versions.get("python", "")) if isinstance(versions, Mapping) else ""
+    if not there or there.split(".")[:2] == here.split(".")[:2]:
+        return ""
+    return (
+        f" It was begun with Python {there}, and this is {here}: lambdas, and the code of a notebook, are known by "
+        "what Python compiled, which is another with each of its versions. So the code may be as it was; with Python "
+        f"{'.'.join(there.split('.')[:2])} it goes on."
+    )
+
+
 def whereabouts() -> dict[str, Any]:
     """Returns where this process runs: enough to tell, on the same host, whether it still does."""
     return {

@@ -155,8 +155,8 @@ class SpacySentences:
             import spacy
         except ImportError:
             raise ConfigError(
-                "sentences as spaCy has them need spaCy, which is not installed: pip install spacy; or choose "
-                "'whitespace', which needs nothing"
+                "sentences as spaCy has them need spaCy, which is not installed: pip install 'curate[words]'; or "
+                "choose 'whitespace', which needs nothing"
             ) from None
         self._nlp: Any = spacy.blank("en")
         self._nlp.add_pipe("sentencizer")

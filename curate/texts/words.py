@@ -97,7 +97,7 @@ def check_installed(words: str) -> None:
     """Raises ConfigError if words are to be split by spaCy, and it is not installed here."""
     if words == SPACY and importlib.util.find_spec("spacy") is None:
         raise ConfigError(
-            "words as spaCy has them need spaCy, which is not installed: pip install spacy; or choose "
+            "words as spaCy has them need spaCy, which is not installed: pip install 'curate[words]'; or choose "
             f"{WHITESPACE!r}, which needs nothing"
         )
 

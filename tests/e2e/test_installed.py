@@ -107,6 +107,12 @@ def test_it_is_the_wheel_that_runs(installed: Installed, place: Path) -> None:
     assert listed == sorted(path.stem for path in (ROOT / "jobs").glob("*.py"))
 
 
+def test_type_checkers_read_its_hints(installed: Installed, place: Path) -> None:
+    """They take the hints of an installed package for none, unless it has a file of this name (PEP 561)."""
+    program = "import curate, pathlib; print((pathlib.Path(curate.__file__).parent / 'py.typed').is_file())"
+    assert installed.python("-c", program, cwd=place) == "True\n"
+
+
 def test_its_jobs_are_those_of_the_checkout(installed: Installed, place: Path) -> None:
     """By the digests of their code, down to what they import from one another."""
     assert installed.python("-c", DIGESTS, cwd=place) == run(sys.executable, "-c", DIGESTS, cwd=place)

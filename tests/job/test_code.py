@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from curate.code.syntax import canonical
 from curate.errors import ConfigError
 from curate.job.definition import job_digest
 from curate.job.job import Job
@@ -108,6 +112,14 @@ class TestWhatCounts:
         assert changed != BASE
         assert modules.digest(changed) == modules.digest(BASE)
 
+    def test_nor_does_the_empty_text_that_one_python_sees_in_a_format(self) -> None:
+        """Python 3.12 parses `{n:{width}}` with an empty text behind the width; others have none."""
+        mine, theirs = ast.parse("f'{n:{width}}'", mode="eval"), ast.parse("f'{n:{width}}'", mode="eval")
+        specs = [node for node in ast.walk(theirs) if isinstance(node, ast.JoinedStr)]
+        specs[1].values.append(ast.Constant(""))
+        assert canonical(mine) == canonical(theirs)
+        assert canonical(mine) != canonical(ast.parse("f'{n:{width} }'", mode="eval"))
+
     def test_neither_the_name_of_the_module_nor_its_place(self, modules: Modules) -> None:
         """`python jobs/toxicity.py`, `from jobs.toxicity import ..` and the copy that `ray job submit` runs."""
         first = modules.load(BASE, "one_name").Mine
@@ -189,6 +201,24 @@ def other(x):
         assert digest(self.COMMON.replace("return x\n", "return -x\n").replace("FACTOR = 2", "FACTOR = 3")) != before
         assert digest(self.COMMON.replace("return 1", "return 2")) == before, "other() is not used"
         assert digest(f"# a comment\n{self.COMMON}") == before
+
+    def test_what_a_part_of_a_package_imports_counts_where_that_is_the_program(self, modules: Modules) -> None:
+        """`python -m package.mine` calls it __main__; its relative imports start from the package all the same."""
+        told = "from curate.job.definition import job_digest\nprint(job_digest(Mine))\n"
+        modules.write("package.__init__", "")
+        modules.write("package.mine", job_source("from .common import clean", "clean(b)") + told)
+
+        def digest(common: str, *program: str) -> str:
+            modules.write("package.common", common)
+            words = [sys.executable, "-B", *program]
+            environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            return subprocess.run(
+                words, cwd=modules.folder, env=environ, check=True, capture_output=True
+            ).stdout.decode()
+
+        before = digest(self.COMMON, "-m", "package.mine")
+        assert before == digest(self.COMMON, "-c", "import package.mine")
+        assert before != digest(self.COMMON.replace("return x\n", "return -x\n"), "-m", "package.mine")
 
     def test_installed_packages_are_named_and_not_read(self, modules: Modules) -> None:
         one, other = (job_source("import pyarrow.compute as pc", f"pc.{name}(b)") for name in ("abs", "negate"))

@@ -107,6 +107,19 @@ class TestIdentity:
         assert "choose another output, or start over with overwrite=True" in message
         assert everything(out) == before
 
+    @pytest.mark.parametrize("told", [True, False], ids=["code", "parameters"])
+    def test_where_code_differs_another_python_is_named(
+        self, make: Make, source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+    ) -> None:
+        """Each Python compiles a lambda in its own way; a parameter that differs has nothing to do with that."""
+        with monkeypatch.context() as earlier:
+            earlier.setattr("platform.python_version", lambda: "3.9.1")
+            run_job(make(WITHOUT_VERSION), source, out, limit=2)
+        changed = CHANGED.replace('    version = "1"\n', "") if told else WITHOUT_VERSION
+        with refusing("another identity") as caught:
+            run_job(make(changed, factor=2 if told else 3), source, out)
+        assert ("It was begun with Python 3.9.1, and this is " in str(caught.value)) is told
+
     def test_a_file_that_was_written_again_is_told_by_its_name(
         self, make: Make, source: Path, out: Path, tmp_path: Path
     ) -> None:
@@ -148,6 +161,15 @@ class TestCodeUnderTheSameVersion:
         there, here = job_json(out)["code_digest"], make(CHANGED).spec().record.code_digest
         assert f"the code of 'mine' changed (digest {there} before, {here} now)" in str(caught.value)
         assert everything(out) == before
+
+    def test_another_python_is_named(
+        self, make: Make, source: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as earlier:
+            earlier.setattr("platform.python_version", lambda: "3.9.1")
+            run_job(make(), source, out, limit=2)
+        with refusing("with Python 3.9 it goes on"):
+            run_job(make(CHANGED), source, out)
 
     def test_where_nothing_is_done_it_does_not_speak_of_outputs(self, make: Make, source: Path, out: Path) -> None:
         """As after the first run of a job, which raised in every shard."""

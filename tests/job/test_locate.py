@@ -15,7 +15,7 @@ import pytest
 
 from curate.job.asset import Asset
 from curate.job.job import Job
-from curate.job.locate import imported, locate
+from curate.job.locate import imported, locate, named_job
 from curate.job.origin import job_origin
 from curate.job.params import param
 from curate.runtime import shipping
@@ -189,6 +189,21 @@ def test_a_file_that_moved(script: Path, tmp_path: Path) -> None:
     assert type(locate(recorded, script=str(moved))).__name__ == "Mine"
     with refusing("the file 'nothing.py' does not exist"):
         locate(recorded, script="nothing.py")
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["with __init__.py", "without"])
+def test_the_path_of_a_part_of_a_package(tmp_path: Path, marked: bool) -> None:
+    """Named as a job is on a command line. Python refuses its relative import to a module that is in no package."""
+    package = tmp_path / "a place" / f"pack_{marked}" / "sub"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        if marked:
+            (folder / "__init__.py").touch()
+    (package.parent / "helper.py").write_text("WORD = 'from a relative import'\n")
+    job = "from curate import Job\nfrom ..helper import WORD\nclass Mine(Job):\n    version = WORD\n"
+    (package / "jobs.py").write_text(job)
+    found = named_job(str(package / "jobs.py"))
+    assert (found.__module__, found.version) == (f"pack_{marked}.sub.jobs", "from a relative import")
 
 
 def test_a_package_that_moved(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_spacy_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch,
     path = tmp_path / "in.jsonl"
     path.write_text('{"id": 1, "text": "a"}\n')
     with pytest.raises(
-        ConfigError, match="need spaCy, which is not installed: pip install spacy; or choose 'whitespace'"
+        ConfigError, match=r"need spaCy, which is not installed: pip install 'curate\[words\]'; or choose 'whitespace'"
     ):
         Paragraphs(words="spacy").run(input=str(path), output=str(tmp_path / "out"), backend="inline")
     assert not (tmp_path / "out").exists()

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, Any, Literal, Self
+from io import BufferedIOBase
+from typing import Any, Literal, Self
 
 KINDS = ("list", "get", "put", "delete")
 """The operations that are counted. There are others, which are not: the parts of an upload, say."""
@@ -339,7 +340,7 @@ class Emulator(ABC):
             self.requests.append((asked.operation, f"{asked.path}{query}", answer.status if answer else 0))
         return answer, fault
 
-    def drip(self, sink: IO[bytes], body: bytes, each_s: float) -> None:
+    def drip(self, sink: BufferedIOBase, body: bytes, each_s: float) -> None:
         """Sends a body byte by byte, until the client or the server is gone."""
         for byte in body:
             if self._stopped.wait(each_s):

@@ -205,7 +205,7 @@ class TestSpacy:
 
 def test_without_spacy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "spacy", None)
-    with pytest.raises(ConfigError, match=r"pip install spacy; or choose 'whitespace'"):
+    with pytest.raises(ConfigError, match=r"pip install 'curate\[words\]'; or choose 'whitespace'"):
         SpacyWords()
 
 
