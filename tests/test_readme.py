@@ -113,6 +113,7 @@ def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.Mon
         exec(check, {"Shouting": shouting.Shouting})
 
 
+@pytest.mark.slow
 def test_the_job_of_several_steps_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its books say what each step dropped."""
     (job,) = (block for block in blocks("python", JOBS) if "class Words" in block)

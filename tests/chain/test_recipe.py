@@ -59,6 +59,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 OPTIONS = {"dolma": [], "fineweb": ["--words", "whitespace", "--set", "unique.threshold=0.95"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dolma", "fineweb"])
 def test_from_rows_to_shards(name: str, place: Path, curate: Curate) -> None:
     """By one command, which does nothing when it is run again; each row is in one place of each step."""

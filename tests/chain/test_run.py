@@ -262,6 +262,7 @@ output = "out/after"
     assert predicted(grown) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("chain")
 def test_an_exchange_after_a_step_that_grows_is_refused_before_anything_runs(place: Path) -> None:
     """It makes every output of all inputs; made anew, it reads what is there now."""

@@ -121,6 +121,7 @@ class TestListing:
             assert words in printed.out
         assert curate("run").err == printed.out
 
+    @pytest.mark.slow
     def test_the_help_of_a_job_is_its_scripts(self, curate: Curate, monkeypatch: pytest.MonkeyPatch) -> None:
         """But for the command in its first line."""
         monkeypatch.setenv("COLUMNS", str(TERMINAL))
@@ -169,6 +170,7 @@ class TestRefused:
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_a_file_is_the_job_that_its_script_is(self, curate: Curate, place: Path) -> None:
         """The same bytes and the same identity, without a version too: each goes on where the other has stopped."""
         run_script("own/mine.py", "--input", "in", "--output", "script", "--word", "b")

@@ -157,6 +157,7 @@ class TestIdentity:
 class TestRowsOfNoFiles:
     """Ranges and tables are written in pieces, as jobs."""
 
+    @pytest.mark.slow
     def test_a_range(self, tmp_path: Path) -> None:
         """One output a piece, in order; what is lost of it is all that runs."""
         ds = curate.range(2_500_000).filter(pc.field("id") > 9, reason="small")

@@ -64,6 +64,7 @@ def test_the_same_rows_stay(stored: str, kind: str, tmp_path: Path) -> None:
     assert table.schema.field("text").type == other.schema.field("text").type
 
 
+@pytest.mark.slow
 @pytest.mark.ci(16)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("stored", [name for name in STORED if "runs" not in name])

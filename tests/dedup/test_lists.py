@@ -38,6 +38,7 @@ def listed(root: Path) -> set[int]:
     return {number for path in root.glob("_side/duplicates/*") for number in pq.read_table(path)["id"].to_pylist()}
 
 
+@pytest.mark.slow
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("kind", KINDS)

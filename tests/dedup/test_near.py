@@ -235,6 +235,7 @@ def test_exact_copies_are_all_found() -> None:
     assert set(found.told["similarity"].to_pylist()) == {1.0}
 
 
+@pytest.mark.slow
 def test_the_same_whatever_the_batches_folds_and_cuts() -> None:
     """Batches, folds and cuts change nothing, where no bucket is large."""
     made = corpus(300, 4, seed=2, words=40)

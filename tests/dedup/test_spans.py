@@ -188,6 +188,7 @@ def test_texts_keep_their_type(type: pa.DataType) -> None:
     assert [row for table in made for row in table["text"].to_pylist()] == ["a\nb", None, "c"]
 
 
+@pytest.mark.slow
 def test_a_line_that_is_everywhere_is_one_for_each_shard() -> None:
     """However often "Share this" is in a shard, one row is exchanged for it, and one mark comes back."""
     shards = [pa.table({"id": range(300), "text": [f"{rank}-{n}x\nShare this\n" for n in range(300)]}) for rank in "ab"]
@@ -204,6 +205,7 @@ def test_a_line_that_is_everywhere_is_one_for_each_shard() -> None:
     assert {one[3:] for one in spans} == {(0, 5)}
 
 
+@pytest.mark.slow
 @pytest.mark.quick(18)
 @pytest.mark.parametrize("unit", ["line", "paragraph", "sentences"])
 @pytest.mark.parametrize(

@@ -288,6 +288,7 @@ def test_one_driver_does_it_all() -> None:
     assert world.twice == 0
 
 
+@pytest.mark.slow
 def test_a_driver_that_stops_is_waited_for_three_heartbeats() -> None:
     """And its shards that were not launched by then are not waited for at all."""
     world = World(60, 3)

@@ -17,6 +17,7 @@ from curate.log import get_logger
 from tests.support.fakes import FakeBackend, FakeClock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_those_that_come_in_the_middle_of_a_call_are_counted(times: int) -> None:
     """Python calls a handler once for all of them."""

@@ -27,6 +27,7 @@ def bench(place: Place, tmp_path: Path) -> Bench:
     return Bench(place, tmp_path / "trace", place.write("in", FILES))
 
 
+@pytest.mark.slow
 def test_a_job_in_a_bucket(bench: Bench, local: Place, tmp_path: Path) -> None:
     """The same bytes as on a disk; run again, two listings and a few small reads, and nothing is written."""
     complete(bench.run())

@@ -225,6 +225,7 @@ class TestStores:
         request.getfixturevalue("emulator" if request.param == "gs" else "s3_emulator")
         return f"{request.param}://bucket"
 
+    @pytest.mark.slow
     def test_the_same_bytes(self, shards: Shards, bucket: str) -> None:
         """As on a disk; the last file alone means done there, too, and files of other bytes without it are replaced."""
         store = open_store(bucket)
@@ -251,6 +252,7 @@ class TestStores:
             assert run_job(shards.job(format), shards.source, out).attempts == 0
             assert not verify(out).findings
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("format", ["megatron", "datatrove"])
     def test_killed_before_any_change(self, shards: Shards, format: str) -> None:
         """What a kill leaves is what is stored at that moment: runs go on from there to the same bytes, and what lies

@@ -146,6 +146,7 @@ def test_the_books_of_a_join_say_what_became_of_every_row() -> None:
         assert (made.table.num_rows, made.dropped) == (rows, dropped), how
 
 
+@pytest.mark.slow
 def test_a_heavy_key_is_streamed_in_slices() -> None:
     """The product of a key with 3,000 rows on both sides, nine million rows, is never there: slices follow each other,
     each of 16,384 rows at most."""

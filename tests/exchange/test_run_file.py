@@ -145,6 +145,7 @@ def test_what_is_read_are_the_rows_of_each_chunk_sorted_whatever_tables_they_cam
         found.validate(full=True)
 
 
+@pytest.mark.slow
 def test_first_pages_are_of_all_sizes() -> None:
     """Segments of random rows have pages of the same keys else, and outputs of many could be cut at few."""
     random = np.random.default_rng(1)

@@ -119,6 +119,7 @@ def written(ds: Dataset, out: Path, backend: Any = None, **options: Any) -> list
 
 
 class TestSort:
+    @pytest.mark.slow
     @settings(
         max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
     )
@@ -168,6 +169,7 @@ class TestSort:
         assert ds.filter(pc.field("n") > 5, reason="small").sort("n").take_all() == []
         assert sum(one.num_rows for one in written(ds.filter(pc.field("n") > 5).sort("n"), tmp_path / "out")) == 0
 
+    @pytest.mark.slow
     def test_after_another_exchange(self, tmp_path: Path) -> None:
         """Of two sorts the last one decides, and the one before it among equal keys. A shuffle before changes those
         alone."""
@@ -282,6 +284,7 @@ class TestShuffle:
             orders.append(tuple(order))
         assert len(set(orders)) == 4
 
+    @pytest.mark.slow
     @pytest.mark.quick(3)
     @pytest.mark.parametrize("count", [1, 4, 7, 181, 200])
     def test_equal_parts(self, ds: Dataset, tmp_path: Path, count: int) -> None:
@@ -326,6 +329,7 @@ class TestShuffle:
         expected = np.where(np.eye(3, dtype=bool), 20 * 19 * pairs, 20 * 20 * pairs)
         assert chi_square(followers, expected) < upper(8)
 
+    @pytest.mark.slow
     def test_rows_that_are_alike_are_spread(self, tmp_path: Path) -> None:
         """Of a file that is all one value, each output has its share."""
         (tmp_path / "in").mkdir()

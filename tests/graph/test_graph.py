@@ -469,6 +469,7 @@ def failures(bench: Bench, name: str = "out") -> list[dict[str, Any]]:
 
 
 class TestFrozenInputs:
+    @pytest.mark.slow
     def test_other_inputs_are_refused(self, bench: Bench) -> None:
         """By name, whether the job is complete or not; nothing is changed."""
         killed(bench, 1, name="part-00001-of", operation="publish")
@@ -507,6 +508,7 @@ class TestFrozenInputs:
         complete(bench.write())
         bench.check()
 
+    @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("stopped", [True, False])
     def test_overwritten_with_other_steps_afterwards(self, bench: Bench, stopped: bool) -> None:
@@ -628,6 +630,7 @@ class TestCompleteJobs:
         assert (len(maps), len(reduces)) == (MAPS + 1, 1)
         bench.check()
 
+    @pytest.mark.slow
     def test_an_output_of_another_job_in_its_place(self, bench: Bench) -> None:
         """Is found by its record, removed, and made again."""
         complete(bench.write())
@@ -686,6 +689,7 @@ class TestCompleteJobs:
 
 
 class TestSeeds:
+    @pytest.mark.slow
     def test_chosen_once(self, bench: Bench) -> None:
         """By the first run; a run that goes on has the same one, and says so in `job.json`. Another job has another."""
         ds = lambda: bench.rows().random_shuffle()  # noqa: E731
@@ -704,6 +708,7 @@ class TestSeeds:
         assert bench.job("other")["seed"] != seed
         assert all_rows(bench, "other") != all_rows(bench, "out")
 
+    @pytest.mark.slow
     def test_two_drivers_that_begin_at_once(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second one to write `job.json` takes the seed of the first, and both make the same outputs."""
         ds = lambda: bench.rows().random_shuffle()  # noqa: E731
@@ -964,6 +969,7 @@ class Moving(FakeClock):
                 self._bench.store.replace(item.uri.replace("run.json", "heartbeat.json"), json.dumps(beat).encode())
 
 
+@pytest.mark.slow
 def test_a_dry_run(bench: Bench) -> None:
     """Says which stage comes next; writes nothing, starts nothing."""
     spec, options = bench.options(bench.sorted(), "out")

@@ -287,6 +287,7 @@ class TestGrown:
         # Twice job.json and the two parts of the plan, once the inputs, who added them, and the summary.
         assert sum(kind.startswith("read") for kind in trace.kinds) == 9
 
+    @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("how", ["one", "job", "two"])
     def test_what_is_paid_with_kept_stages(self, how: str) -> None:
@@ -311,6 +312,7 @@ class TestGrown:
         complete(world.write())
         world.check()
 
+    @pytest.mark.slow
     def test_run_files_of_a_damaged_segment_are_made_again(self) -> None:
         """Those that were kept, and are not whole any more."""
         world = World()
@@ -327,6 +329,7 @@ class TestGrown:
         complete(world.write())
         world.check()
 
+    @pytest.mark.slow
     def test_kept_run_files_of_a_bucket(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """They are on the disk of the machine that runs the job, and are found there."""
         monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path / "scratch"))
@@ -383,6 +386,7 @@ class TestGrown:
         assert (status.state, status.total, len(status.stages)) == ("complete", 4, 3)
         assert verify(f"{world.root}/out").findings == []
 
+    @pytest.mark.slow
     def test_while_it_grows_it_is_not_complete(self) -> None:
         """From the moment on in which the ledger says so; `--dry-run` says so before, and writes nothing."""
         world = World()
@@ -405,6 +409,7 @@ class TestGrown:
         complete(world.write())
         world.check()
 
+    @pytest.mark.slow
     def test_a_part_of_the_new_ones(self) -> None:
         """`--limit` takes them too; the next run does the rest."""
         world = World()

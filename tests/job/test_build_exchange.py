@@ -313,6 +313,7 @@ def test_a_checkpoint_between_exchanges(folder: Path, tmp_path: Path) -> None:
     assert output_rows(tmp_path / "other") == output_rows(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_where_a_checkpoint_lies_changes_nothing(folder: Path, tmp_path: Path) -> None:
     """Bytes and identity, of the checkpoint too; but a job goes on with the one that it began with."""
     for name in ("a", "b"):
@@ -440,6 +441,7 @@ class Shaped(Job):
         raise AssertionError(self.what)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("what", ["top", "some", "zip", "twice", "parts"])
 def test_what_is_written_as_an_exchange(folder: Path, tmp_path: Path, what: str) -> None:
@@ -659,6 +661,7 @@ def test_lists_of_several_formats_are_of_one_type(tags: Any, tmp_path: Path) -> 
     assert [row["tags"] for row in output_rows(tmp_path / "out")] == [tags, tags]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"n": "1", "tags": ["x"]}, {"n": 1}, {"n": 1, "tags": ["x"], "more": 1}])
 def test_other_columns_in_another_format_are_refused(other: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

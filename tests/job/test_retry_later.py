@@ -159,6 +159,7 @@ def logged(logs: list[Any]) -> list[str]:
     return [entry["event"] for entry in logs if "service" in entry["event"]]
 
 
+@pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("how", UNITS)
 @given(busy=st.lists(st.sampled_from([0, 0, 0, 1, 2, 5]), min_size=2 * ROWS, max_size=2 * ROWS))

@@ -276,6 +276,7 @@ def test_what_cannot_be_met_is_refused_with_all_numbers_or_said(tmp_path: Path) 
     assert ran.summary.books.counters["boks: missing documents"] == 300
 
 
+@pytest.mark.slow
 def test_a_refused_mixture_is_taken_back_and_its_hashes_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +352,7 @@ def test_rows_that_cannot_be_drawn_are_set_aside(tmp_path: Path) -> None:
     assert [row["id"] for row in run_local(Mix(mixture=path, count_column="tokens"), unsigned).rows] == ["b"]
 
 
+@pytest.mark.slow
 def test_what_is_not_utf8_is_drawn_as_it_is(tmp_path: Path) -> None:
     """Texts and ids, and sources that no mixture can name; in quarantine, too."""
     bad = pa.array([b"\xff\xfe", b"a\xc3", b"good", b"\xff"]).view(pa.string())

@@ -33,6 +33,7 @@ def said(job: Job) -> list[str]:
     return [one["event"] for one in logs if "no effect" in one["event"]]
 
 
+@pytest.mark.slow
 def test_what_has_no_effect_is_said(sets: list[str]) -> None:
     """With the mode that it needs; in that mode, and of what is as by default, nothing is said."""
     cut: dict[str, Any] = {"sets": sets, "n": 2, "margin": 200, "min_words": 5}

@@ -130,6 +130,7 @@ def test_rows_take_a_fraction_of_what_they_do_as_columns() -> None:
     assert sum(len(block) for block in table._blocks if isinstance(block, bytes)) < table.table().nbytes / 4
 
 
+@pytest.mark.slow
 def test_looking_beside_each_other_makes_no_table_of_all() -> None:
     """Two tables in nearly one order are compared in blocks: in the memory of a few, however many rows there are."""
     names = [f"{number:08d}" for number in range(100_000)]

@@ -222,6 +222,7 @@ def test_a_heartbeat_after_two_seconds_and_every_ten_from_there(logged: Logged) 
     assert beats == [(s, float(s), s) for s in (2, 12, 22, 32, 42, 52)]
 
 
+@pytest.mark.slow
 def test_segments_come_every_two_seconds_at_first_and_every_minute_later(logged: Logged) -> None:
     """A short job is followed closely, a long one leaves few objects."""
     times = []
@@ -530,6 +531,7 @@ def test_a_failure_is_there_when_the_event_that_mentions_it_is(clock: FakeClock)
     assert logged.written() == ["failures/000001.jsonl.zst", "heartbeat.json", "events-000001.jsonl.zst"]
 
 
+@pytest.mark.slow
 def test_a_million_failures_fill_neither_memory_nor_store(clock: FakeClock) -> None:
     """Of failures that are alike a hundred keep their traceback: what each further one costs is small."""
     logged = Logged(clock, stream="failures")

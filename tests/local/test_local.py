@@ -159,6 +159,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_the_driver_is_killed_while_modules_are_imported(tmp_path: Path) -> None:
     """The fork server, which does nothing else then, ends in the middle of it, and its files go."""
     (tmp_path / "slow.py").write_text(SLOW)
@@ -702,6 +703,7 @@ def test_workers_of_another_kind_do_not_run_the_next_program(
     second.end()
 
 
+@pytest.mark.slow
 def test_workers_do_not_run_what_has_pools(lasting: LastingBackend, tmp_path: Path) -> None:
     """Nor those of that what comes next."""
     seen: list[set[int]] = []

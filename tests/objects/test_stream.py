@@ -89,6 +89,7 @@ def test_what_is_changed_or_cut_is_refused_or_the_same(data: bytes, draw: st.Dat
     assert found == data or not packed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_it_is_unpacked_a_few_blocks_ahead(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread unpacks what is read next, and no more than that: memory is a matter of blocks, not of the object."""

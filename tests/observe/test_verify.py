@@ -235,6 +235,7 @@ def test_every_flipped_bit_of_json_lines_is_found(codec: str, tmp_path: Path) ->
     assert unnoticed(outputs(out)[1]) == []
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_parquet_is_found_but_in_headers_of_pages(tmp_path: Path) -> None:
     """Pages and footer have checksums. A header that still parses has nothing wrong but statistics."""
     path = outputs(finished(tmp_path, "parquet"))[1]

@@ -191,6 +191,7 @@ class TestRefused:
 
 
 class TestOrder:
+    @pytest.mark.slow
     def test_keys_come_in_the_order_of_the_first_row(self, tmp_path: Path) -> None:
         """Wherever batches, pieces and files are cut: the order of later ones says nothing."""
 

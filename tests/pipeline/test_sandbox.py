@@ -190,6 +190,7 @@ def test_large_values_arrive_as_they_were(shared: Sandboxed) -> None:
         assert not row["array"].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -338,6 +339,7 @@ def stop_for_a_while(fifo: Path, seconds: float) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_time_counts_for_a_row_and_not_for_all(hasty: Sandboxed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows may take longer together; and who takes the results late takes no time from the rows behind."""
     monkeypatch.setattr(sandbox, "WAITS", 1000)

@@ -479,6 +479,7 @@ def test_a_sample_is_the_same_in_every_plan(sampled: Callable[[Path], Dataset], 
     assert curate.read_parquet(tmp_path / "out").take_all() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "sampled",

@@ -207,6 +207,7 @@ def bury(copy: Path) -> None:
         path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"pid_started": "1"}))
 
 
+@pytest.mark.slow
 def test_the_same_report_after_kills(tmp_path: Path) -> None:
     """Wherever the making of it ended, it goes on, to the golden one."""
     corpus, work, copies = scored(tmp_path), tmp_path / "work", []  # type: ignore[var-annotated]

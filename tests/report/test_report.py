@@ -177,6 +177,7 @@ def test_a_quarantine_that_was_not_read_whole_says_so(tmp_path: Path, monkeypatc
 class TestDuplicates:
     """What a deduplication removed: sizes, similarities, sources, and pairs with their texts."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["exact", "minhash"])
     def test_it_is_counted_and_shown(self, kind: str, tmp_path: Path) -> None:
         words = [" ".join(f"w{100 * text + at}" for at in range(60)) for text in range(6)]
@@ -264,12 +265,14 @@ class TestAgainst:
         assert again == report
         assert b"Beside another corpus" in document(report)
 
+    @pytest.mark.slow
     def test_it_sees_what_is_new(self, corpus: Path, other: Path) -> None:
         here = corpus.parent / "whole"
         made(here, against=str(other), id_column="id")
         pq.write_table(rows(0).drop_columns(["score"]), other / "0.parquet")
         assert made(here, against=str(other), id_column="id")["against"]["ids"]["appeared"] == 0
 
+    @pytest.mark.slow
     def test_columns_are_put_beside_each_other(self, corpus: Path, other: Path) -> None:
         """Those of one side alone, too; and the books of two runs."""
         report = made(corpus, against=str(other))

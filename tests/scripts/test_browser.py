@@ -88,6 +88,7 @@ def test_what_fails_is_shown_and_tried_again(bare: Checkout) -> None:
     assert npm(bare) in asked(bare)
 
 
+@pytest.mark.slow
 def test_other_tests_run_without_it(checkout: Checkout) -> None:
     """Only where all is asked for is anything installed at all."""
     checkout.stand_in("npm", "exit 1")

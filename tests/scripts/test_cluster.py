@@ -295,6 +295,7 @@ class TestConnecting:
         assert "--allow-cross-region goes on all the same" in ended.stderr
         assert "$ ray" not in ended.stderr
 
+    @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("case", ["nobody", "token", "ray", "python"])
     def test_in_one_line_within_ten_seconds(self, dashboard: Dashboard, tmp_path: Path, case: str) -> None:
@@ -705,6 +706,7 @@ class TestLeft:
         assert submit.left(str(tmp_path / "out")).endswith("1 of 3 shards done, 2 left")
 
 
+@pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("words", "shown"),
@@ -754,6 +756,7 @@ def test_every_command_that_is_printed_is_rays() -> None:
             assert all(option in found.output for option in options)
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_submit() -> None:
     """One command, which names the job as it was given."""
     words = ("--input", "gs://b/*.gz", "--output", "gs://b/out", "--threshold=0.7")
@@ -764,6 +767,7 @@ def test_a_dry_run_of_submit() -> None:
     assert found[found.index("--") + 1 :] == ["python", "jobs/toxicity.py", *words]
 
 
+@pytest.mark.slow
 def test_the_examples_project_is_brought_up_nowhere(tmp_path: Path) -> None:
     """Ray would try to create it."""
     ended = cluster("up", "--yes", HOME=str(tmp_path))
@@ -772,6 +776,7 @@ def test_the_examples_project_is_brought_up_nowhere(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_file_with_a_typo_is_brought_up_nowhere(tmp_path: Path) -> None:
     """`up` checks first: the line is said, and Ray is not called."""
     path = tmp_path / "mine.yaml"
@@ -788,6 +793,7 @@ def test_a_file_for_kubernetes_is_for_kubectl(tmp_path: Path) -> None:
     assert "for Kubernetes: kubectl apply -f" in ended.stderr
 
 
+@pytest.mark.slow
 def test_check_says_ok() -> None:
     """Of all files of the repository."""
     ended = cluster("check", "--offline")

@@ -27,6 +27,7 @@ def test_made_once_and_then_left_alone(checkout: Checkout) -> None:
     assert checkout.venvs_made() == 1
 
 
+@pytest.mark.slow
 def test_a_changed_lock_makes_it_anew(checkout: Checkout) -> None:
     """From nothing, so that a package which left the lock is gone from the .venv too."""
     checkout.run(source(checkout))
@@ -37,6 +38,7 @@ def test_a_changed_lock_makes_it_anew(checkout: Checkout) -> None:
     assert not (checkout.root / ".venv" / "left-over").exists()
 
 
+@pytest.mark.slow
 def test_a_moved_checkout_makes_it_anew(checkout: Checkout) -> None:
     """The programs in a .venv name their Python by its full path."""
     checkout.run(source(checkout))

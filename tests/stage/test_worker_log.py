@@ -272,6 +272,7 @@ class TestLines:
         assert line["cut_bytes"] > 18_000
         assert "other" not in line
 
+    @pytest.mark.slow
     def test_a_print_without_end_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdout", io.StringIO())
         worker = Worker()

@@ -182,6 +182,7 @@ def test_random_faults_come_from_their_seed() -> None:
     assert 10 < len([status for status in statuses(1) if status != 200]) < 30
 
 
+@pytest.mark.slow
 def test_gcsfs_agrees(emulator: GcsEmulator) -> None:
     """gcsfs, as its users call it, in a process of its own: create-only, small and large, and the plain calls."""
     script = """

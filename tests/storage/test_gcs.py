@@ -378,6 +378,7 @@ def test_a_chunk_that_failed_is_resumed(
     assert gcs.calls.as_dict() == {"list": 0, "get": 0, "put": 1, "delete": 0}
 
 
+@pytest.mark.slow
 def test_an_upload_that_gcs_forgot_starts_again(emulator: GcsEmulator, gcs: GCSStore) -> None:
     """A session that is gone (404, 410) is replaced by a new one."""
     emulator.fail(operation="chunk", nth=2, status=410)
@@ -457,6 +458,7 @@ def test_the_size_decides_how_to_upload(emulator: GcsEmulator, gcs: GCSStore) ->
     }
 
 
+@pytest.mark.slow
 def test_a_stream_makes_few_requests(emulator: GcsEmulator, gcs: GCSStore) -> None:
     """Reading 33 MiB in small pieces takes 7 requests; a Parquet footer takes one; opening takes none."""
     emulator.put(X, BIG)
@@ -476,6 +478,7 @@ def test_a_stream_makes_few_requests(emulator: GcsEmulator, gcs: GCSStore) -> No
     assert emulator.counts()["get"] == 1
 
 
+@pytest.mark.slow
 def test_under_random_faults_every_publish_ends_right(emulator: GcsEmulator, gcs: GCSStore) -> None:
     """With one request in four failing, before or after its effect, nothing is lost, doubled or torn."""
     emulator.fail_randomly(one_in=4, seed=1)
@@ -499,6 +502,7 @@ def test_a_store_survives_a_fork(emulator: GcsEmulator, gcs: GCSStore) -> None:
     assert set(emulator.objects()) == {X, "gs://bucket/y"}
 
 
+@pytest.mark.slow
 def test_a_pickled_store_works_in_another_process(emulator: GcsEmulator) -> None:
     """As Ray ships it: pickled here, used there, and back again with nothing but its settings."""
     script = """

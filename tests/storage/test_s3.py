@@ -377,6 +377,7 @@ class TestBadInput:
             with pytest.raises(TransientStorageError, match=r"cannot be reached: ReadTimeout.*check AWS_ENDPOINT_URL"):
                 S3Store(Retry(clock=FakeClock(), first_answer_s=0.5)).stat(X)
 
+    @pytest.mark.slow
     def test_a_store_that_has_answered_may_be_slow(self, emulator: S3Emulator) -> None:
         store = S3Store(Retry(clock=FakeClock(), first_answer_s=0.5))
         assert store.read(X) == CONTENT
@@ -452,6 +453,7 @@ def test_a_service_that_refuses_too_much_gets_less(emulator: S3Emulator, s3: S3S
     assert s3.limiter.window.limit == before // 2
 
 
+@pytest.mark.slow
 def test_a_stalled_or_dripping_answer_is_given_up(emulator: S3Emulator) -> None:
     """A server that says nothing, or a byte at a time for ever, is a failed attempt, not a hung job."""
     store = S3Store(Retry(clock=FakeClock(), stall_s=0.5))

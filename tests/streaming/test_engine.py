@@ -361,6 +361,7 @@ def test_a_piece_that_always_kills_its_worker_is_given_up(end: TaskEnd, tries: i
         assert backend.memory == [None, 2 << 30, 4 << 30]
 
 
+@pytest.mark.slow
 def test_one_that_stands_still_makes_way_for_the_oldest() -> None:
     """The oldest piece was lost; the others have all slots and a full budget. The youngest is ended, and nothing of it
     is lost or told twice.

@@ -85,6 +85,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curate.storage.gcs.Retry", lambda: Retry(deadline_s=1e6, clock=FakeClock()))
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
@@ -117,6 +118,7 @@ def test_a_storm(emulator: GcsEmulator, tmp_path: Path, storm: Callable[[GcsEmul
     check_equal(bench, "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_calls_that_fail_for_good(bench: Bench, seed: int) -> None:
     """One call in eight, with nobody below who tries again: a run may end early, by an error of the storage and no

@@ -86,6 +86,7 @@ def test_this_order_is_kept() -> None:
 PINNED = [12, 9, 11, 13, 10, 14, 8, 15, 7, 4, 3, 0, 1, 2, 5, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5, 16, 100])
 def test_places_are_equally_likely(size: int) -> None:
     """Over many seeds, the first number goes to each place as often: chi-square with a bound of one in a million."""
