@@ -156,8 +156,11 @@ def _column(node: ast.expr) -> tuple[str, ...] | None:
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(str() | int() | float() as value):
+        case ast.Constant(bool() | str() | float() as value):
             return value
+        case ast.Constant(int(value)):
+            # Such are hashes.
+            return pa.scalar(value, pa.uint64()) if value >= 1 << 63 else value
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
             return -value
         case ast.Name("true" | "false" as name):

@@ -6,7 +6,7 @@ import hashlib
 import math
 import pickle
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +37,7 @@ _CALL = re.compile(r"(\w+)\(")
 
 def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
     """Returns a table of these expressions over `table`, row by row, in order."""
-    return _project(table, [with_doubles(one, table.schema) for one in expressions], names)
+    return _project(table, [with_wide_literals(one, table.schema) for one in expressions], names)
 
 
 def _project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
@@ -51,7 +51,7 @@ def filter_by(table: pa.Table, expression: Any) -> pa.Table:
     import pyarrow.acero as acero
 
     try:
-        exact = with_doubles(expression, table.schema)
+        exact = with_wide_literals(expression, table.schema)
         return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(exact)))
     except pa.ArrowNotImplementedError:  # of a column of views or runs, which is not looked at as well
         return rows_where(table, chosen_by(table, expression))
@@ -72,53 +72,90 @@ def _run(table: pa.Table, node: Any) -> pa.Table:
         # One thread: several would hand the rows out in the order in which they are done with them.
         return acero.Declaration.from_sequence([source, node]).to_table(use_threads=False)
     except pa.ArrowInvalid as error:
-        if "not in range" in str(error) and any(map(pt.is_uint64, table.schema.types)):
-            error.add_note(
-                "a whole number in an expression is int64, and so becomes a column of uint64 beside it; write "
-                "pyarrow.scalar(1, pyarrow.uint64()) in place of 1"
-            )
+        for words, note in _NOTES.items():
+            if words in str(error):
+                error.add_note(note)
         raise
 
 
-def with_doubles(expression: Any, schema: pa.Schema) -> Any:
-    """Returns an expression in which 0.5 is a double beside whole numbers, as it is in functions of pyarrow.compute.
+_NOTES = {
+    "to 9223372036854775807": "a whole number in an expression is int64, and so becomes a column of uint64 that is "
+    "calculated with beside it; write pyarrow.scalar(1, pyarrow.uint64()) in place of 1",
+    "to 9007199254740992": "a whole number beside a float becomes a double, which has all of them up to 2^53 only; "
+    "if the nearest double will do, write curate.col('n').cast('double', safe=False)",
+    "overflow": "what is calculated of whole numbers is of the type of the column, where a literal fits into it, or of "
+    "the wider one of two columns; for a wider one write curate.col('n').cast('int64')",
+}
+"""What to do about an error of Arrow with these words."""
 
-    Arrow makes it a float32 there, which has room for it, and the column as well: of `n / 3.0` seven digits would be
+
+def with_wide_literals(expression: Any, schema: pa.Schema) -> Any:
+    """Returns an expression in which 0.5 is a double beside whole numbers, as it is in functions of pyarrow.compute,
+    and 1 is compared with a column of uint64 as such.
+
+    Arrow makes 0.5 a float32 there, which has room for it, and the column as well: of `n / 3.0` seven digits would be
     right, and `n > 0.5` would fail for a number above 2^24. A float32 column that is read, and decides the type of the
-    result, stays one.
+    result, stays one. And it makes 1 an int64, and the column as well: `n != 1` would fail for one above 2^63, as half
+    of all hashes are.
 
     >>> schema = pa.schema([("n", pa.int64())])
     >>> type_of(pc.field("n") / 3.0, schema, "with_column('third')")
     DataType(double)
     """
     _, (data,) = expression.__reduce__()
-    exact = _with_doubles(data.to_pybytes(), schema)
+    exact = _with_wide_literals(data.to_pybytes(), schema)
     return expression if exact is None else exact
 
 
 @lru_cache(maxsize=256)
-def _with_doubles(data: bytes, schema: pa.Schema) -> Any:
+def _with_wide_literals(data: bytes, schema: pa.Schema) -> Any:
     """Returns what a serialised expression becomes; None if it stays as it is."""
+    given = found = pc.Expression._deserialize(pa.py_buffer(data))
+    before = _type_over(given, schema)
+    if any(contains(type, pt.is_uint64) for type in schema.types):
+        unsigned = _with_literals(found, lambda one: one.cast(pa.uint64()) if _is_whole(one) else None)
+        # Of other types than before is what is calculated and not compared: that overflows, and it says so.
+        if before is not None and _type_over(unsigned, schema) == before:
+            found = unsigned
+    # A dictionary is decoded, but not made narrower.
+    exact = _with_literals(found, lambda one: one.dictionary_encode() if pt.is_float64(one.type) else None)
+    after = _type_over(exact, schema)
+    # Not of a function that takes no dictionary, or that fits no such columns; nor where the literal itself is the
+    # result, or in it.
+    if after is not None and before is not None and after == plain_type(after):
+        narrow = (contains(schema.field(name).type, _is_narrow) for name in columns_of(given, schema))
+        if before == after or not any(narrow):
+            found = exact
+    return None if found is given else found
+
+
+def _with_literals(expression: Any, wider: Callable[[pa.Array], pa.Array | None]) -> Any:
+    """Returns an expression with what `wider` makes of its literals, which are arrays of one; None leaves one as it
+    is."""
+    _, (data,) = expression.__reduce__()
     literals = pa.ipc.open_file(data).get_batch(0)
-    doubles = [at for at, type in enumerate(literals.schema.types) if pt.is_float64(type)]
-    if not doubles:
-        return None
-    for at in doubles:
-        # A dictionary is decoded, but not made narrower. The metadata of the schema, which is the tree, stays.
-        literals = literals.set_column(at, literals.schema.names[at], literals.column(at).dictionary_encode())
+    made = [(at, found) for at, one in enumerate(literals.columns) if (found := wider(one)) is not None]
+    if not made:
+        return expression
+    for at, one in made:
+        # The metadata of the schema, which is the tree, stays.
+        literals = literals.set_column(at, literals.schema.names[at], one)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, literals.schema) as writer:
         writer.write_batch(literals)
-    given, exact = map(pc.Expression._deserialize, (pa.py_buffer(data), sink.getvalue()))
+    return pc.Expression._deserialize(sink.getvalue())
+
+
+def _type_over(expression: Any, schema: pa.Schema) -> pa.DataType | None:
+    """Returns the type of an expression over rows of a schema; None if it has none."""
     try:
-        before, after = (_project(empty(schema), [one], ["value"]).schema.field(0).type for one in (given, exact))
+        return _project(empty(schema), [expression], ["value"]).schema.field(0).type
     except pa.ArrowException:
-        return None  # of a function that takes no dictionary, or that fits no such columns
-    if after != plain_type(after):
-        return None  # the literal itself is the result, or in it
-    if before != after and any(contains(schema.field(name).type, _is_narrow) for name in columns_of(given, schema)):
         return None
-    return exact
+
+
+def _is_whole(literal: pa.Array) -> bool:
+    return bool(pt.is_int64(literal.type) and literal[0].is_valid and literal[0].as_py() >= 0)
 
 
 def _is_narrow(type: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.expressions import columns_of, filter_by, misled_by_statistics, with_doubles
+from curate.arrow.expressions import columns_of, filter_by, misled_by_statistics, with_wide_literals
 from curate.arrow.schema import plain, widens
 from curate.formats.encoding import Encoding, Format
 from curate.formats.file_columns import file_columns, filled_in
@@ -64,7 +64,7 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
             left = {one.number for one in groups} if filter_by(row, expression).num_rows else set[int]()
         elif looked_at <= set(inside.names) and not misled_by_statistics(expression, inside):
             try:
-                exact = with_doubles(expression, inside)
+                exact = with_wide_literals(expression, inside)
                 left = {group.id for group in fragment.subset(exact, schema=inside).row_groups}
             except pa.ArrowNotImplementedError:
                 break  # of a type that statistics say nothing of

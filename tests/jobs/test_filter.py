@@ -104,6 +104,24 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("hash != 0", [1, 2, 3]),
+        ("hash > 9223372036854775807", [2, 3]),
+        ("9223372036854775813 == hash", [2]),
+        ("hash in [1, 18446744073709551615]", [1, 3]),
+        ("0 < hash <= 9223372036854775813", [1, 2]),
+    ],
+)
+def test_conditions_of_hashes(tmp_path: Path, where: str, kept: list[int]) -> None:
+    """Half of them are above what an int64 holds."""
+    hashes = pa.array([0, 1, 2**63 + 5, 2**64 - 1], pa.uint64())
+    write_parquet(tmp_path / "in" / "a.parquet", pa.table({"id": range(4), "hash": hashes}))
+    run_job(Filter(where=[where]), tmp_path / "in", tmp_path / "out")
+    assert [row["id"] for row in output_rows(tmp_path / "out")] == kept
+
+
 @pytest.mark.parametrize(("where", "message"), REFUSED)
 def test_what_is_no_condition_is_refused(where: str, message: str) -> None:
     """With the part that is at fault, and what to write; nothing of it is run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,14 +146,51 @@ def test_a_text_may_look_like_a_number_of_a_column() -> None:
         assert curate.from_items(rows).filter(pc.field("s") == row["s"]).take_all() == [row]
 
 
-def test_a_large_unsigned_number_beside_a_plain_one_is_told_what_to_write() -> None:
-    """Arrow would take both as int64. Such are hashes."""
-    ds = curate.from_arrow(pa.table({"hash": pa.array([2**64 - 1, 1], pa.uint64())}))
-    with pytest.raises(pa.ArrowInvalid, match="not in range") as error:
-        ds.filter(pc.field("hash") != 1).count()
-    [note] = [one for one in error.value.__notes__ if "write" in one]
-    assert "pyarrow.scalar(1, pyarrow.uint64()) in place of 1" in note
-    assert ds.filter(pc.field("hash") != pa.scalar(1, pa.uint64())).take_all() == [{"hash": 2**64 - 1}]
+HASHES = [0, 1, 5, 2**32, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1]
+COMPARED = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+
+
+@pytest.mark.parametrize("compared", COMPARED)
+@pytest.mark.parametrize("number", [0, 5, 2**32, 2**63 - 1])
+def test_unsigned_numbers_are_compared_as_such(
+    compared: Callable[[Any, Any], Any], number: int, tmp_path: Path
+) -> None:
+    """Arrow would take both as int64, and fail for every second hash; in filters of row groups, too."""
+    table = pa.table({"hash": pa.array(HASHES, pa.uint64()), "n": range(len(HASHES))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    wanted = [row for row in table.to_pylist() if compared(row["hash"], number)]
+    for ds in (curate.from_arrow(table), curate.read_parquet(tmp_path / "a.parquet")):
+        assert ds.filter(compared(pc.field("hash"), number)).take_all() == wanted
+        both = compared(pc.field("hash"), number) & (pc.field("n") > 2) & (pc.field("n") != -1)
+        assert ds.filter(both).take_all() == [row for row in wanted if row["n"] > 2]
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "expression", "says"),
+    [
+        (pa.uint64(), 2**64 - 1, pc.field("n") + 1, r"pyarrow\.scalar\(1, pyarrow\.uint64\(\)\) in place of 1"),
+        (pa.int64(), 2**53 + 1, pc.field("n") * 0.5, r"cast\('double', safe=False\)"),
+        (pa.uint64(), 2**64 - 1, pc.field("n") > 0.5, r"cast\('double', safe=False\)"),
+        (pa.int8(), 100, pc.field("n") * 100, r"cast\('int64'\)"),
+        (pa.int8(), 100, pc.field("n") * pc.field("n"), r"cast\('int64'\)"),
+    ],
+)
+def test_numbers_for_which_there_is_no_room_are_told_what_to_write(
+    type: pa.DataType, value: int, expression: Any, says: str
+) -> None:
+    ds = curate.from_arrow(pa.table({"n": pa.array([value, 1], type)})).with_column("x", expression)
+    with pytest.raises(pa.ArrowInvalid) as error:
+        ds.to_arrow()
+    assert re.search(says, "\n".join(error.value.__notes__))
+
+
+def test_what_they_are_told_to_write_has_room() -> None:
+    def made(type: pa.DataType, value: int, expression: Any) -> Any:
+        return curate.from_arrow(pa.table({"n": pa.array([value], type)})).with_column("x", expression).take(1)[0]["x"]
+
+    assert made(pa.uint64(), 2**64 - 2, pc.field("n") + pa.scalar(1, pa.uint64())) == 2**64 - 1
+    assert made(pa.int64(), 2**53 + 1, pc.field("n").cast("double", safe=False) * 0.5) == 2.0**52
+    assert made(pa.int8(), 100, pc.field("n").cast("int64") * 100) == 10_000
 
 
 @pytest.mark.parametrize(
