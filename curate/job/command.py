@@ -24,6 +24,7 @@ from curate.errors import (
     ShardError,
 )
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
+from curate.job.origin import refuse_while_imported
 from curate.job.params import Param
 from curate.job.settings import TUNABLE, tunable
 from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
@@ -79,6 +80,7 @@ def command(cls: JobClass) -> click.Command:
 
 def main(cls: JobClass) -> None:
     """Runs the job's command on the program's arguments and ends the process."""
+    refuse_while_imported()
     try:
         command(cls).main(prog_name=sys.argv[0])
     except KeyboardInterrupt:

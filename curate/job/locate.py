@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from curate import jobs
 from curate.errors import ConfigError, did_you_mean
-from curate.job.origin import folder_of
+from curate.job.origin import being_imported, folder_of, unguarded
 from curate.job.params import Param
 from curate.keywords import option
 from curate.runtime import shipping
@@ -267,6 +267,7 @@ def _is_file(module: ModuleType, path: str) -> bool:
 
 
 def _executed(path: str, name: str, *, by_name: bool) -> ModuleType:
+    being_imported.append(path)
     try:
         if by_name:
             module = importlib.import_module(name)
@@ -285,11 +286,10 @@ def _executed(path: str, name: str, *, by_name: bool) -> ModuleType:
             raise
         return module
     except SystemExit as error:
-        raise ConfigError(
-            f"{path} ends the program when it is imported; put the code that runs the job under if __name__ == "
-            '"__main__":'
-        ) from error
+        raise unguarded(f"{path} ends the program when it is imported") from error
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        being_imported.remove(path)

@@ -8,10 +8,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import recorded_scalar, recorded_value
 from curate.job.settings import TUNABLE
 from curate.jobs import is_job
+
+being_imported: list[str] = []
+"""The paths of files that are imported now, to find the job in them."""
+
+
+def refuse_while_imported() -> None:
+    """Raises ConfigError where the file of a job is only imported, and runs a job all the same: it would take the
+    arguments of the program that imports it for its own."""
+    if being_imported:
+        raise unguarded(f"{being_imported[-1]} runs a job when it is imported")
+
+
+def unguarded(what: str) -> ConfigError:
+    """Returns the error of a file that does something when it is imported, in these words."""
+    return ConfigError(f'{what}; put the code that runs the job under if __name__ == "__main__":')
 
 
 def origin_of(cls: type, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

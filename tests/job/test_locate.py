@@ -238,6 +238,10 @@ def test_a_package_that_moved(tmp_path: Path) -> None:
         ("1 / 0", "cannot be imported: ZeroDivisionError"),
         ("def f(:", "cannot be imported: SyntaxError"),
         ("import sys; sys.exit(0)", 'put the code that runs the job under if __name__ == "__main__":'),
+        (
+            "import curate\nclass Made(curate.Job):\n  version = '1'\n  process = lambda self, b: b\nMade.main()",
+            'broken.py runs a job when it is imported; put the code that runs the job under if __name__ == "__main__":',
+        ),
         ("from curate import Job\nclass Mime(Job):\n  version = '1'", "has no job 'Mine'; did you mean 'Mime'?"),
         ("class Mine: pass", "has no job 'Mine'"),
     ],
