@@ -236,12 +236,12 @@ class Ledger:
         try:
             return _part_of(data)
         except (pa.ArrowException, ValueError, OSError) as error:
-            # Arrow's errors are ValueErrors, too; who put something else there than curate may have meant harm.
-            kind = DamagedError if isinstance(error, pa.ArrowException | OSError) else ConfigError
-            raise kind(
-                f"{self.uri(name)} is not a part of a plan ({error}); the ledger is damaged: "
-                f"choose another output, or {start_over()}"
-            ) from error
+            said = f"{self.uri(name)} is not a part of a plan ({error}); the ledger is damaged: choose another output"
+            # Arrow's errors are ValueErrors, too.
+            if isinstance(error, pa.ArrowException | OSError):
+                raise DamagedError(f"{said}, or {start_over()}") from error
+            # Who put something else there than curate may have meant harm: nothing is removed by what it says.
+            raise ConfigError(f"{said}, or see where this file is from, remove it, and {start_over()}") from error
 
 
 def open_ledger(root: str) -> Ledger:

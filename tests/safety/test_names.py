@@ -150,6 +150,21 @@ def test_plans_that_lead_out_are_refused(name: str, hostile: tuple[Path, Path], 
     assert everything(precious) == before
 
 
+@pytest.mark.parametrize("plan", [pa.table({"z": [1]}), shards_table([make_shard("../precious/a")]).table()])
+def test_what_is_advised_where_a_part_is_no_plan_works(plan: pa.Table, tmp_path: Path) -> None:
+    """An overwrite would remove by what it says, and is advised for when it is gone."""
+    source, output = tmp_path / "in", tmp_path / "out"
+    write_jsonl(source / "a.jsonl", [{"n": 1}])
+    run_job(Same(), source, output)
+    part = output / layout.plan_part(1)
+    pq.write_table(plan, part)
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"or see where this file is from, remove it, and start over"):
+            run_job(Same(), source, output, overwrite=overwrite, confirm=lambda _: True)
+    part.unlink()
+    assert run_job(Same(), source, output, overwrite=True, confirm=lambda _: True).state == "complete"
+
+
 @pytest.mark.parametrize("key", ["../../../precious", "..", "/etc", "a/b", 7, None])
 def test_keys_of_stages_that_lead_out_are_refused(key: Any, hostile: tuple[Path, Path], curate_: Curate) -> None:
     """A stage is a folder below the output, and nothing else is looked at for one."""
