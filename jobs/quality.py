@@ -179,6 +179,9 @@ class Quality(TextJob):
                 _check_share(f"{_option(name)} for {n} words", share)
         if not 0 <= self.min_stop_words <= len(gopher.STOP_WORDS):
             raise ConfigError(f"--min-stop-words {self.min_stop_words}: there are {len(gopher.STOP_WORDS)} stop words")
+        for name in self._params:
+            if isinstance(least := getattr(self, name), int) and least < 0:
+                raise ConfigError(f"{_option(name)} {least} is below 0; give 0, which no text falls short of, or more")
         if self.id_column == self.text_column:
             raise ConfigError(f"the text {self.text_column!r} is no id: lines are taken out of it; give --id-column")
         if self.attributes and not self.annotate:

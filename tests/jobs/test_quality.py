@@ -306,6 +306,9 @@ def test_the_same_whatever_the_batches(size: int) -> None:
         ({"id_column": "text"}, "the text 'text' is no id"),
         ({"max_symbol_ratio": -0.1}, "--max-symbol-ratio -0.1 is below 0, so no text would be kept"),
         ({"max_repeats": -1}, "--max-repeats -1 is below 0, so no text would be kept"),
+        ({"min_words": -1}, "--min-words -1 is below 0; give 0, which no text falls short of, or more"),
+        ({"short_line_chars": -3, "rules": ["fineweb"]}, "--short-line-chars -3 is below 0; give 0"),
+        ({"dolma_line_words": -1, "rules": ["dolma"]}, "--dolma-line-words -1 is below 0; give 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
