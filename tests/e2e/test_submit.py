@@ -18,6 +18,7 @@ import pytest
 
 from curate.clock import SystemClock
 from curate.observe.job import read_status
+from scripts.clusters.submit import NO_AGENT
 from tests.support.fakes import NEVER_S
 from tests.support.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
 from tests.support.ports import free_port
@@ -67,8 +68,11 @@ class Head:
         )
 
     def submit(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Submits a command from the working directory and waits for its end."""
-        return self.ray("job", "submit", "--working-dir", ".", "--", *argv, **env)
+        """Submits a command from the working directory and waits for its end; again as long as the head lists jobs, but
+        has nobody yet who starts them."""
+        while NO_AGENT in (done := self.ray("job", "submit", "--working-dir", ".", "--", *argv, **env)).stderr:
+            pass
+        return done
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +111,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
     found = Head(f"http://127.0.0.1:{port}", env, work)
     try:
-        wait_until(lambda: lists_jobs(found.address, env["RAY_AUTH_TOKEN"]), "the head is up", 120, LOOK_S)
+        wait_until(lambda: lists_jobs(found.address, env["RAY_AUTH_TOKEN"]), "the head is up", NEVER_S, LOOK_S)
         yield found
     finally:
         process.kill()
