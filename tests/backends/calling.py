@@ -45,10 +45,10 @@ def found() -> list[Any]:
     return [os.getpid(), os.getcwd(), mask, limits, sys.getrecursionlimit(), third, os.fstat(1).st_ino]  # noqa: PTH109
 
 
-def die(how: str) -> None:
-    """Ends the process, or the piece, in one of many ways."""
-    # What was said before is on its way by then.
-    time.sleep(0.1)
+def die(how: str, path: str = "") -> None:
+    """Ends the process, or the piece, in one of many ways; once a file is gone, if one is named."""
+    while path and os.path.exists(path):  # noqa: PTH110
+        time.sleep(0.01)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "_exit":

@@ -116,10 +116,18 @@ DIED = {
 
 @pytest.mark.parametrize("announce", [False, True])
 @pytest.mark.parametrize("how", ["kill", "_exit", "segfault", "exit"])
-def test_a_worker_that_dies_has_crashed(machine: Any, how: str, announce: bool) -> None:
-    """However it does. If announced, it is known where it was, and what it had done by then."""
-    machine.launch(1, [(abs, -1), (die, how)] if announce else [(die, how)], 2 if announce else 1, announce=announce)
-    news = polled(machine, ends(1))
+def test_a_worker_that_dies_has_crashed(machine: Any, tmp_path: Path, how: str, announce: bool) -> None:
+    """However it does. If announced, it is known where it was, and what it had said by then."""
+    (alive := tmp_path / "alive").touch()
+    if announce:
+        machine.launch(1, [(abs, -1), (die, how, str(alive))], 2, announce=True)
+        # Ray may lose what a worker says as it dies.
+        news = polled(machine, lambda news: len(news) == 2)
+    else:
+        machine.launch(1, [(die, how)], 1)
+        news = []
+    alive.unlink()
+    news += polled(machine, ends(1))
     end = the_end(news)
     assert end.end is TaskEnd.CRASHED
     if announce:
@@ -129,6 +137,8 @@ def test_a_worker_that_dies_has_crashed(machine: Any, how: str, announce: bool) 
         assert (end.node, end.pid) == (HERE, started.pid)
     # The same wherever it was: failures are grouped by it.
     assert end.detail.splitlines()[0] == DIED[machine.name][how]
+    if machine.name == "ray":
+        assert (end.detail, bool(end.pid)) == (RAYS, announce)
 
 
 @pytest.mark.parametrize("announce", [False, True])

@@ -14,8 +14,8 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.runtime.protocol import Message, Resources, TaskEnd, TaskFinished
-from tests.backends.calling import Calling, die
-from tests.backends.polling import ends, polled, the_end
+from tests.backends.calling import Calling
+from tests.backends.polling import ends, polled
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
@@ -44,16 +44,6 @@ def test_a_single_piece_is_a_plain_task(machine: Any) -> None:
     """Its message and its end come together, and nothing else: no stream, which would cost more than the task."""
     machine.launch(1, [(abs, -7)], 1)
     assert polled(machine, ends(1)) == [Message(1, [7]), TaskFinished(1, TaskEnd.RETURNED)]
-
-
-@pytest.mark.parametrize("announce", [False, True])
-@pytest.mark.parametrize("how", ["kill", "_exit", "segfault", "exit"])
-def test_ray_cannot_tell_how_a_worker_died(machine: Any, how: str, announce: bool) -> None:
-    """So it is the same however that was, and wherever: failures are grouped by it."""
-    machine.launch(1, [(die, how)], 1, announce=announce)
-    end = the_end(polled(machine, ends(1)))
-    assert (end.end, end.detail) == (TaskEnd.CRASHED, "the worker died: killed, a segmentation fault, or an exit")
-    assert bool(end.pid) == announce
 
 
 def test_a_task_can_ask_for_the_memory_of_a_node(machine: Any) -> None:
