@@ -14,7 +14,8 @@ from curate.chain.plan import StepState
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
-from curate.ledger.ledger import INPUTS
+from curate.keywords import option
+from curate.ledger.ledger import INPUTS, DamagedError
 from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.observe.browse import inputs_of_job
 from curate.observe.job import FoundJob, NoJobError, find_job, status_of
@@ -62,6 +63,9 @@ def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
         status = status_of(found, looks.now)
     except NoJobError:
         return _with_inputs(state, step, inputs_of(step, steps), looks)
+    except DamagedError as error:
+        anew = f"In a chain: {option('overwrite', [step.name])} makes it and what reads it anew."
+        return _with_inputs(replace(state, damaged=f"{error}. {anew}"), step, inputs_of(step, steps), looks)
     except ConfigError as error:
         return replace(state, problem=str(error))
     looks.found[step.name] = found
@@ -95,7 +99,10 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
     found = looks.found.get(state.name)
     try:
         known = NONE if found is None else _known(found, looks)
-    except (ConfigError, ObjectNotFound) as error:
+    except ObjectNotFound:
+        # An overwrite was cut off that had removed the list of its inputs: the job says whether it goes on with these.
+        known = listed
+    except ConfigError as error:
         return replace(state, problem=str(error))
     expected = _expected(step, looks)
     is_new = pc.invert(pc.is_in(listed["uri"], value_set=known["uri"].combine_chunks()))
@@ -108,7 +115,7 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
         state,
         new=len(pc.unique(new["uri"])),
         inserted=pc.sum(is_new[: last_known + 1]).as_py() or 0,
-        changed=_changed(known, listed, looks),
+        changed=_changed(known, listed, looks, told=not (state.frozen and 0 < state.done < state.total)),
         removed=len(gone) - lost,
         lost=lost,
         coming=(pc.sum(coming).as_py() or 0) if found is not None else 0,
@@ -146,15 +153,16 @@ def _expected(step: Step, looks: Looks) -> Any:
     return pa.concat_arrays([one.cast(pa.string()) for one in uris])
 
 
-def _changed(known: Any, listed: Any, looks: Looks) -> int:
-    """Returns how many files are other objects now, of other bytes as far as ledgers tell."""
+def _changed(known: Any, listed: Any, looks: Looks, *, told: bool) -> int:
+    """Returns how many files are other objects now; `told`: of other bytes, as far as ledgers tell. A job with an
+    exchange that has made some of its outputs takes no other objects."""
     position = pc.index_in(known["uri"], value_set=listed["uri"].combine_chunks())
     there = known.append_column("now", listed["generation"].take(position)).append_column(
         "bytes", listed["size"].take(position)
     )
     other = there.filter(pc.fill_null(pc.not_equal(there["now"], there["generation"]), False))
-    if not len(other):
-        return 0
+    if not len(other) or not told:
+        return len(other)
     columns = other.filter(pc.equal(other["size"], other["bytes"])).select(["uri", "generation", "now"])
     changes = (Change(*row.values()) for row in columns.to_pylist())
     return len(other) - len(same_bytes(changes, looks.store_of))

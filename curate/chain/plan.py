@@ -60,6 +60,8 @@ class StepState:
     """How what was asked for differs from what the output was made with."""
     other_code: str = ""
     """Why nothing more may be made: its code changed under the same version."""
+    damaged: str = ""
+    """Why its ledger cannot be read, which making it anew is the remedy for."""
     problem: str = ""
     """Why its inputs cannot be read."""
 
@@ -112,8 +114,8 @@ def _verdict(state: StepState, read: Sequence[Verdict], asked: Asked) -> Verdict
         return Verdict(state.name, Action.REFUSED, (state.problem,))
     if state.name in asked.overwrite:
         return Verdict(state.name, Action.RUN, ("all of it is made anew",), changes=True)
-    if state.differs:
-        return Verdict(state.name, Action.REFUSED, (state.differs,))
+    if state.damaged or state.differs:
+        return Verdict(state.name, Action.REFUSED, (state.damaged or state.differs,))
     after = [one.name for one in read if one.changes]
     replaced = any(one.changes and not one.adds for one in read)
     if state.frozen and _needs_other_inputs(state, after, replaced=replaced):

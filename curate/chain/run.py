@@ -221,7 +221,7 @@ def _confirmed(planned: Planned, request: Request) -> Planned:
     anew = [
         state
         for state in planned.states
-        if state.begun and state.name in planned.asked.overwrite and request.only in ("", state.name)
+        if (state.begun or state.damaged) and state.name in planned.asked.overwrite and request.only in ("", state.name)
     ]
     if not anew:
         return planned

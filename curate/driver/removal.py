@@ -29,6 +29,7 @@ from curate.ledger.packed import PackedTable, positions
 from curate.ledger.side_outputs import RECORD_SIDE, SIDES, bare, companion, side_name, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
+from curate.sources.same_bytes import keep_checksums
 from curate.stage.job_record import JobRecord
 from curate.stage.shard_index import own_index
 from curate.storage.protocol import Object, Special, Store
@@ -70,10 +71,11 @@ def remove_job(
         own[called] = item
     if is_local(ledger.root):
         refuse_links(ledger.root, [item.uri for item in outputs])
+    stays = keep_checksums(ledger, own)
     try:
         # A summary says that all outputs are there: it goes before them.
         summaries = [item for called, item in own.items() if not layout.removal_rank(called)]
-        rest = [own[called] for called in sorted(own, key=layout.removal_order) if layout.removal_rank(called)]
+        rest = [own[one] for one in sorted(own.keys() - stays, key=layout.removal_order) if layout.removal_rank(one)]
         for item in [*summaries, *outputs, *rest]:
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:

@@ -52,23 +52,35 @@ def _rows(table: Any) -> Iterator[tuple[str, tuple[int, str]]]:
 
 def publish_inputs(ledger: Ledger, manifest: Any) -> str:
     """Writes down the inputs; returns the name. Named by its content: one that nothing names decides nothing."""
-    sink = io.BytesIO()
-    pq.write_table(manifest, sink, compression="zstd")
-    name = inputs_name(sink.getvalue())
-    ledger.store.publish(ledger.uri(name), sink.getvalue())
+    data = _packed(manifest)
+    name = inputs_name(data)
+    ledger.store.publish(ledger.uri(name), data)
     return name
 
 
-def read_inputs(ledger: Ledger, job: Mapping[str, Any]) -> Inputs:
-    """Returns the inputs that a job has: `job`, as `read_job` returned it. Raises ConfigError."""
-    name = job.get("inputs", layout.inputs_of("?"))
+def _packed(manifest: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(manifest, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def read_inputs(ledger: Ledger, job: Mapping[str, Any]) -> Inputs | None:
+    """Returns the inputs that a job has: `job`, as `read_job` returned it; None if their list is not there. Raises
+    ConfigError."""
     try:
-        return inputs_in(ledger.read_inputs(name))
-    except ObjectNotFound as error:
+        return inputs_in(ledger.read_inputs(job.get("inputs", layout.inputs_of("?"))))
+    except ObjectNotFound:
+        return None
+
+
+def refuse_unlisted(ledger: Ledger, job: Mapping[str, Any], manifest: Any) -> None:
+    """Raises ConfigError unless the inputs of a job, whose list is gone, are those of `manifest`, by the name of it."""
+    name = job.get("inputs", layout.inputs_of("?"))
+    if inputs_name(_packed(manifest)) != name:
         raise ConfigError(
-            f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
-            f"choose another output, or {start_over()}"
-        ) from error
+            f"{ledger.uri(name)} is missing, which lists the inputs of the job, and the inputs are others now: an "
+            f"overwrite was cut off, or the ledger was damaged from outside; choose another output, or {start_over()}"
+        )
 
 
 def as_before(before: Inputs, now: Inputs) -> Inputs:

@@ -34,6 +34,7 @@ from curate.graph.inputs import (
     reaches,
     read_inputs,
     refuse_other_columns,
+    refuse_unlisted,
 )
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
@@ -86,6 +87,8 @@ class StagedJob:
     """Whether all of them are there."""
     added: list[str] = field(default_factory=list)
     """The inputs behind those that the job has, which it takes when it begins."""
+    unlisted: bool = False
+    """Whether its list of inputs is gone, as a cut off overwrite leaves it, and is written down again."""
     segments: list[list[int]] = field(default_factory=list)
     """The inputs of which run files are made apart, if there are several: where each begins, and where it ends."""
 
@@ -135,13 +138,17 @@ def _compare_inputs(job: StagedJob, told: dict[str, Any], *, drop: bool) -> None
     """Compares the inputs with those that a job has, `told` by its ledger: finds whether it is done, and what it
     takes. Raises ConfigError if it does not take them."""
     before, now = read_inputs(job.ledger, told), inputs_in(job.manifest)
+    if before is None:
+        refuse_unlisted(job.ledger, told, job.manifest)
+        before, job.unlisted = now, True
     if job.segments and job.segments[-1][1] != len(before):
         raise ConfigError(
             f"the segments of inputs in {job.ledger.uri(layout.growth(job.listing.growth))} are not all inputs; the "
             f"ledger is damaged: choose another output, or {start_over()}"
         )
     job.done = _all_there(job, list(before)[-1:])
-    if job.done:
+    if job.done or not match_outputs(job.plan, job.listing, job.last.record.suffix).count:
+        # What is made of objects of the same bytes is the same; all of it, for stages are called by objects.
         now = as_before(before, now)
     # What is to be done goes by their order, too: ties, and which of equal rows is the first.
     if before == now and (job.done or list(before) == list(now)):
@@ -214,6 +221,8 @@ def begin(job: StagedJob, options: RunOptions, clock: Clock, run_id: str) -> tup
     if not job.listing.plan_parts:
         # What has failed was a stage before: of this one nothing was tried yet.
         options = replace(options, retry_failed=False)
+    if job.unlisted:
+        publish_inputs(job.ledger, job.manifest)
     if job.added:
         _take_inputs(job, options, clock, run_id)
     if job.job is not None:
@@ -235,7 +244,10 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
         refuse_other_job(last.record, ledger, told)
-        before, now = read_inputs(ledger, told), inputs_in(job.manifest)
+        now = inputs_in(job.manifest)
+        if (before := read_inputs(ledger, told)) is None:
+            refuse_unlisted(ledger, told, job.manifest)
+            before = now
         if list(before.items()) != list(now.items()):
             raise other_inputs(last, ledger, job.listing, job.plan, before, now, drop=False)
     job.owned.claim(published.object.generation, moment)

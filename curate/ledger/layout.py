@@ -16,6 +16,7 @@ quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
 samples/<hash>.jsonl.zst      some of the rows that a shard, or a stage, dropped; named by the hash of what it is called
 inputs/<hash>.parquet         the inputs of a job with an exchange, as it began with them; named by `job.json`
 inputs/00001.json ...         create-only: a run that took more inputs: who, how many, and the name of the list of all
+replaced/00001-000001.jsonl.zst ...   checksums of the outputs that an overwrite removed, the first one, the second, ...
 stages/<key>/                 stages before the last one, each an output with a ledger of its own; see below
 tmp/<attempt>/                temporaries of a local store
 
@@ -50,6 +51,7 @@ QUARANTINE = f"{LEDGER}/quarantine/"
 SAMPLES = f"{LEDGER}/samples/"
 TMP = f"{LEDGER}/tmp/"
 INPUTS = f"{LEDGER}/inputs/"
+REPLACED = f"{LEDGER}/replaced/"
 STAGES = f"{LEDGER}/stages/"
 
 
@@ -59,6 +61,7 @@ FORMAT_VERSION = 1
 
 _PLAN_PART = re.compile(rf"{re.escape(PLAN)}(\d{{5,}})\.parquet")
 _GROWTH = re.compile(rf"{re.escape(INPUTS)}(\d{{5,}})\.json")
+_REPLACED = re.compile(rf"{re.escape(REPLACED)}(\d{{5,}})-\d{{6,}}\.jsonl\.zst")
 _EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
 _FAILURES = re.compile(rf"{re.escape(RUNS)}[^/]+/failures/\d+\.jsonl\.zst")
 _LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
@@ -81,6 +84,7 @@ _OWN = re.compile(
         | quarantine/({_HASH}\.jsonl\.zst)?
         | samples/({_HASH}\.jsonl\.zst)?
         | inputs/({_HASH}\.parquet | \d{{5,}}\.json)?
+        | replaced/(\d{{5,}}-\d{{6,}}\.jsonl\.zst)?
         | runs/([^/]+/(run\.json | heartbeat\.json | events-\d{{6,}}\.jsonl\.zst
             | failures/(\d{{6,}}\.jsonl\.zst)? | logs/([^/]+-\d{{6,}}\.jsonl\.zst)?
             | notified/((asked|end|no-progress-\d{{8}}T\d{{6}}Z)\.json)?)?)?
@@ -201,6 +205,25 @@ def growth_number(name: str) -> int | None:
     (12, None)
     """
     found = _GROWTH.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def replaced_segment(overwrite: int, number: int) -> str:
+    """Returns the name of a segment of the checksums of outputs that an overwrite removed: the first, the second, ...
+
+    >>> replaced_segment(1, 2)
+    '_curate/replaced/00001-000002.jsonl.zst'
+    """
+    return f"{REPLACED}{overwrite:05d}-{number:06d}.jsonl.zst"
+
+
+def replaced_number(name: str) -> int | None:
+    """Returns the number of the overwrite that such a segment is of, None if `name` is not one.
+
+    >>> replaced_number("_curate/replaced/00012-000001.jsonl.zst"), replaced_number("_curate/replaced/12.jsonl.zst")
+    (12, None)
+    """
+    found = _REPLACED.fullmatch(name)
     return None if found is None else int(found[1])
 
 

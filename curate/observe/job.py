@@ -24,7 +24,7 @@ from curate.ledger.side_outputs import companion, match_named, side_name, side_r
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.run_totals import MOST_GROUPS
-from curate.observe.status import COMPLETE, STALLED, JobCounts, JobStatus, job_status, with_stages
+from curate.observe.status import COMPLETE, JobCounts, JobStatus, earlier_failures, job_status, with_stages
 from curate.prefetch import ahead
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
@@ -219,8 +219,7 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         int(plan.sizes[found.matched.done].sum()),
     )
     status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - max(NEWEST_RUNS, len(beats))))
-    if status.pending and status.state not in (RUNNING, COMPLETE) and not _told_all_failures(found, status):
-        # Shards that earlier runs gave up, too: the newest was not asked for them, or did not come to them.
+    if earlier_failures(status, found.listing.failures):
         failed, failures = given_up(found.ledger, found.listing, plan, found.matched, MOST_GROUPS)
         status = replace(status, failed=failed, failures=failures)
     parts = any(run.part for run in status.runs if run.state == RUNNING)
@@ -233,14 +232,6 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         return status
     metrics = books.sorted_metrics().get("metrics", {})
     return replace(status, rows=books.rows(), counters=books.sorted_counters(), metrics=metrics)
-
-
-def _told_all_failures(found: FoundJob, status: JobStatus) -> bool:
-    """Returns whether nothing failed but in the newest run, which has told of all that when it ended."""
-    own = layout.run_file(status.runs[0].run_id, "") if status.runs and status.runs[0].state != STALLED else None
-    return not found.listing.failures or (
-        own is not None and all(one.startswith(own) for one in found.listing.failures)
-    )
 
 
 def _recount(found: FoundJob) -> Books | None:
@@ -340,23 +331,24 @@ def quick_status(output: str, now: float) -> JobStatus:
     So the jobs of a year are listed without listing each one's outputs. Raises as `read_status` does.
     """
     ledger = _ledger(output)
-    run_ids = _below(ledger, layout.RUNS).run_ids
-    beats = newest_heartbeats(ledger, run_ids)
+    listing = _below(ledger, layout.RUNS)
+    beats = newest_heartbeats(ledger, listing.run_ids)
     if not beats or max(beats, key=lambda beat: beat.updated).shards["total"] <= COUNTED_SHARDS:
         return read_status(output, now)
-    return _told(ledger, _job_of(ledger), run_ids, beats, now)
+    return _told(ledger, _job_of(ledger), listing, beats, now)
 
 
 def ledger_status(output: str, now: float) -> JobStatus:
     """Returns the status of a job from its ledger alone: one listing of the files of runs, and a few small reads.
 
-    Shards are as the last heartbeat counted them: outputs that were published or removed since are not known of.
+    Shards are as the last heartbeat counted them: outputs that were published or removed since are not known of. Those
+    that failed in earlier runs count too; where there are any, the plan and the events of all runs are read.
     `as_of` is the time of that heartbeat. Bytes of inputs are not known. Raises as `read_status` does.
     """
     ledger = _ledger(output)
     job = _job_of(ledger)
-    run_ids = _below(ledger, layout.RUNS).run_ids
-    return _told(ledger, job, run_ids, newest_heartbeats(ledger, run_ids), now)
+    listing = _below(ledger, layout.RUNS)
+    return _told(ledger, job, listing, newest_heartbeats(ledger, listing.run_ids), now)
 
 
 def _job_of(ledger: Ledger) -> dict[str, Any]:
@@ -367,7 +359,7 @@ def _job_of(ledger: Ledger) -> dict[str, Any]:
 
 
 def _told(
-    ledger: Ledger, job: dict[str, Any], run_ids: Sequence[str], beats: Sequence[Heartbeat], now: float
+    ledger: Ledger, job: dict[str, Any], listing: OutputListing, beats: Sequence[Heartbeat], now: float
 ) -> JobStatus:
     """Returns what the ledger of a job says, with what its runs last said."""
     if job.get("inputs"):
@@ -377,9 +369,13 @@ def _told(
     summary = _own(read_summary(ledger), job)
     counted = [beat.shards["done"] for beat in beats if beat is newest or (beat.part and beat.running)]
     done = total if summary is not None else min(max(counted, default=0), total)
-    earlier = max(0, len(run_ids) - max(NEWEST_RUNS, len(beats)))
+    earlier = max(0, len(listing.run_ids) - max(NEWEST_RUNS, len(beats)))
     status = job_status(JobCounts(job["job"], ledger.root, total, done), beats, summary, now, earlier)
     status = replace(status, outputs_listed=False, as_of=newest.updated if newest else None)
+    if earlier_failures(status, listing.failures):
+        plan = ledger.read_plan(_below(ledger, layout.PLAN))
+        failed, failures = given_up(ledger, listing, plan, match_outputs(plan, listing, job["suffix"]), MOST_GROUPS)
+        status = replace(status, failed=min(failed, total - done), failures=failures)
     planned = parse_stages(job)
     if not planned:
         return status

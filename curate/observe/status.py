@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from curate.ledger import layout
 from curate.ledger.heartbeat import NO_RATE, RUNNING, Heartbeat, ProcessState
 from curate.ledger.run_log import STALLED_S
 from curate.ledger.stages import LAST, WAITING, StageReport
@@ -278,6 +279,15 @@ def job_status(
         incomplete_input=incomplete,
         retrying=list(at_work.retrying) if at_work else [],
     )
+
+
+def earlier_failures(status: JobStatus, failures: Collection[str]) -> bool:
+    """Returns whether shards may have failed in other runs than the newest, which was not asked for them, or did not
+    come to them, or was killed before it told of all: `failures` are the segments of failures of all runs."""
+    if not status.pending or status.state in (RUNNING, COMPLETE):
+        return False
+    own = layout.run_file(status.runs[0].run_id, "") if status.runs and status.runs[0].state != STALLED else None
+    return any(own is None or not one.startswith(own) for one in failures)
 
 
 def _told_books(summary: Mapping[str, Any] | None, newest: Heartbeat | None) -> tuple[Mapping[str, Any], ...]:

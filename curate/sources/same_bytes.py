@@ -1,27 +1,30 @@
 """Checks whether replaced inputs have the same bytes as before: outputs of another job that were made again.
 
 A listing tells generations, which are times where files are local. What it does not tell, the job says that wrote the
-objects: the event of each output has its generation and the checksum of its bytes. One that was lost, and is made
-again, is another object of the same bytes, and nothing that was made of it is out of date. Where the events do not say
-it (an input that no job wrote, a run that was killed before it wrote its last events), an input has changed.
+objects: the event of each output has its generation and the checksum of its bytes, which an overwrite keeps of what it
+removes. One that was lost or removed, and is made again, is another object of the same bytes, and nothing that was made
+of it is out of date. Where nothing says it (an input that no job wrote, a run that was killed before it wrote its last
+events), an input has changed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.errors import ConfigError, ObjectNotFound
+from curate.errors import ConfigError, ObjectNotFound, StorageError
 from curate.ledger import layout, validation
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import sort_listing
 from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan
 from curate.ledger.packed import PackedTable
+from curate.ledger.segments import Segments
+from curate.log import get_logger
 from curate.sources.listing import ledger_above
 from curate.storage.protocol import Store
 
@@ -57,14 +60,47 @@ def _same(ledger: Ledger, changes: Iterable[Change]) -> Iterable[str]:
         return
     asked = {one.uri[len(ledger.root) + 1 :].removesuffix(suffix): one for one in changes}
     sums: dict[tuple[str, str], str] = {}
+    names = [one.uri[len(ledger.root) + 1 :] for one in ledger.store.list(ledger.uri(layout.REPLACED))]
+    for line in ledger.events(name for name in names if layout.replaced_number(name) is not None):
+        if line.get("shard") in asked:
+            sums[line["shard"], line.get("generation", "")] = line.get("checksum", "")
     segments = sort_listing(ledger.store.list(ledger.uri(layout.RUNS)), ledger.root).segments
     for event in ledger.events(segments):
         if validation.done(event) and event.get("shard") in asked and event.get("checksum"):
             sums[event["shard"], event["generation"]] = event["checksum"]
     for shard, one in asked.items():
         before, now = sums.get((shard, one.before)), sums.get((shard, one.now))
-        if before is not None and before == now:
+        if before and before == now:
             yield one.uri
+
+
+KEPT_OVERWRITES = 16
+"""Overwrites of which checksums are kept: whatever reads a job is run before that one was overwritten as often."""
+
+
+def keep_checksums(ledger: Ledger, names: Collection[str]) -> set[str]:
+    """Writes down which bytes the outputs of a job are, which is about to be removed with its events: what takes their
+    places may be the same. `names` are those of its ledger; returns those of them that are to stay.
+
+    Without room on the disk it goes on, with a warning: to remove may be what makes room.
+    """
+    before = {name: number for name in names if (number := layout.replaced_number(name)) is not None}
+    last = max(before.values(), default=0)
+    kept = Segments(ledger, lambda number: layout.replaced_segment(last + 1, number))
+    told = ("shard", "generation", "checksum")
+    try:
+        for event in ledger.events(filter(layout.is_events_segment, names), lambda line: b'"outcome":"done"' in line):
+            if validation.done(event) and event.get("checksum") and kept.add({name: event[name] for name in told}):
+                kept.write(lambda: None)
+        kept.seal()
+        kept.write(lambda: None)
+    except StorageError as error:
+        get_logger().warning(
+            "cannot write down which bytes the removed outputs were: what reads them will be said to be out of date",
+            output=ledger.root,
+            error=str(error),
+        )
+    return {name for name, number in before.items() if number > last + 1 - KEPT_OVERWRITES}
 
 
 def unchanged(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from curate.errors import CorruptInput
+from curate.job.job import Job
 from curate.ledger import layout
 from curate.observe.job import NoJobError, ledger_status, read_status
 from curate.storage.open import wrap_stores
 from curate.storage.protocol import Object, Store
 from tests.cli.running import Curate, curate
+from tests.job.inline import run_job, write_jsonl
+from tests.support.fakes import FakeClock
 from tests.support.ledgers import heartbeat, make_job, make_ledger
 
 __all__ = ["curate"]
@@ -120,6 +125,38 @@ def test_a_run_that_was_killed_before_it_said_anything(root: str) -> None:
     make_job(root, total=10, done=0, runs={RUN: {}})
     quick = ledger_status(root, 1000.0)
     assert (quick.state, quick.total, quick.done, quick.as_of) == ("pending", 10, 0, None)
+
+
+class Picky(Job):
+    """Fails of a file that says so."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        if "bad" in batch["text"].to_pylist():
+            raise CorruptInput("bad text")
+        return batch
+
+
+def test_what_failed_in_earlier_runs_counts(tmp_path: Path) -> None:
+    """As in the full status, whatever the newest run was asked for; until the shard is done."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    for name in "abcde":
+        write_jsonl(source / f"{name}.jsonl", [{"text": "bad" if name in "bd" else name}])
+
+    def told(at: float, **options: Any) -> tuple[int, int, int, list[Mapping[str, Any]]]:
+        run_job(Picky(), source, out, clock=FakeClock(at), **options)
+        full, quick = read_status(str(out), at + 100.0), ledger_status(str(out), at + 100.0)
+        counts = quick.state, quick.total, quick.done, quick.failed, quick.pending, quick.failures
+        assert counts == (full.state, full.total, full.done, full.failed, full.pending, full.failures)
+        return quick.done, quick.failed, quick.pending, list(quick.failures)
+
+    assert told(1000.0, limit=2)[:3] == (1, 1, 3)
+    done, failed, pending, failures = told(2000.0, limit=1)
+    assert (done, failed, pending, [one["shard"] for one in failures]) == (1, 1, 3, ["b"])
+    assert told(3000.0)[:3] == (3, 2, 0)
+    write_jsonl(source / "b.jsonl", [{"text": "good"}])
+    assert told(4000.0, limit=2)[:3] == (4, 1, 0)
 
 
 def test_no_job(root: str) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import structlog
 
+from curate.errors import DiskFull
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.summary import RunState
+from curate.observe.verify import verify
+from curate.sources.same_bytes import KEPT_OVERWRITES
+from curate.storage.faults import Fault
+from curate.testing.stores import faulty_stores
 from tests.job.inline import everything, numbered, run_job, write_jsonl
 from tests.support.gcs_emulator import GcsEmulator
 
@@ -71,7 +79,7 @@ def test_an_output_that_was_made_again_is_not_stale(source: Path, first: Path, t
         check_nothing_is_stale(first, tmp_path / "out")
 
 
-def test_nor_if_it_was_made_anew_with_all_others(source: Path, first: Path, tmp_path: Path) -> None:
+def test_it_is_if_the_ledger_was_removed(source: Path, first: Path, tmp_path: Path) -> None:
     """Its old events are gone with the old ledger: nothing tells that the bytes are the same, and it is said to be
     stale; made again with --redo-stale the output is the same object."""
     run_job(Copy(), first, tmp_path / "out")
@@ -83,6 +91,66 @@ def test_nor_if_it_was_made_anew_with_all_others(source: Path, first: Path, tmp_
     ended = run_job(Copy(), first, tmp_path / "out", redo_stale=True)
     assert (ended.stale, ended.attempts) == (0, 3)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")} == before
+
+
+@pytest.mark.slow
+def test_nor_after_any_overwrite(source: Path, first: Path, tmp_path: Path) -> None:
+    """The new ledger keeps what the old one said of the bytes, over as many overwrites as it says, and no more."""
+    run_job(Copy(), first, tmp_path / "out")
+    run_job(Sorted(), first, tmp_path / "sorted")
+    shutil.copytree(tmp_path / "out", tmp_path / "late")
+    for _ in range(KEPT_OVERWRITES):
+        run_job(Copy(), source, first, overwrite=True, yes=True)
+    assert run_job(Sorted(), first, tmp_path / "sorted").attempts == 0
+    check_nothing_is_stale(first, tmp_path / "out")
+    run_job(Copy(), source, first, overwrite=True, yes=True)
+    assert len(list((first / layout.REPLACED).iterdir())) == KEPT_OVERWRITES
+    assert verify(str(first)).state == "ok"
+    check_nothing_is_stale(first, tmp_path / "out")
+    assert run_job(Copy(), first, tmp_path / "late").stale == 3
+
+
+def test_one_of_other_bytes_is_after_an_overwrite(source: Path, first: Path, tmp_path: Path) -> None:
+    run_job(Copy(), first, tmp_path / "out")
+    write_jsonl(source / "b.jsonl", [{**row, "n": row["n"] + 50} for row in numbered(10, 13)])
+    run_job(Copy(), source, first, overwrite=True, yes=True)
+    assert run_job(Copy(), first, tmp_path / "out").stale == 1
+
+
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [{}, {"overwrite": True, "yes": True}], ids=["going on", "overwriting again"])
+@pytest.mark.parametrize("exchange", [False, True], ids=["copied", "sorted"])
+def test_nor_if_the_overwrite_was_killed_at_any_removal(
+    source: Path, first: Path, tmp_path: Path, exchange: bool, again: dict[str, Any]
+) -> None:
+    """Whatever is left, the job that is made again, or goes on, has the same bytes, and what reads it is up to date."""
+    job = Sorted() if exchange else Copy()
+    run_job(job, source, first, overwrite=True, yes=True)
+    for at in itertools.count(1):
+        run_job(Sorted(), first, tmp_path / f"out {at}")
+        fault = Fault("delete", nth=at, name=str(first), error=Killed)
+        with faulty_stores(fault), contextlib.suppress(Killed):
+            run_job(job, source, first, overwrite=True, yes=True)
+        if not fault.fired:
+            break
+        assert run_job(job, source, first, **again).state is RunState.COMPLETE
+        ended = run_job(Sorted(), first, tmp_path / f"out {at}")
+        assert (ended.state, ended.attempts, ended.stale) == (RunState.COMPLETE, 0, 0), at
+    assert at > 10
+
+
+def test_without_room_an_overwrite_goes_on(source: Path, first: Path, tmp_path: Path) -> None:
+    """It may be what makes room: what cannot be written down is said, and costs that what reads it is stale."""
+    run_job(Copy(), first, tmp_path / "out")
+    full = Fault("publish", name=layout.REPLACED, error=DiskFull("", None, 0))
+    with faulty_stores(full), structlog.testing.capture_logs() as logs:
+        assert run_job(Copy(), source, first, overwrite=True, yes=True).state is RunState.COMPLETE
+    assert any("will be said to be out of date" in one["event"] for one in logs)
+    assert run_job(Copy(), first, tmp_path / "out").stale == 3
 
 
 def test_one_of_other_bytes_is(source: Path, first: Path, tmp_path: Path) -> None:
