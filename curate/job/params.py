@@ -6,9 +6,11 @@ import difflib
 import inspect
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -244,6 +246,21 @@ class Param:
         if isinstance(value, Asset):
             return value.identity()
         return recorded_value(value, self.recorded)
+
+
+@contextmanager
+def naming_options(params: Mapping[str, Param], job: Any) -> Iterator[None]:
+    """Is around what a job passes its parameters to: an argument that is refused there with the name and the value of a
+    parameter is named as the option that was given."""
+    try:
+        yield
+    except ConfigError as error:
+        refused = re.match(r"(?:\w+: )?(\w+)((?: is |=)(.+)(?:, expected |; there ))", text := str(error), re.DOTALL)
+        one = params.get(refused[1]) if refused and type(error) is ConfigError else None
+        if refused is None or one is None or repr(getattr(job, one.name)) != refused[3]:
+            raise
+        named = ConfigError(one.option + text[refused.start(2) :])
+        raise named.with_traceback(error.__traceback__) from None
 
 
 def _texts(value: Any) -> Iterator[str]:

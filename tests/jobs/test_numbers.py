@@ -1,4 +1,5 @@
-"""Numbers that are given to jobs: any is refused before it runs, or the job does its work with it."""
+"""Numbers that are given to jobs: any is refused before it runs, by the name of its option, or the job does its work
+with it."""
 
 from __future__ import annotations
 
@@ -130,6 +131,29 @@ def test_a_number_is_refused_or_the_job_is_done(
             for param, value in taken.items():
                 with suppress(Refused):
                     run(name, {**needs, param: value}, source, tmp_path / f"{number}-{param}")
+
+
+@pytest.mark.parametrize("name", [*jobs()])
+def test_a_number_that_is_refused_is_named_as_its_option(name: str, needed: dict[str, dict[str, Any]]) -> None:
+    """Also where an operator refuses it, of which the user of a command knows nothing."""
+    (job,) = of(name)
+    for chosen in rounds(job):
+        for param, value in chosen.items():
+            if message := refusal(job, {**needed.get(name, {}), param: value}):
+                assert option_of(param) in message or message.endswith("is nan; pass a number")
+
+
+def refusal(job: type[Job], options: Mapping[str, Any]) -> str:
+    """Returns why a job is refused; empty if it is not."""
+    try:
+        job(**options).spec()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def option_of(param: str) -> str:
+    return "--" + param.replace("_", "-")
 
 
 def is_refused(job: type[Job], options: Mapping[str, Any]) -> bool:
