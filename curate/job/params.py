@@ -255,12 +255,22 @@ def naming_options(params: Mapping[str, Param], job: Any) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        refused = re.match(r"(?:\w+: )?(\w+)((?: is |=)(.+)(?:, expected |; there ))", text := str(error), re.DOTALL)
-        one = params.get(refused[1]) if refused and type(error) is ConfigError else None
-        if refused is None or one is None or repr(getattr(job, one.name)) != refused[3]:
+        named = "" if type(error) is not ConfigError else _named(str(error), params, vars(job))
+        if not named:
             raise
-        named = ConfigError(one.option + text[refused.start(2) :])
-        raise named.with_traceback(error.__traceback__) from None
+        raise ConfigError(named).with_traceback(error.__traceback__) from None
+
+
+def _named(text: str, params: Mapping[str, Param], values: Mapping[str, Any]) -> str:
+    """Returns what is wrong with an argument or a column, with the options that it is of; empty if it is of none."""
+    refused = re.match(r"(?:\w+: )?(\w+)((?: is |=)(.+?)(?:, expected |; ))", text, re.DOTALL)
+    one = params.get(refused[1]) if refused else None
+    if refused and one and repr(values[one.name]) == refused[3]:
+        return one.option + text[refused.start(2) :]
+    missing = re.search(r": there is no column ('.+?')(?:;|$)", text)
+    given = {one.option: values[one.name] for one in params.values() if one.name.endswith(("column", "columns", "by"))}
+    of = [option for option, value in given.items() if missing and missing[1] in (repr(value), *map(repr, value or ()))]
+    return f"{text}. Another one is chosen with {' and '.join(of)}" if of else ""
 
 
 def _texts(value: Any) -> Iterator[str]:

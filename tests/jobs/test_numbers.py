@@ -4,6 +4,7 @@ with it."""
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -141,6 +142,25 @@ def test_a_number_that_is_refused_is_named_as_its_option(name: str, needed: dict
         for param, value in chosen.items():
             if message := refusal(job, {**needed.get(name, {}), param: value}):
                 assert option_of(param) in message or message.endswith("is nan; pass a number")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("dedup_exact", {"keep": "frist"}, "^--keep='frist'; did you mean 'first'"),
+        ("dedup_exact", {"by": ["id", "txt"]}, "no column 'txt'; .*. Another one is chosen with --by$"),
+        ("dedup_minhash", {"unit": "line"}, "^--unit='line'; there are word and character$"),
+        ("paragraphs", {"text_column": "x", "id_column": "x"}, "chosen with --text-column and --id-column$"),
+        ("mix", {"source_column": "sauce"}, "no column 'sauce'; .*. Another one is chosen with --source-column$"),
+    ],
+    ids=str,
+)
+def test_so_is_a_word_or_a_column(
+    name: str, options: dict[str, Any], told: str, needed: dict[str, dict[str, Any]], source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused) as refused:
+        run(name, {**needed.get(name, {}), **options}, source, tmp_path / "out")
+    assert re.search(told, str(refused.value.__cause__))
 
 
 def refusal(job: type[Job], options: Mapping[str, Any]) -> str:
