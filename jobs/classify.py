@@ -15,7 +15,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
-from curate.texts.fasttext_model import FastTextModel, named_label
+from curate.texts.fasttext_model import FastTextModel, check_installed, named_label
 
 LOW_SCORE = "score too low"
 OTHER_LABEL = "other label"
@@ -35,7 +35,7 @@ class Classify(TextJob):
     keep_text: bool = param(True, help="also write the text to the output")
 
     def check(self) -> None:
-        """Raises ConfigError for parameters that would keep no row, or the wrong ones."""
+        """Raises ConfigError for parameters that would keep no row, or the wrong ones; or if a package is missing."""
         if not 0 <= self.min_score <= 1:
             raise ConfigError(f"--min-score {self.min_score:g} is no probability; these are between 0 and 1")
         if self.label is not None and self.keep:
@@ -49,6 +49,7 @@ class Classify(TextJob):
         for name in (self.column, *[f"{self.column}_label"] * (self.label is None)):
             if name in taken:
                 raise ConfigError(f"the output has a column {name!r} already; give --column another name")
+        check_installed()
 
     def setup(self) -> None:
         self._model = FastTextModel(self.model.local())

@@ -78,8 +78,9 @@ def model_path() -> Path:
 
 
 def check_languages(option: str, languages: Sequence[str]) -> None:
-    """Raises ConfigError, which names the `option`, for a language that the model does not know."""
-    known = [*LanguageModel().languages(), UNDETERMINED] if languages else []
+    """Raises ConfigError, which names the `option`, for a language that the model does not know; and if what the model
+    needs is not installed."""
+    known = [*LanguageModel().languages(), UNDETERMINED]
     for language in languages:
         if language not in known:
             raise ConfigError(

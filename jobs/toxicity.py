@@ -6,6 +6,7 @@ Writes one row for each input row: its id, its text (unless `--no-keep-text`), `
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
-from curate.texts.fasttext_model import FastTextModel, named_label, plain_label
+from curate.texts.fasttext_model import FastTextModel, check_installed, named_label, plain_label
 
 Scores = npt.NDArray[np.float64]
 
@@ -124,7 +125,7 @@ class Toxicity(TextJob):
     model_label: str | None = param(None, help="the model's label for toxic texts, if it is not one of the usual names")
 
     def check(self) -> None:
-        """Raises ConfigError for an invalid threshold, model or label."""
+        """Raises ConfigError for an invalid threshold or label, or a package that is not installed."""
         if not 0 <= self.threshold <= 1:
             raise ConfigError(f"--threshold {self.threshold:g} is no score; scores are between 0 and 1")
         if self.model_label is not None and self.model is None:
@@ -132,6 +133,13 @@ class Toxicity(TextJob):
         for name in (SCORE, TOXIC):
             if name in (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns):
                 raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
+        if self.model is not None:
+            check_installed()
+        elif importlib.util.find_spec("profanity_check") is None:
+            raise ConfigError(
+                "without --model, the classifier is that of the package alt-profanity-check, which is not installed: "
+                "pip install 'curate[jobs]'"
+            )
 
     def setup(self) -> None:
         if self.model is None:

@@ -73,6 +73,8 @@ class Urls(RowsJob):
             raise ConfigError("attributes are columns of each row, and this job adds none and drops rows; leave it out")
         if self.max_soft_words < 0:
             raise ConfigError(f"--max-soft-words {self.max_soft_words} would keep no URL; give 0 or more")
+        if self.keep_domains or self.block_domains:
+            urls.check_installed()
         for name, asset in given.items():
             urls.read_list(asset.local(), LISTS[name], asset.uri)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field
 from typing import Any
 
@@ -50,8 +51,20 @@ class ListParam(click.ParamType[list[Any]]):
         """Returns the values; an empty text is an empty list."""
         if isinstance(value, list):
             return value
+        if (listed := _listed(str(value))) is not None:
+            way = f"{self.name}: {','.join(listed)}" if self._split else "the option once for each"
+            self.fail(f"{str(value)!r} is a list in JSON, expected {way}", param, ctx)
         parts = str(value).split(",") if self._split else [str(value)]
         return [self._item.convert(part.strip(), param, ctx) for part in parts if part.strip()]
+
+
+def _listed(value: str) -> list[str] | None:
+    """Returns the texts of a list in JSON; None for any other value."""
+    with suppress(ValueError):
+        found = json.loads(value) if value.lstrip().startswith("[") else None
+        if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+            return found
+    return None
 
 
 class DictParam(click.ParamType[dict[str, Any]]):

@@ -122,8 +122,7 @@ class Built:
 
     def resources(self, shared: Pipeline) -> Resources:
         """Returns what a task of the last stage holds, which begins with these steps."""
-        own = (step for tail in self.tails.values() for step in tail)
-        return resources_of(self.job, [*cast(Sequence[Operator], shared.steps), *own])
+        return resources_of(self.job, [*cast(Sequence[Operator], shared.steps), *chain(*self.tails.values())])
 
     def stages(self, last: Stage) -> Stage:
         """Returns the stage that makes the outputs, of which all else is said, after those that come before it.
@@ -139,12 +138,13 @@ class Built:
             return replace(found, rows=replace(rows, filters=filters)) if isinstance(rows, FileRows) else found
 
         def from_inputs(asked: RunRequest) -> Stage:
-            again = _built(self.job, Dataset(Scan(list_for(last, asked))), self.build)
-            # Keys that are not there, or have no order, are said now.
-            schema_of(again.plan)
+            again = _built(self.job, Dataset(Scan(files := list_for(last, asked))), self.build)
+            schema_of(again.plan)  # keys that are not there, or have no order, are said now
             paths = dict.fromkeys(node.path for node in walk(again.plan) if isinstance(node, Checkpoint))
-            owner = Stages(self.job, last, tuple(paths))
-            made = stage_of(again.plan, last.record.format, last.record.codec, owner)
+            stages = Stages(self.job, last, tuple(paths))
+            made = stage_of(again.plan, last.record.format, last.record.codec, stages)
+            if made.exchange is not None:
+                files.warn_of_folders(last.record.name)
             return again._ended(made, last)
 
         return replace(last, from_inputs=from_inputs)

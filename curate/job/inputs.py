@@ -14,6 +14,8 @@ from curate.driver.schemas import with_input_schemas
 from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
+from curate.formats.file_columns import partition_values
+from curate.log import get_logger
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
@@ -49,6 +51,23 @@ class JobFiles(FileShards):
     def warn_of_misfits(self, view: Projection) -> None:
         del view
         self.rows.warn_of_misfits(self.listing)
+
+    def warn_of_folders(self, job: str) -> None:
+        """Says which columns datasets have of folders, and rows of a job lose: its outputs do not lie in these."""
+        if not isinstance(self.rows, FileRows) or self.rows.columns is not None:
+            return
+        values: dict[str, set[str | None]] = {}
+        for folder in dict.fromkeys(uri.rpartition("/")[0] for uri in self.listing["uri"].to_pylist()):
+            for key, value in partition_values(f"{folder}/").items():
+                values.setdefault(key, set()).add(value)
+        lost = [key for key, some in values.items() if len(some) > 1 and key not in self.found.names]
+        if lost:
+            get_logger(job=job).warning(
+                f"rows lose what their folders say ({lost[0]}=...): it is a column for datasets, and not for jobs, and "
+                "the outputs lie in other folders",
+                columns=lost,
+                next="write it into the files first: curate.read_parquet(INPUT).write_parquet(OTHER)",
+            )
 
     def identity(self) -> Any:
         """Returns nothing of its own: how a job's inputs are read is part of the job's identity."""

@@ -18,7 +18,7 @@ from curate.job.build import Made, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
 from curate.job.operator import Places, Process, check_count, check_name, row_json, rows_as_table
 from curate.job.origin import job_origin
-from curate.job.params import Param
+from curate.job.params import Param, naming_options
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import column_text, given_settings, parse_columns, refuse_options, settings_of, with_settings
 from curate.keywords import option, shows_keywords
@@ -348,7 +348,8 @@ class Job:
             refuse_missing_hook(cls, "process_file" if self._reads_files else "process")
         settings = checked_settings(self)
         parameters = self._resolved()
-        self.check()
+        with naming_options(self._params, self):
+            self.check()
         digest = job_digest(cls, is_identity=self.version is None)
         output_format, codec = OutputFormat(self.format), self.codec or default_codec(OutputFormat(self.format))
         suffix(output_format, codec)
@@ -410,7 +411,8 @@ class Job:
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
-        return made_of(settings_of(self), inputs_of(columns, self._places), self.build)
+        build = naming_options(self._params, self)(self.build)
+        return made_of(settings_of(self), inputs_of(columns, self._places), build)
 
     def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:
         """Returns what is read of the inputs."""

@@ -6,9 +6,11 @@ import difflib
 import inspect
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -244,6 +246,31 @@ class Param:
         if isinstance(value, Asset):
             return value.identity()
         return recorded_value(value, self.recorded)
+
+
+@contextmanager
+def naming_options(params: Mapping[str, Param], job: Any) -> Iterator[None]:
+    """Is around what a job passes its parameters to: an argument that is refused there with the name and the value of a
+    parameter is named as the option that was given."""
+    try:
+        yield
+    except ConfigError as error:
+        named = "" if type(error) is not ConfigError else _named(str(error), params, vars(job))
+        if not named:
+            raise
+        raise ConfigError(named).with_traceback(error.__traceback__) from None
+
+
+def _named(text: str, params: Mapping[str, Param], values: Mapping[str, Any]) -> str:
+    """Returns what is wrong with an argument or a column, with the options that it is of; empty if it is of none."""
+    refused = re.match(r"(?:\w+: )?(\w+)((?: is |=)(.+?)(?:, expected |; ))", text, re.DOTALL)
+    one = params.get(refused[1]) if refused else None
+    if refused and one and repr(values[one.name]) == refused[3]:
+        return one.option + text[refused.start(2) :]
+    missing = re.search(r": there is no column ('.+?')(?:;|$)", text)
+    given = {one.option: values[one.name] for one in params.values() if one.name.endswith(("column", "columns", "by"))}
+    of = [option for option, value in given.items() if missing and missing[1] in (repr(value), *map(repr, value or ()))]
+    return f"{text}. Another one is chosen with {' and '.join(of)}" if of else ""
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,12 +22,9 @@ class FastTextModel:
     def __init__(self, path: str) -> None:
         """Loads the model at a local `path`. Raises ConfigError if it is no supervised fastText model, or if the
         package that reads them is not installed."""
-        try:
-            import fasttext
-        except ImportError:
-            raise ConfigError(
-                "fastText models need the package fasttext-predict, which is not installed: pip install 'curate[jobs]'"
-            ) from None
+        check_installed()
+        import fasttext
+
         try:
             self._model = fasttext.load_model(path)
             # A threshold below 0 asks for the labels of probability 0 as well.
@@ -54,6 +52,14 @@ class FastTextModel:
             if full in labels:
                 scores[row] = probabilities[labels.index(full)]
         return np.clip(scores, 0.0, 1.0, out=scores)
+
+
+def check_installed() -> None:
+    """Raises ConfigError if the package that reads these models is not installed here."""
+    if importlib.util.find_spec("fasttext") is None:
+        raise ConfigError(
+            "fastText models need the package fasttext-predict, which is not installed: pip install 'curate[jobs]'"
+        )
 
 
 def _line(text: str) -> str:

@@ -9,6 +9,7 @@ The public suffix list is the one that the package `publicsuffixlist` carries, o
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -220,12 +221,17 @@ def _registered(host: str) -> str | None:
     return _suffixes().privatesuffix(host) if len(host) <= MAX_HOST else None
 
 
-@cache
-def _suffixes() -> Any:
-    try:
-        from publicsuffixlist import PublicSuffixList
-    except ImportError:
+def check_installed() -> None:
+    """Raises ConfigError if the package that knows registered domains is not installed here."""
+    if importlib.util.find_spec("publicsuffixlist") is None:
         raise ConfigError(
             "domains of URLs need the package publicsuffixlist, which is not installed: pip install 'curate[web]'"
-        ) from None
+        )
+
+
+@cache
+def _suffixes() -> Any:
+    check_installed()
+    from publicsuffixlist import PublicSuffixList
+
     return PublicSuffixList(only_icann=True, accept_unknown=False)

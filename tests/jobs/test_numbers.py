@@ -1,8 +1,10 @@
-"""Numbers that are given to jobs: any is refused before it runs, or the job does its work with it."""
+"""Numbers that are given to jobs: any is refused before it runs, by the name of its option, or the job does its work
+with it."""
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -130,6 +132,48 @@ def test_a_number_is_refused_or_the_job_is_done(
             for param, value in taken.items():
                 with suppress(Refused):
                     run(name, {**needs, param: value}, source, tmp_path / f"{number}-{param}")
+
+
+@pytest.mark.parametrize("name", [*jobs()])
+def test_a_number_that_is_refused_is_named_as_its_option(name: str, needed: dict[str, dict[str, Any]]) -> None:
+    """Also where an operator refuses it, of which the user of a command knows nothing."""
+    (job,) = of(name)
+    for chosen in rounds(job):
+        for param, value in chosen.items():
+            if message := refusal(job, {**needed.get(name, {}), param: value}):
+                assert option_of(param) in message or message.endswith("is nan; pass a number")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("dedup_exact", {"keep": "frist"}, "^--keep='frist'; did you mean 'first'"),
+        ("dedup_exact", {"by": ["id", "txt"]}, "no column 'txt'; .*. Another one is chosen with --by$"),
+        ("dedup_minhash", {"unit": "line"}, "^--unit='line'; there are word and character$"),
+        ("paragraphs", {"text_column": "x", "id_column": "x"}, "chosen with --text-column and --id-column$"),
+        ("mix", {"source_column": "sauce"}, "no column 'sauce'; .*. Another one is chosen with --source-column$"),
+    ],
+    ids=str,
+)
+def test_so_is_a_word_or_a_column(
+    name: str, options: dict[str, Any], told: str, needed: dict[str, dict[str, Any]], source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused) as refused:
+        run(name, {**needed.get(name, {}), **options}, source, tmp_path / "out")
+    assert re.search(told, str(refused.value.__cause__))
+
+
+def refusal(job: type[Job], options: Mapping[str, Any]) -> str:
+    """Returns why a job is refused; empty if it is not."""
+    try:
+        job(**options).spec()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def option_of(param: str) -> str:
+    return "--" + param.replace("_", "-")
 
 
 def is_refused(job: type[Job], options: Mapping[str, Any]) -> bool:

@@ -12,8 +12,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
+from curate.job.job import Job
 from curate.testing.local import run_local
+from jobs.dedup_exact import DedupExact
 from jobs.shuffle import Shuffle
 from tests.e2e.test_tweets import TWEETS
 from tests.job.inline import everything, outputs, refusing, run_job, write_parquet
@@ -107,3 +110,26 @@ def test_labelled_tweets(tmp_path: Path) -> None:
         assert (
             abs(part["class"].to_pylist().count(2) / len(part) - share) < 5 * (share * (1 - share) / len(part)) ** 0.5
         )
+
+
+@pytest.mark.parametrize(
+    ("job", "inside", "lost"),
+    [
+        (Shuffle(shards=1), False, [["year", "lang"]]),
+        (Shuffle(shards=1), True, []),
+        (Shuffle(shards=1, keep_columns=["id"]), False, []),
+        (DedupExact(), False, []),
+    ],
+    ids=["lost", "in the files too", "not to be kept", "outputs lie in the same folders"],
+)
+def test_what_folders_say_is_lost_with_a_word(job: Job, inside: bool, lost: list[list[str]], tmp_path: Path) -> None:
+    """Folders like `year=2024` are columns for datasets: where the outputs of a job lie in others, it says what rows
+    lose. One that all files lie in says nothing of a row."""
+    for year, lang in ((2023, "de"), (2024, "en")):
+        own = {"year": year, "lang": lang} if inside else {}
+        folder = tmp_path / "in" / "crawl=1" / f"year={year}" / f"lang={lang}"
+        write_parquet(folder / "a.parquet", [{"id": str(year), "text": str(year), **own}])
+    with capture_logs() as logs:
+        summary = job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend="inline")
+    assert summary.state == "complete"
+    assert [one["columns"] for one in logs if "rows lose what their folders say" in one["event"]] == lost
