@@ -1,14 +1,16 @@
-"""Tables with an exact number of rows, from tables of any size."""
+"""Tables with an exact number of rows, from tables of any size; and tables of user code as they can be kept."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from curate.arrow.sizes import row_bytes
-from curate.arrow.types import roomy_type
+from curate.arrow.types import is_text_or_binary, roomy_type
 from curate.errors import SchemaMismatch
 from curate.log import get_logger
 from curate.units import format_bytes
@@ -113,6 +115,36 @@ def combined(table: pa.Table) -> pa.Table:
                     "pyarrow.dictionary(pyarrow.int32(), pyarrow.string())"
                 ) from error
         raise
+
+
+def kept(table: pa.Table, given: pa.Table | None = None) -> pa.Table:
+    """Returns what user code made of the table that it was `given`, as it is now: with numbers in memory of its own.
+
+    An array of numpy lends Arrow its memory, and user code may compute its next results in the same array: rows that
+    are not written yet would change with it. Memory that nobody can write to, or that came with `given`, is shared.
+    """
+    came: set[int] | None = None
+    for at, field in enumerate(table.schema):
+        if _is_copied(field.type):
+            continue
+        chunks = table.column(at).chunks
+        if came is None and any(map(_changing, chunks)):
+            columns = () if given is None else given.columns
+            came = {address for column in columns for chunk in column.chunks for address in _changing(chunk)}
+        own = [chunk if _changing(chunk) <= (came or set()) else pa.concat_arrays([chunk]) for chunk in chunks]
+        if any(map(operator.is_not, own, chunks)):
+            table = table.set_column(at, field, pa.chunked_array(own, field.type))
+    return table
+
+
+def _is_copied(type: pa.DataType) -> bool:
+    """Returns whether Arrow keeps values of a type in another way than numpy, and so has memory of its own for them."""
+    return is_text_or_binary(type) or bool(pt.is_boolean(type) or pt.is_decimal(type) or pt.is_null(type))
+
+
+def _changing(array: pa.Array) -> set[int]:
+    """Returns where memory of an array lies that may be written to."""
+    return {one.address for one in array.buffers() if one is not None and one.is_mutable and one.size}
 
 
 def with_room(table: pa.Table, given: pa.Schema | None = None) -> pa.Table:

@@ -39,7 +39,7 @@ class Functions(Base):
         A batch has at most `batch_size` rows (None, "auto": about 16,384) and never crosses shards. `batch_format` is
         "pyarrow" (a Table), "numpy" (a dictionary of arrays) or "pandas" (a data frame). None: what `fn` declares its
         argument to be, `dict[str, np.ndarray]` or `pd.DataFrame`, and else pyarrow. `fn` returns any of these, or an
-        iterator of them, with any number of rows, and always the same columns.
+        iterator of them, with any number of rows, and always the same columns. It may make each in the same arrays.
 
         A column that `fn` returns with the type it received keeps its Arrow type. Null numbers are NaN in numpy, and
         null again in the result; integers beside nulls are floats, and integers again if all are whole (objects, where

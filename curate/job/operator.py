@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from curate import log
-from curate.arrow.batches import with_room
+from curate.arrow.batches import kept, with_room
 from curate.arrow.values import rounded
 from curate.errors import (
     BadRow,
@@ -27,6 +27,7 @@ from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
 from curate.objects.places import PLACE, PLACE_TYPE, POSITION
 from curate.operators.convert import rows_to_table
+from curate.operators.rows import row_as_it_is
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.classify import asked_for_column
 from curate.pipeline.meters import Meter, reading
@@ -368,7 +369,7 @@ def _table(found: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaMismatch(f"{where} returned a table with {names.count(twice)} columns called {twice!r}; rename one")
-    return with_room(table)
+    return with_room(kept(table))
 
 
 def _is_frame(value: Any) -> bool:
@@ -401,7 +402,7 @@ class RowGatherer:
             self._names = list(row)
         if row.keys() - self._names or (self._schema is None and len(row) < len(self._names)):
             raise self._mismatch(row)
-        self._rows.append(row)
+        self._rows.append(row_as_it_is(row))
         if len(self._rows) >= self._batch_rows:
             yield from self.flush()
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.batches import with_room
+from curate.arrow.batches import kept, with_room
 from curate.arrow.groups import one_chunk
 from curate.arrow.recast import Misfit, decoded, recast, tensor_shape
 from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary, value_type
@@ -281,7 +281,7 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaMismatch(f"{where} returned {names.count(twice)} columns called {twice!r}; rename one")
-    return with_room(value.replace_schema_metadata(None), None if before is None else before.schema)
+    return with_room(kept(value.replace_schema_metadata(None), before), None if before is None else before.schema)
 
 
 def rows_to_table(
@@ -440,7 +440,9 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
 def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:
     if series.dtype == object:
         return column_of(where, name, [None if _is_missing(value) else value for value in series], type)
-    return _kept(one_chunk(pa.array(series, from_pandas=True)), type)
+    # A frame of an array that may change lends it as one that nobody can write to.
+    own = series.copy() if isinstance(series.dtype, np.dtype) else series
+    return _kept(one_chunk(pa.array(own, from_pandas=True)), type)
 
 
 def _is_missing(value: Any) -> bool:

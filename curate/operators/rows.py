@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -13,6 +14,7 @@ import pyarrow as pa
 from curate.arrow.batches import combined
 from curate.arrow.declared import identity_of
 from curate.arrow.order import rows_where
+from curate.code.closures import PLAIN
 from curate.errors import BadRow, SchemaMismatch
 from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column
@@ -123,7 +125,7 @@ class MapRows(UdfOperator):
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
             raise TypeError(f"{self.name} returned {type(value).__name__}, expected a dictionary (one row)")
-        return value
+        return row_as_it_is(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +188,52 @@ class MapIsolated(UdfOperator):
             yield self.declared(gave, table, place)
 
 
+def row_as_it_is(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row that user code made, which no later change changes: of dictionaries, lists and arrays that can be
+    changed it has copies, for user code may make its next row in the same ones.
+
+    >>> lengths = [1]
+    >>> row = row_as_it_is({"lengths": lengths})
+    >>> lengths.append(2)
+    >>> row
+    {'lengths': [1]}
+    """
+    if PLAIN.issuperset(map(type, row.values())):
+        return dict(row)
+    return {name: value if type(value) in PLAIN else _as_it_is(value) for name, value in row.items()}
+
+
+def _as_it_is(value: Any) -> Any:
+    if isinstance(value, dict):
+        return row_as_it_is(value)
+    if isinstance(value, list | tuple):
+        # All elements are of one kind, or the row is refused.
+        first = next((one for one in value if one is not None), None)
+        if isinstance(first, _CHANGING):
+            return [_as_it_is(one) for one in value]
+        return value.copy() if type(value) is list else value
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return deepcopy(value)
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.flags.writeable else value
+    return value.copy() if isinstance(value, bytearray | set) else value
+
+
+_CHANGING = (dict, list, tuple, np.ndarray, bytearray, set)
+
+
 def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -> Iterator[Any]:
     """Yields what a function returns for each row, and `Busy` each time that it is to be called again for a row, since
     it raised RetryLater: `tries` times before for the first one. A BadRow that it raises says which row it was."""
+
+    def anew() -> Any:
+        # The call that raised may have changed its row.
+        return fn(rows(table.slice(position, 1))[0])
+
     for position, row in enumerate(rows(table)):
+        tries = 0 if position else tries
         try:
-            for answer in call_with_retries(partial(fn, row), kept=position > 0, tries=0 if position else tries):
+            for answer in call_with_retries(partial(fn, row), anew, kept=position > 0, tries=tries):
                 yield answer if isinstance(answer, Busy) else answer.value
         except BadRow as error:
             if error.row is None:

@@ -98,10 +98,13 @@ def busy(error: Exception, tries: int, *, kept: bool = False) -> Busy:
     return Busy(error, after_s, tries, kept)
 
 
-def call_with_retries(call: Callable[[], T], *, kept: bool, tries: int = 0) -> Iterator[Busy | Answer[T]]:
+def call_with_retries(
+    call: Callable[[], T], again: Callable[[], T] | None = None, *, kept: bool, tries: int = 0
+) -> Iterator[Busy | Answer[T]]:
     """Yields the `Answer` of a call, and before it a `Busy` for each time that it raised `RetryLater`.
 
-    `kept`: whether calls of the same batch are done. `tries`: how often it was made in vain before.
+    `again`: how it is made another time, if not as it is. `kept`: whether calls of the same batch are done. `tries`:
+    how often it was made in vain before.
     """
     while True:
         try:
@@ -110,6 +113,7 @@ def call_with_retries(call: Callable[[], T], *, kept: bool, tries: int = 0) -> I
             if not is_busy(error):
                 raise
             tries += 1
+            call = again or call
             yield busy(error, tries, kept=kept)
         else:
             yield Answer(answer)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from curate.arrow.batches import rechunk
+from curate.arrow.batches import kept, rechunk
 from curate.arrow.schema import conform
 from curate.errors import ConfigError
 from curate.pipeline.shard_books import ShardBooks, counted
@@ -125,7 +125,8 @@ class UserSource:
         del store_of
         del view
         what = f"{type(self.source).__name__}.read({data.id!r})"
-        tables = (conform(table.replace_schema_metadata(None), self.schema, what) for table in self.source.read(data))
+        given = (table.replace_schema_metadata(None) for table in self.source.read(data))
+        tables = (kept(conform(table, self.schema, what)) for table in given)
         return counted(rechunk(tables, batch_rows), tally)
 
     def count(self) -> int | None:
