@@ -1,8 +1,9 @@
-"""Converts arrays to another type that stores the same values in another way, and texts to what they say; says which
-conversions exist."""
+"""Converts arrays to another type that stores the same values in another way, texts to what they say, and times to
+texts; says which conversions exist."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.types import is_binary, is_encoded, is_list, is_list_view, is_text
+from curate.arrow.types import contains, is_binary, is_encoded, is_list, is_list_view, is_text
 
 _DAY = "1970-01-01 "
 _INFINITY = "(?i)^[+-]?inf"
+_MOMENT = "%Y-%m-%dT%H:%M:%S"
+_ZONES_OF_MINUTES = datetime.datetime(1973, 1, 1, tzinfo=datetime.UTC)
+_YEAR_0, _YEAR_10000 = -719_528, 2_932_897
+"""In days since 1970."""
+_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
 class Misfit(Exception):
@@ -176,3 +182,99 @@ def has_text(type: pa.DataType) -> bool:
     except pa.ArrowException:
         return False
     return True
+
+
+# To text
+
+
+class BeyondText(Exception):
+    """A date or an instant has no text that is read; the message is what a column has, and what to do."""
+
+
+def is_told_as_text(type: pa.DataType) -> bool:
+    """Returns whether values of a type become texts, or counts, in JSON. Python has no nanoseconds, and no dates of all
+    years; `orjson` writes no durations, and leaves out the zero that the microseconds of a time of day begin with:
+    0.064 s is 0.64 s."""
+    return bool(pt.is_temporal(type) and not pt.is_interval(type))
+
+
+def beyond_text(array: pa.Array) -> pa.BooleanArray:
+    """Returns for each date or instant whether its year is before 0 or after 9999. Of those no text is read, and from
+    32768 on the text that Arrow has is of another year, which may have four digits."""
+    type = array.type
+    if pt.is_timestamp(type) and type.unit == "ns":
+        return pc.and_(array.is_valid(), False)
+    day = 1 if pt.is_date32(type) else _A_DAY["ms" if pt.is_date64(type) else type.unit]
+    counts = array.view(pa.int32() if pt.is_date32(type) else pa.int64())
+    return pc.or_(pc.less(counts, _YEAR_0 * day), pc.greater_equal(counts, _YEAR_10000 * day)).fill_null(False)
+
+
+def refuse_beyond_text(array: pa.Array, format: str) -> None:
+    """Raises BeyondText for dates or instants, at no depth, whose years have no text in a format."""
+    if not (pt.is_date(array.type) or pt.is_timestamp(array.type)):
+        return
+    beyond = beyond_text(array)
+    if pc.any(beyond).as_py():
+        raise BeyondText(
+            f"has {_counts(array.filter(beyond))[0]}, which {format} cannot store: it has years from 0 to 9999; cast "
+            f"the column to int{array.type.bit_width}, make such values null, or write parquet"
+        )
+
+
+def texts_of(array: pa.Array, exact: bool) -> pa.Array:
+    """Returns an array for JSON: its times and dates as text, and its durations as counts, at whatever depth.
+
+    Of a date or an instant that no text is read of, its count from 1970 with its unit; if `exact`, raises BeyondText.
+    """
+    type = array.type
+    if pt.is_date(type) or pt.is_timestamp(type):
+        if exact:
+            refuse_beyond_text(array, "JSON lines")
+        beyond = beyond_text(array)
+        if not pc.any(beyond).as_py():
+            return _moments(array)
+        return pc.if_else(beyond, _counts(array), _moments(pc.if_else(beyond, pa.scalar(None, type), array)))
+    if pt.is_time64(type):
+        return array.cast(pa.string())
+    if pt.is_time32(type):
+        return pa.array([None if one is None else one.isoformat() for one in array.to_pylist()], pa.string())
+    if pt.is_duration(type):
+        return array.cast(pa.int64())
+    if not contains(type, is_told_as_text):
+        return array
+    if pt.is_struct(type):
+        children = [texts_of(child, exact) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, [field.name for field in type], mask=array.is_null())
+    pairs = pt.is_map(type)
+    if pairs:
+        entry = pa.struct([pa.field("key", type.key_type, nullable=False), type.item_field])
+        array = array.cast(pa.list_(entry))
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths.cast(pa.int32()))])
+    if pairs:
+        keys, items = array.flatten().flatten()
+        return pa.MapArray.from_arrays(offsets, keys, texts_of(items, exact), mask=array.is_null())
+    return pa.ListArray.from_arrays(offsets, texts_of(array.flatten(), exact), mask=array.is_null())
+
+
+def _counts(array: pa.Array) -> pa.Array:
+    """Returns how far dates and instants are from 1970, as texts with the unit."""
+    type = array.type
+    unit = type.unit if pt.is_timestamp(type) else "ms" if pt.is_date64(type) else "days"
+    counts = array.view(pa.int32() if pt.is_date32(type) else pa.int64())
+    return pc.binary_join_element_wise(counts.cast(pa.string()), f"{unit} from 1970", " ")
+
+
+def _moments(array: pa.Array) -> pa.Array:
+    """Returns dates and instants as texts."""
+    type = array.type
+    if pt.is_date(type):
+        return array.cast(pa.string())
+    texts = pc.strftime(array, format=_MOMENT + ("%z" if type.tz else ""))
+    if type.tz is None:
+        return texts
+    # Before zones were kept to minutes, their offset has seconds, for which there is not text.
+    utc = array.cast(pa.timestamp(type.unit, "UTC"))
+    early = pc.less(utc, pa.scalar(_ZONES_OF_MINUTES, utc.type))
+    # Of years with five digits there is text, but none that is read: UTC may still be in the year before.
+    return pc.if_else(pc.or_(early, pc.starts_with(texts, "10000-")), pc.strftime(utc, format=f"{_MOMENT}%z"), texts)

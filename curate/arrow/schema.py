@@ -131,8 +131,11 @@ def widens(found: pa.DataType, held: pa.DataType) -> bool:
     if pt.is_decimal(found) and pt.is_decimal(held):
         whole = held.precision - held.scale >= found.precision - found.scale
         return bool(whole and held.scale >= found.scale)
-    if pt.is_timestamp(found) and pt.is_timestamp(held):
-        return found.tz == held.tz and _UNITS.index(held.unit) >= _UNITS.index(found.unit)
+    if any(is_one(found) and is_one(held) for is_one in (pt.is_timestamp, pt.is_time, pt.is_duration)):
+        same = not pt.is_timestamp(found) or found.tz == held.tz
+        return same and _UNITS.index(held.unit) >= _UNITS.index(found.unit)
+    if pt.is_date(found):
+        return bool(pt.is_date64(held))
     if is_list(found) and is_list(held) and not is_list_view(found) and not is_list_view(held):
         sized = pt.is_fixed_size_list(held) and not (pt.is_fixed_size_list(found) and found.list_size == held.list_size)
         return not sized and widens(found.value_type, held.value_type)
@@ -202,7 +205,7 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
     """Returns the table with exactly `schema`: columns in its order, types widened to its types.
 
     Widening: null to anything, to a wider integer or float, integer to float64, text and bytes of any offset width,
-    dictionary to plain, a finer timestamp. `what` begins the message.
+    dictionary to plain, a finer unit of times, date32 to date64. `what` begins the message.
 
     Raises SchemaMismatch if a column is missing, unexpected, there twice, or of a type that does not widen; the message
     shows every field that differs, on both sides.

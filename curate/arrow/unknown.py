@@ -12,6 +12,9 @@ from curate.arrow.sizes import per_schema
 from curate.arrow.types import is_list, with_children
 
 _NO_ROWS = {b"curate:rows": b"none"}
+NAMES_ALONE = pa.run_end_encoded(pa.int16(), pa.string())
+"""Stands for texts of JSON that are all names of numbers, such as "NaN": of floats, if other files have some. Nothing
+is read as it."""
 
 
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
@@ -82,7 +85,7 @@ def told_as_text(schema: pa.Schema) -> pa.Schema:
     """
 
     def told(type: pa.DataType) -> pa.DataType:
-        return pa.string() if pt.is_null(type) else type if is_known(type) else with_children(type, told)
+        return pa.string() if pt.is_null(type) or type.equals(NAMES_ALONE) else with_children(type, told)
 
     return pa.schema([one.with_type(told(one.type)) for one in schema], schema.metadata)
 

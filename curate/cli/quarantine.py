@@ -16,6 +16,7 @@ from rich.text import Text
 from curate.cli.terminal import Console, fact, line, print_table
 from curate.errors import ConfigError
 from curate.formats.encoding import detect
+from curate.objects.bad_line import advice
 from curate.objects.quarantine import Quarantined
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages
@@ -66,6 +67,8 @@ def show_quarantine(
         fact(console, "" if number else "reasons", Text(f"{count:,} x {ellipsize(why, REASON_CHARS)}"))
     if len(reasons) > SHOWN_REASONS:
         fact(console, "", Text(f"... and {len(reasons) - SHOWN_REASONS:,} more"))
+    for number, text in enumerate(advice(reasons)):
+        fact(console, "" if number else "next", Text(plain_line(text)))
     if first:
         line(console, Text())
         if left_out := print_table(console, ["shard", "at", "reason", "row"], first):

@@ -380,7 +380,7 @@ class Exchanges(Base):
         `how` is inner; left, right or outer, which keep rows without a match of one side or both; semi or anti, which
         keep the rows of this dataset with, or without, a match. Keys appear once, with this dataset's names; other
         columns that both have get the suffixes. Rows are in order of the keys, then of this dataset, then of the other
-        one. Null matches nothing; NaN matches NaN. Keys must have one type (the width of numbers may differ).
+        one. Null matches nothing; NaN matches NaN. Keys must have one type (of any width and unit).
 
         With `broadcast` the other dataset runs now, every task gets its rows (1 GiB at most), and this dataset's rows
         keep their order and shards: for an inner, left, semi or anti join with a small dataset.

@@ -140,9 +140,10 @@ class Summary:
     def __repr__(self) -> str:
         """Returns how it ended, in a line; all of it is in `as_dict()`."""
         failed = f", {self.failed:,} failed" if self.failed else ""
+        quarantined = f", {self.books.quarantined:,} quarantined" if self.books.quarantined else ""
         return (
             f"Summary({plain_line(self.job)}: {self.state.value}, {self.done:,} of {format_count(self.total, 'shard')} "
-            f"done{failed}, {self.books.rows_in:,} rows in, {self.books.rows_out:,} out, "
+            f"done{failed}, {self.books.rows_in:,} rows in, {self.books.rows_out:,} out{quarantined}, "
             f"output {plain_line(self.output)!r})"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
@@ -56,6 +57,41 @@ DECLARE = (
     "that is ready, write the input anew with curate.read_json(..., schema=...).write_parquet(...)"
 )
 """What to do about values that are not of the type that a column has by its first rows."""
+
+
+_OTHER_TYPE = re.compile(
+    r"^column (['\"].*['\"]) is (?:not (?!a list of|base64|UTF-8)([^:]+?)(?:: found (\w+)|: a leading .*)?"
+    r"|out of the range of u?int\d+)$"
+)
+"""A reason for which another type may help: the column, what its values are not, and what JSON has instead."""
+_SHOWN = 10
+"""Columns that are named."""
+
+
+def advice(reasons: Iterable[str]) -> list[str]:
+    """Returns what to do about values that are not of their column's type, which reasons of bad rows tell: as what to
+    declare their columns, and of which columns no type holds all values.
+
+    >>> advice(["column 'n' is not an integer: found fraction", "malformed JSON"])[0].rpartition("; ")[2]
+    "these rows are read with 'n' as float64"
+    >>> advice(["column 't' is not a string: found number"])
+    ["write the values of 't' alike in the input: JSON has several types there, and no type holds them all"]
+    """
+    types: dict[str, set[str]] = {}
+    for reason in reasons:
+        if (found := _OTHER_TYPE.match(reason)) is not None:
+            column, expected, instead = found.groups()
+            # CSV, and a text of JSON that is no time, do not say what there is instead: text, as which all is read.
+            type = "float64" if instead == "fraction" or expected is None else "" if instead else "string"
+            types.setdefault(column, set()).add(type)
+    held = [f"{column} as {min(one)}" for column, one in types.items() if len(one) == 1 and all(one)]
+    mixed = [column for column, one in types.items() if len(one) > 1 or not all(one)]
+    told = [f"{DECLARE}; these rows are read with {', '.join(held[:_SHOWN])}"] if held else []
+    several = "JSON has several types there, and no type holds them all"
+    return [
+        *told,
+        *([f"write the values of {', '.join(mixed[:_SHOWN])} alike in the input: {several}"] if mixed else []),
+    ]
 
 
 OnBadRow = Callable[[RejectedRow], None]

@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.expressions import refuse_unknown
+from curate.arrow.unknown import told_as_text
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding, Format
 from curate.formats.read.csv import read_csv, sample_csv
@@ -86,7 +87,7 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
 
 
 def _decoded(store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None) -> Iterator[bytes]:
-    schema = sample_schema(store, object, encoding)
+    schema = told_as_text(sample_schema(store, object, encoding))
     refuse_unknown(object.uri, columns or (), schema.names)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(broken_row, object)):

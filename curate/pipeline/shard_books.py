@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, TooManyBadRows
 from curate.log import get_logger
-from curate.objects.bad_line import DECLARE, GivenRows, RejectedRow, RowNumbers
+from curate.objects.bad_line import GivenRows, RejectedRow, RowNumbers, advice
 from curate.objects.quarantine import QuarantineWriter
 from curate.objects.samples import DroppedRow
 from curate.pipeline.dropped_rows import Chosen, DroppedSamples
@@ -263,10 +263,9 @@ class ShardBooks:
     def _too_many(self, where: str) -> TooManyBadRows:
         reasons = self.reasons()
         counted = ", ".join(f"{n} x {reason}" for reason, n in reasons.items())
-        typed = any(reason.startswith("column ") and " is not " in reason for reason in reasons)
         return TooManyBadRows(
             f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({counted}); "
-            f"fix the input{self._such_as()}, or allow more with max_bad_rows{f'; or {DECLARE}' * typed}"
+            f"fix the input{self._such_as()}, or allow more with {'; or '.join(['max_bad_rows', *advice(reasons)])}"
         )
 
     def _such_as(self) -> str:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from curate.arrow.schema import plain, widens
-from curate.arrow.types import is_list
-from curate.arrow.unknown import fill_schema, is_known, is_of_no_rows, told_as_text
+from curate.arrow.types import is_list, is_text
+from curate.arrow.unknown import NAMES_ALONE, fill_schema, is_known, is_of_no_rows, told_as_text
 from curate.errors import (
     ConfigError,
     CorruptInput,
@@ -202,7 +202,7 @@ def joined(schema: pa.Schema, other: pa.Schema, format: Format) -> pa.Schema:
 def _joined(one: pa.DataType, other: pa.DataType, format: Format) -> pa.DataType:
     if pt.is_null(other) or one.equals(other):
         return one
-    if pt.is_null(one):
+    if pt.is_null(one) or (one.equals(NAMES_ALONE) and (_is_number(other) or is_text(other))):
         return other
     if pt.is_struct(one) and pt.is_struct(other):
         return pa.struct(list(joined(pa.schema(list(one)), pa.schema(list(other)), format)))

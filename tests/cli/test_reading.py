@@ -396,6 +396,32 @@ def test_rows_that_cannot_be_read_are_shown_with_their_place_in_the_input(tmp_pa
     assert found["c.jsonl"]["slice"] == {"kind": "bytes", "start": 903, "stop": 1807}
 
 
+def test_it_says_which_type_holds_the_values_that_were_set_aside(tmp_path: Path, run: Run) -> None:
+    """Declared so, none is; and where there is no such type, that is said. The second of many files is not sampled."""
+
+    def next_of(out: Path) -> list[str]:
+        lines = run("quarantine", str(out))[1].splitlines()
+        first = next(number for number, one in enumerate(lines) if one.startswith("next"))
+        return [one[10:] for one in lines[first : lines.index("")]]
+
+    row = {"n": 1, "f": 0.5, "t": "a", "d": {"x": 1}}
+    odd: list[dict[str, Any]] = [{"n": 0.5}, {"n": 2**63}, {"f": "b"}, {"t": 5}, {"d": {"x": 1.5}}, {"d": [1]}]
+    for number in range(20):
+        rows = [{**row, **one} for one in odd] if number == 1 else [row]
+        write_jsonl(tmp_path / f"j/{number:02d}.jsonl", b"".join(orjson.dumps(one) + b"\n" for one in rows))
+        (tmp_path / f"{number:02d}.csv").write_text("id,c\n" + ("x,0.5\n007,0.5\n1,none\n" if number == 1 else "1,2\n"))
+    for kind, read in (("j", curate.read_json), ("", curate.read_csv)):
+        read(tmp_path / kind / "*").write_parquet(tmp_path / f"out{kind}", backend="inline")  # type: ignore[operator]
+    declare, alike = next_of(tmp_path / "outj")
+    assert declare.startswith("declare the column's type: with schema= of read_json")
+    assert declare.endswith("; these rows are read with 'n' as float64, 'd.x' as float64")
+    assert alike.startswith("write the values of 'f', 't', 'd' alike in the input: JSON has several types there")
+    [declare] = next_of(tmp_path / "out")
+    assert declare.endswith("; these rows are read with 'id' as string, 'c' as string")
+    texts = pa.schema([("id", pa.string()), ("c", pa.string())])
+    assert curate.read_csv(f"{tmp_path}/*.csv", schema=texts).count() == 22
+
+
 def test_a_row_that_is_not_utf8_is_shown(tmp_path: Path, run: Run) -> None:
     """It was called null. As JSON it is base64."""
     (tmp_path / "in").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,52 @@ def test_keys_of_other_types_are_refused_in_a_line(how: str, other: Any, tmp_pat
         made.take_all()
     with pytest.raises(ConfigError, match="the key 'k' is int64 on one side and "):
         made.write_parquet(tmp_path / "out", backend="inline")
+
+
+def times(type: pa.DataType, *seconds: int) -> pa.Array:
+    """Returns days, or seconds, as a type stores them."""
+    if pa.types.is_date(type):
+        return pa.array(seconds, pa.int32()).view(pa.date32()).cast(type)
+    each = 1000 ** ["s", "ms", "us", "ns"].index(type.unit)
+    return pa.array([each * one for one in seconds], pa.int32() if type.bit_width == 32 else pa.int64()).view(type)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *itertools.combinations([pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")], 2),
+        *itertools.combinations([pa.duration("s"), pa.duration("us"), pa.duration("ns")], 2),
+        (pa.timestamp("s"), pa.timestamp("ns")),
+        (pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")),
+        (pa.date32(), pa.date64()),
+    ],
+    ids=str,
+)
+def test_times_of_two_units_are_put_together(one: pa.DataType, other: pa.DataType, tmp_path: Path) -> None:
+    """In unions, joins and files, either way round: Parquet stores some of them as others, so that what was written
+    was refused beside what it was made of."""
+    for left, right in ((one, other), (other, one)):
+        rows = curate.from_arrow(pa.table({"v": times(left, 1, 2, 3), "a": [1, 2, 3]}))
+        others = curate.from_arrow(pa.table({"v": times(right, 4, 3, 2), "b": [4, 3, 2]}))
+        both = rows.select_columns(["v"]).union(others.select_columns(["v"])).to_arrow()["v"].combine_chunks()
+        assert both.equals(times(other, 1, 2, 3, 4, 3, 2))
+        for broadcast in (False, True):
+            joined = rows.join(others, on="v", broadcast=broadcast).to_arrow()
+            assert joined["v"].combine_chunks().equals(times(other, 2, 3))
+            assert joined["b"].to_pylist() == [2, 3]
+        assert rows.join(others, on="v", how="outer").to_arrow()["a"].to_pylist() == [1, 2, 3, None]
+        rows.write_parquet(tmp_path / str(left), backend="inline")
+    read = curate.read_parquet(f"{tmp_path}/*/*", schema=pa.schema([("v", other), ("a", pa.int64())]))
+    assert read.filter(curate.col("v") == times(other, 2)[0]).to_arrow()["a"].to_pylist() == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_key_that_a_finer_unit_has_no_room_for_fails_by_name() -> None:
+    far, near = pa.array([2**40]).view(pa.timestamp("s")), pa.array([1]).view(pa.timestamp("ns"))
+    rows, others = curate.from_arrow(pa.table({"v": far})), curate.from_arrow(pa.table({"v": near}))
+    with pytest.raises(curate.CurateError, match=r"column 'v' is timestamp\[s\], expected timestamp\[ns\]"):
+        rows.join(others, on="v").take_all()
 
 
 def test_aggregates_of_all_rows_are_those_of_duckdb(comments: Any) -> None:

@@ -88,6 +88,13 @@ def test_a_summary_is_a_line(tmp_path: Path) -> None:
     assert repr(summary) == str(summary) == f"Summary(write_parquet: {told}, output {str(tmp_path / 'out')!r})"
 
 
+def test_a_summary_tells_of_rows_that_were_set_aside(tmp_path: Path) -> None:
+    """In its line, too: else rows are gone of which it says nothing."""
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\n{"n": \n{"n": 3}\n')
+    summary = curate.read_json(tmp_path / "in.jsonl").write_parquet(tmp_path / "out", backend="inline")
+    assert "done, 3 rows in, 2 out, 1 quarantined, output" in repr(summary)
+
+
 def test_every_method_of_ray_data_is_there_or_answered() -> None:
     """In one line that says what to write; and what is there is not answered."""
     theirs = pytest.importorskip("ray.data").Dataset

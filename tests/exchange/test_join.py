@@ -204,13 +204,17 @@ def test_joins_are_those_of_duckdb() -> None:
         (pa.dictionary(pa.int8(), pa.string()), pa.string(), pa.string()),
         (pa.string(), pa.binary(), None),
         (pa.null(), pa.string(), pa.string()),
-        (pa.timestamp("us"), pa.timestamp("ms"), None),
+        (pa.timestamp("us"), pa.timestamp("ms"), pa.timestamp("us")),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), None),
+        (pa.time32("s"), pa.time32("ms"), pa.time32("ms")),
+        (pa.date32(), pa.date64(), pa.date64()),
+        (pa.date32(), pa.timestamp("s"), None),
         (pa.timestamp("us"), pa.timestamp("us"), pa.timestamp("us")),
         (pa.decimal128(5, 2), pa.decimal128(6, 2), None),
         (pa.bool_(), pa.int8(), None),
     ],
 )
-def test_keys_are_of_one_type_but_for_the_width_of_numbers(
+def test_keys_are_of_one_type_but_for_the_width_of_numbers_and_the_unit_of_times(
     left: pa.DataType, right: pa.DataType, common: pa.DataType | None
 ) -> None:
     """Types that do not meet are refused with both named, also where they are known only when rows are made."""

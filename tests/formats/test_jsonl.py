@@ -11,6 +11,7 @@ import structlog.testing
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from curate.arrow.unknown import NAMES_ALONE
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, TransientStorageError
 from curate.formats.encoding import detect
 from curate.formats.read.json_schema import say_quoted
@@ -280,7 +281,9 @@ def sampled(rows: str, wanted: Any = None) -> pa.Schema:
         ('1.5 "NaN" "Infinity" "-Infinity"', pa.float64()),
         ('"NaN" 3 null', pa.float64()),
         ('[0.5] ["NaN",null]', pa.list_(pa.float64())),
-        ('"NaN" "Infinity"', pa.string()),
+        ('"NaN" "Infinity"', NAMES_ALONE),
+        ('["NaN"] []', pa.list_(NAMES_ALONE)),
+        ('"NaN" "a"', pa.string()),
         ('"NaN" "nan" 1.5', pa.string()),
     ],
 )

@@ -307,3 +307,16 @@ def test_a_later_file_that_has_a_column_twice_is_refused(suffix: str, how: str) 
         part = detect(object.uri, None if given is None else replace(given, whole=False))
         [table] = read(store, object, part, SliceKind.WHOLE, 0, 0, held.remove(0), 9, [].append)
         assert table.to_pylist() == [{"b": 3}]
+
+
+@pytest.mark.parametrize("rest", [b"", b"\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
+def test_a_byte_order_mark_alone_is_no_row(name: str, rest: bytes, tmp_path: Path) -> None:
+    """As a file of nothing is none, alone and beside others; a header that nobody had closed was looked for."""
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + rest)
+    read_any = {"csv": curate.read_csv, "jsonl": curate.read_json, "txt": curate.read_text}[name.rpartition(".")[2]]
+    assert read_any(tmp_path / name).take_all() == []
+    (tmp_path / f"b.{name[2:]}").write_bytes({"a.csv": b"n\n1\n", "a.jsonl": b'{"n": 1}\n', "a.txt": b"1\n"}[name])
+    assert read_any(tmp_path).count() == 1
+    if name == "a.csv":
+        assert curate.read_csv(tmp_path, column_names=["n"]).take_all() == [{"n": "n"}, {"n": "1"}]

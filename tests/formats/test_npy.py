@@ -86,6 +86,41 @@ def test_what_is_read_and_written_is_the_array(name: str, tmp_path: Path) -> Non
     assert [one.kind for one in verify(str(out)).findings] == ["damaged"]
 
 
+@pytest.mark.parametrize(
+    "first", [np.arange(3), np.arange(400_000), np.zeros((0, 2)), np.asfortranarray(np.ones((2, 2)))]
+)
+@pytest.mark.parametrize(
+    ("behind", "refused"),
+    [
+        (stored(np.arange(2)), "another array begins behind its end; save each one in a file of its own"),
+        (b"\1" * 8, "something else lies behind its .* entries, expected the end of the file"),
+        (bytes(64), ""),
+        (written(pa.table({"n": [1]}))[128 + 8 :], ""),
+    ],
+    ids=["array", "bytes", "zeros", "record"],
+)
+def test_what_lies_behind_an_array_is_no_row_that_is_lost(first: Any, behind: bytes, refused: str) -> None:
+    """`numpy.save` appends to a file that is open, and `numpy.load` reads the first array without a word."""
+    store = FakeStore()
+    object = store.put("a.npy", stored(first) + behind)
+    encoding = Encoding(Format.NUMPY, how=ReadAs(Format.NUMPY))
+    schema = sample_npy(store, object, None) or pa.schema([("data", pa.float64())])  # type: ignore[arg-type]
+    tables = read_npy(store, object, encoding, schema)  # type: ignore[arg-type]
+    if refused:
+        with pytest.raises(CorruptInput, match=rf"^a\.npy: {refused}"):
+            list(tables)
+        return
+    assert sum(map(len, tables)) == len(first)
+
+
+def test_a_shape_below_nothing_is_no_array_without_rows() -> None:
+    """It had no row to be missed."""
+    store = FakeStore()
+    object = store.put("a.npy", stored(np.ones((3, 2))).replace(b"(3, 2)", b"(-3,2)"))
+    with pytest.raises(CorruptInput, match=r"has the shape \(-3, 2\)"):
+        sample_npy(store, object, None)  # type: ignore[arg-type]
+
+
 def test_versions_and_compression(tmp_path: Path) -> None:
     """Headers of all versions; compressed as a whole, too."""
     (tmp_path / "1.npy").write_bytes(stored(np.arange(2), (1, 0)))

@@ -15,6 +15,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.rows import check_declared, read
+from curate.formats.write.jsonl import json_lines
 from curate.formats.write.writer import make_writer, suffix
 from curate.objects.record import OutputFormat
 from curate.tasks.shard import SliceKind
@@ -190,6 +191,61 @@ def test_a_null_that_is_alone_in_its_row_is_no_empty_text() -> None:
         assert repr(found.to_pylist()) == repr(table.to_pylist())
     with pytest.raises(ConfigError, match="column 'v' is string and alone in its rows, and CSV cannot distinguish"):
         written(pa.table({"v": ["a", None]}), OutputFormat.CSV)
+
+
+DAY = 86_400
+DATED = (pa.date32(), pa.date64(), *(pa.timestamp(u, z) for u in ("s", "ms", "us") for z in (None, "UTC", "-08:00")))
+
+
+def days(type: pa.DataType, *values: int) -> pa.Array:
+    """Returns dates or instants as many days from 1970."""
+    each = {"date32[day]": 1, "date64[ms]": DAY * 1000}.get(str(type)) or DAY * 1000 ** ["s", "ms", "us"].index(
+        type.unit
+    )
+    return pa.array([each * one for one in values], pa.int32() if pa.types.is_date32(type) else pa.int64()).view(type)
+
+
+@pytest.mark.parametrize("format", READ)
+@pytest.mark.parametrize("type", DATED, ids=str)
+def test_a_year_that_has_no_text_is_refused_where_there_is_text(type: pa.DataType, format: OutputFormat) -> None:
+    """The last days that have one are read back; what came as text of five digits, or of another year, was a bad row
+    for its reader, or a wrong one. Behind nulls, in slices, and within lists and structs, too."""
+    wrapped = 36_525 * 655 + 2_400 * 100  # a year that 16 bits hold as one of four digits
+    for array in (days(type, -719_528, 0, 2_932_896), pa.nulls(2, type)):
+        assert read_back(written(pa.table({"v": array}), format), format, pa.schema([("v", type)]))["v"].equals(
+            pa.chunked_array([array])
+        )
+    for bad in (-719_529, 2_932_897, wrapped):
+        array = days(type, 0, bad)
+        nested = [pa.ListArray.from_arrays([0, 2], array), pa.StructArray.from_arrays([array], ["x"])]
+        for one in [array, *(nested if format is not OutputFormat.CSV else [])]:
+            table = pa.table({"v": one})
+            if format is OutputFormat.PARQUET:
+                assert read_back(written(table, format), format, table.schema)["v"].equals(table["v"])
+                continue
+            with pytest.raises(
+                ConfigError, match=rf"^column 'v' is .* and has {array[1].value} .* cast the column to int"
+            ):
+                written(table, format)
+        if format is not OutputFormat.PARQUET:
+            written(pa.table({"v": days(type, 0, bad).slice(0, 1)}), format)
+
+
+def test_what_is_only_shown_has_a_count_for_a_year_without_text() -> None:
+    """And no other year: `curate head` showed one, or called the file a broken one."""
+    for type, shown in ((pa.date32(), "days"), (pa.timestamp("s"), "s"), (pa.timestamp("ms", "UTC"), "ms")):
+        line = json_lines(pa.table({"v": days(type, 40_000_000)}))[0]
+        assert line == f'{{"v":"{days(type, 40_000_000)[0].value} {shown} from 1970"}}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    "value", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.int8()), pa.struct([("x", pa.int8())])]
+)
+def test_a_dictionary_of_what_has_values_within_is_refused_by_json(value: pa.DataType) -> None:
+    """Arrow makes none of values: each row was a bad one for who read it, or the reader failed."""
+    of_two = pa.DictionaryArray.from_arrays(pa.array([0, None, 0], pa.int8()), pa.nulls(1, value))
+    with pytest.raises(ConfigError, match=r"^column 'v' is dictionary<.* which JSON lines cannot store; "):
+        written(pa.table({"v": of_two}), OutputFormat.JSONL)
 
 
 def test_a_key_twice_in_a_map_is_refused_by_json() -> None:

@@ -120,6 +120,8 @@ class TestTally:
         tally = ShardBooks(BadRowBudget("0"))
         with pytest.raises(TooManyBadRows, match="max_bad_rows; or declare the column's type: with schema="):
             tally.bad_row(bad("column 'id' is not int64"))
+        with pytest.raises(TooManyBadRows, match="'id' as string; or write the values of 't' alike in the input: "):
+            tally.bad_row(bad("column 't' is not a string: found number"))
 
     def test_a_fraction_is_known_at_the_end(self) -> None:
         """Good rows to come may still outweigh the bad ones."""

@@ -71,6 +71,42 @@ def test_sources_that_follow_each_other(tmp_path: Path) -> None:
     assert (ended.books.rows_out, ended.books.quarantined) == (40, 0)
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("files", "type", "read"),
+    [
+        ([["NaN"], [1.5]], pa.float64(), [NAN, 1.5]),
+        ([[None, "-Infinity"], ["Infinity"], [1.5]], pa.float64(), [None, -INF, INF, 1.5]),
+        ([[1], ["NaN"], [1.5]], pa.float64(), [1.0, NAN, 1.5]),
+        ([["NaN"], [1], [1.5]], pa.float64(), [NAN, 1.0, 1.5]),
+        ([[["NaN"]], [[0.5]]], pa.list_(pa.float64()), [[NAN], [0.5]]),
+        ([[{"x": "NaN"}], [{"x": 0.5}]], pa.struct([("x", pa.float64())]), [{"x": NAN}, {"x": 0.5}]),
+        ([["NaN"], ["a"]], pa.string(), ["NaN", "a"]),
+        ([["NaN"], ["Infinity"]], pa.string(), ["NaN", "Infinity"]),
+        ([[["NaN"]], [[]]], pa.list_(pa.string()), [["NaN"], []]),
+        ([["NaN"], [None]], pa.string(), ["NaN", None]),
+    ],
+    ids=str,
+)
+def test_names_of_numbers_alone_are_floats_if_other_files_have_some(
+    files: list[list[Any]], type: pa.DataType, read: list[Any], tmp_path: Path
+) -> None:
+    """As in one file: `write_json` has no other way to write a metric that is no number in a whole shard. Without one,
+    they are texts."""
+    ds = curate.read_json(written(tmp_path, *files))
+    assert ds.schema().field("v").type == type
+    assert repr(ds.to_arrow()["v"].to_pylist()) == repr(read)
+
+
+def test_what_is_written_of_floats_is_read_as_floats_whatever_shard_is_first(tmp_path: Path) -> None:
+    for number, value in enumerate([NAN, 0.5, INF]):
+        pq.write_table(pa.table({"v": [value]}), tmp_path / f"{number}.parquet")
+    curate.read_parquet(f"{tmp_path}/*.parquet").write_json(tmp_path / "out", backend="inline")
+    assert repr(curate.read_json(tmp_path / "out").to_arrow()["v"].to_pylist()) == repr([NAN, 0.5, INF])
+
+
 def test_parquet(tmp_path: Path) -> None:
     """Files of pandas have the type null for a column without values."""
     for number, column in enumerate([pa.nulls(2), pa.array([None, 1.5]), pa.nulls(1)]):

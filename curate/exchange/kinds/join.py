@@ -11,6 +11,7 @@ import pyarrow.types as pt
 
 from curate.arrow.order import Order
 from curate.arrow.recast import decoded
+from curate.arrow.schema import cast, widen
 from curate.arrow.types import value_type
 from curate.errors import ConfigError, SchemaMismatch
 from curate.exchange.kinds.base import Regrouping, key_columns, order_by
@@ -64,7 +65,7 @@ class Keys:
         for key in self.of(side):
             place = schema.get_field_index(key)
             if table.schema.field(place).type != schema.field(place).type:
-                column = decoded(table.column(place)).cast(schema.field(place).type)
+                column = cast(f"{self.name}: the key", decoded(table.column(place)), schema.field(place))
                 table = table.set_column(place, schema.field(place), column)
         return table
 
@@ -96,7 +97,8 @@ class Keys:
     def _types(self, mine: str, type: pa.DataType, other: str, found: pa.DataType) -> str:
         return (
             f"{self.name}: the key {mine!r} is {type} on the left, {other!r} is {found} on the right; keys must have "
-            "one type (the width of numbers may differ): cast one first, with with_column() or map_batches()"
+            "one type (the width of numbers and the unit of times may differ): cast one first, with "
+            "with_column() or map_batches()"
         )
 
     @classmethod
@@ -132,10 +134,13 @@ class Keys:
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """Returns the type that holds the values of two, which differ in width at most; None if there is none.
+    """Returns the type that holds the values of two, which differ in width at most, or unit of time; None if there is
+    none.
 
     >>> common_type(pa.int32(), pa.uint32()), common_type(pa.int64(), pa.string())
     (DataType(int64), None)
+    >>> common_type(pa.timestamp("ms"), pa.timestamp("us"))
+    TimestampType(timestamp[us])
     """
     left, right = value_type(left), value_type(right)
     if left == right or pt.is_null(right):
@@ -148,6 +153,8 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         signed, unsigned = (left, right) if pt.is_signed_integer(left) else (right, left)
         bits = max(signed.bit_width, 2 * unsigned.bit_width)
         return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
+    if pt.is_temporal(left) and pt.is_temporal(right):
+        return widen(left, right)
     wide = widest(left)
     return wide if wide == widest(right) and not pt.is_integer(wide) else None
 

@@ -199,7 +199,7 @@ class _Parser:
         header that does not end at all."""
         if decoded.blocks > 1 or decoded.read(1):
             raise _RowTooLong
-        if not decoded.head.strip():
+        if not decoded.head.removeprefix(codecs.BOM_UTF8).strip():
             return None
         try:
             return pa_csv.open_csv(

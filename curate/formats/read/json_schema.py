@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.arrow.unknown import NAMES_ALONE
 from curate.errors import ConfigError, MissingColumn, did_you_mean
 from curate.formats.read.json_values import JSON_TEXT, NOT_FINITE, json_text, readable
 from curate.log import get_logger
@@ -58,14 +59,15 @@ class Shape:
                 self.fields[name].see(item, depth + 1)
 
     def type(self, path: str) -> pa.DataType:
-        """Returns the one type that holds every value seen, null where none was. Raises Mixed if there is none."""
+        """Returns the one type that holds every value seen: null where none was, and for names of numbers alone what
+        stands for them. Raises Mixed if there is none."""
         kinds = set(self.kinds)
         if not kinds:
             return pa.null()
         if self._is_float():
             return pa.float64()
         if kinds == {"string"} or self._is_text():
-            return pa.string()
+            return NAMES_ALONE if self.named == sum(self.kinds.values()) else pa.string()
         if kinds == {"boolean"}:
             return pa.bool_()
         if kinds == {"int64"}:
@@ -110,7 +112,7 @@ def infer_schema(
     uri: str, rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, pa.DataType | None] | None
 ) -> pa.Schema:
     """Returns the schema of JSON rows: every column in order of appearance, or the wanted ones in their order. A type
-    that no value tells is null.
+    that no value tells is null, or NAMES_ALONE (see `told_as_text`).
 
     A column of several types becomes JSON text (see `json_values.JSON_TEXT`) unless it was asked for by name; if there
     are texts among them, its metadata says so (see `say_quoted`). One of texts but for a few numbers or booleans is one

@@ -48,7 +48,7 @@ def json_text(field: pa.Field) -> bool:
 def readable(type: pa.DataType, nested: bool = False) -> bool:
     """Returns whether JSON values can be read as this type."""
     if pt.is_dictionary(type):
-        return not nested and readable(type.value_type)
+        return not nested and not pt.is_nested(type.value_type) and readable(type.value_type)
     if is_list(type):
         return readable(type.value_type, nested=True)
     if pt.is_struct(type):

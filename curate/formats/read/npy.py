@@ -1,7 +1,8 @@
 """Arrays as numpy stores them (`.npy`): a row for each entry along the first dimension, as the column `data`.
 
 Entries with further dimensions are tensors (Arrow's fixed_shape_tensor: numpy sees one array of all rows). The
-layout is numpy's: a header that says type, order and shape, then the values; what lies behind them is ignored.
+layout is numpy's: a header that says type, order and shape, then the values. Behind them `numpy.load` ignores anything;
+here that may be the record of an output, or zeros: entries of which the header does not know would be lost.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _HEADERS = {
     (3, 0): (np.lib.format.read_array_header_2_0, 4),
 }
 """What parses a header of that version, and the bytes in which it says its size. The third differs in names alone."""
+_FRAME = b"\x2a\x4d\x18"
+"""Of what a skippable frame begins with, which a record lies in, what follows its first byte."""
 _MOST_BYTES = 64 * KIB
 """numpy itself parses headers of up to 10,000 bytes."""
 _PARSING = threading.Lock()
@@ -66,7 +69,7 @@ class ArrayHeader:
             raise CorruptInput(
                 f"{uri}: contains pickled Python objects, which curate does not load; save numbers with numpy.save"
             )
-        if not shape or not math.prod(shape[1:]):
+        if not shape or min(shape) < 0 or not math.prod(shape[1:]):
             raise CorruptInput(f"{uri}: has the shape {shape}; expected entries along a first dimension, with values")
         self.rows: int = shape[0]
         self.shape: tuple[int, ...] = shape[1:]
@@ -119,6 +122,7 @@ def read_npy(store: Store, object: Object, encoding: Encoding, schema: pa.Schema
         stream = buffered(source)
         header = ArrayHeader(object.uri, stream)
         if not header.rows:
+            _look_behind(object.uri, stream, header)
             return
         refuse_mismatch(object.uri, pa.schema([(DATA, header.type)]), schema, encoding)
         step = header.rows if header.by_column else max(1, BLOCK_BYTES // max(1, header.row_bytes))
@@ -134,7 +138,21 @@ def read_npy(store: Store, object: Object, encoding: Encoding, schema: pa.Schema
             except ValueError as error:
                 raise CorruptInput(f"{object.uri}: has a text that is not Unicode: {error}") from error
             type = schema.field(DATA).type
+            if at + rows == header.rows:
+                _look_behind(object.uri, stream, header)  # before a consumer has all that it wants, and stops
             yield pa.table([array if array.type == type else _cast(array, type)], schema=schema)
+
+
+def _look_behind(uri: str, stream: BinaryIO, header: ArrayHeader) -> None:
+    """Raises CorruptInput for what lies behind an array, unless it is a record or zeros."""
+    behind = stream.read(BLOCK_BYTES)
+    if behind.startswith(np.lib.format.MAGIC_PREFIX):
+        raise CorruptInput(f"{uri}: another array begins behind its end; save each one in a file of its own")
+    if behind.strip(b"\0") and behind[1:4] != _FRAME:
+        raise CorruptInput(
+            f"{uri}: something else lies behind its {header.rows:,} entries, expected the end of the file; write it "
+            "again with numpy.save"
+        )
 
 
 def _cast(array: pa.Array, type: pa.DataType) -> pa.Array:

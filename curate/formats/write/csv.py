@@ -16,7 +16,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from curate.arrow.canonical import stored_schema
-from curate.arrow.recast import has_text
+from curate.arrow.recast import BeyondText, has_text, refuse_beyond_text
 from curate.arrow.types import is_binary, is_text
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
@@ -69,6 +69,11 @@ def _check(field: pa.Field) -> None:
 
 def _rendered(table: pa.Table, header: bool) -> bytes:
     for index, field in enumerate(table.schema):
+        try:
+            for chunk in table.column(index).chunks:
+                refuse_beyond_text(chunk, "CSV")
+        except BeyondText as error:
+            raise ConfigError(f"column {field.name!r} is {field.type} and {error}") from None
         if pt.is_timestamp(field.type) and field.type.tz is not None:
             # Before zones were kept to minutes, Arrow's text of their offset lacks the seconds.
             utc = table.column(index).cast(pa.timestamp(field.type.unit, "UTC"))

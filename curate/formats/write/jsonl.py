@@ -11,7 +11,6 @@ import base64
 import datetime
 import decimal
 import math
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -19,15 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.recast import decoded
-from curate.arrow.types import plain_type
+from curate.arrow.recast import BeyondText, decoded, is_told_as_text, texts_of
+from curate.arrow.types import contains, plain_type
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
 from curate.formats.write.lines import LinesWriter
 from curate.objects.compress import Sink
-
-_MOMENT = "%Y-%m-%dT%H:%M:%S"
-_ZONES_OF_MINUTES = datetime.datetime(1973, 1, 1, tzinfo=datetime.UTC)
 
 
 class JsonlOutput(LinesWriter):
@@ -62,13 +58,16 @@ def _values(name: str, column: pa.ChunkedArray, exact: bool) -> list[Any]:
     """Returns the column's values as what `orjson` takes. Raises ConfigError for a map with a key twice, if
     `exact`."""
     plain = plain_type(column.type)
-    if not plain.equals(column.type) and _has(plain, _needs_text):
+    if not plain.equals(column.type) and contains(plain, is_told_as_text):
         column = decoded(column).cast(plain)
     spelled = any(map(_not_finite, column.chunks))
-    if _has(column.type, _needs_text):
-        column = pa.chunked_array([_texts(chunk) for chunk in column.chunks])
+    if contains(column.type, is_told_as_text):
+        try:
+            column = pa.chunked_array([texts_of(chunk, exact) for chunk in column.chunks])
+        except BeyondText as error:
+            raise ConfigError(f"column {name!r} is {column.type} and {error}") from None
     values: list[Any] = column.to_pylist()
-    if _has(column.type, pt.is_map):
+    if contains(column.type, pt.is_map):
         try:
             values = [_objects(value, column.type, exact) for value in values]
         except _TwiceError as error:
@@ -86,7 +85,7 @@ class _TwiceError(Exception):
 def _objects(value: Any, type: pa.DataType, exact: bool) -> Any:
     """Returns the value with its maps, which Arrow hands out as lists of pairs, as dictionaries. Raises _TwiceError,
     if `exact`."""
-    if value is None or not _has(type, pt.is_map):
+    if value is None or not contains(type, pt.is_map):
         return value
     if pt.is_map(type):
         found = {key: _objects(item, type.item_type, exact) for key, item in value}
@@ -108,7 +107,7 @@ def _not_finite(array: pa.Array) -> bool:
         return _not_finite(array.dictionary)
     if isinstance(type, pa.BaseExtensionType):
         return _not_finite(array.storage)
-    if not _has(type, pt.is_floating):
+    if not contains(type, pt.is_floating):
         return False
     if pt.is_struct(type) or pt.is_map(type):
         children = array.flatten() if pt.is_struct(type) else [array.keys, array.items]
@@ -126,53 +125,6 @@ def _spelled(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _spelled(one) for key, one in value.items()}
     return [_spelled(one) for one in value] if isinstance(value, list) else value
-
-
-def _has(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
-    return test(type) or any(_has(type.field(index).type, test) for index in range(type.num_fields))
-
-
-def _needs_text(type: pa.DataType) -> bool:
-    """Returns whether it is no value for `orjson`: Python has no nanoseconds, and `orjson` no durations; and it leaves
-    out the zero that the microseconds of a time of day begin with, 0.064 s is 0.64 s."""
-    return bool(pt.is_timestamp(type) or pt.is_time(type) or pt.is_duration(type))
-
-
-def _texts(array: pa.Array) -> pa.Array:
-    """Returns the array with its times as text, and its durations as numbers, at whatever depth."""
-    type = array.type
-    if pt.is_timestamp(type):
-        texts = pc.strftime(array, format=_MOMENT + ("%z" if type.tz else ""))
-        if type.tz is None:
-            return texts
-        # Before zones were kept to minutes, their offset has seconds, for which there is not text.
-        utc = array.cast(pa.timestamp(type.unit, "UTC"))
-        early = pc.less(utc, pa.scalar(_ZONES_OF_MINUTES, utc.type))
-        # Of years with five digits there is text, but none that is read: UTC may still be in the year before.
-        return pc.if_else(
-            pc.or_(early, pc.starts_with(texts, "10000-")), pc.strftime(utc, format=f"{_MOMENT}%z"), texts
-        )
-    if pt.is_time64(type):
-        return array.cast(pa.string())
-    if pt.is_time32(type):
-        return pa.array([None if one is None else one.isoformat() for one in array.to_pylist()], pa.string())
-    if pt.is_duration(type):
-        return array.cast(pa.int64())
-    if not _has(type, _needs_text):
-        return array
-    if pt.is_struct(type):
-        children = [_texts(child) for child in array.flatten()]
-        return pa.StructArray.from_arrays(children, [field.name for field in type], mask=array.is_null())
-    pairs = pt.is_map(type)
-    if pairs:
-        entry = pa.struct([pa.field("key", type.key_type, nullable=False), type.item_field])
-        array = array.cast(pa.list_(entry))
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths.cast(pa.int32()))])
-    if pairs:
-        keys, items = array.flatten().flatten()
-        return pa.MapArray.from_arrays(offsets, keys, _texts(items), mask=array.is_null())
-    return pa.ListArray.from_arrays(offsets, _texts(array.flatten()), mask=array.is_null())
 
 
 def _other(value: Any) -> Any:
