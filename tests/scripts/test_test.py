@@ -39,7 +39,7 @@ def test_tests_are_compiled_once_before_they_run(checkout: Checkout, flag: str) 
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test {flag}")
     assert code == 0
     calls = [call for call in checkout.calls() if " -m pytest " in call]
-    assert calls[0] == "python -m pytest --collect-only -q -m "
+    assert calls[0] == "python -m pytest --collect-only -q -m ray_lane"
     assert sum("--collect-only" in call for call in calls) == 1
     assert "--collect-only" not in out
 
@@ -49,9 +49,24 @@ def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given:
     """Each is in one of them: those that run two at a time run beside the others."""
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test {flag} -x")
     assert code == 0
-    lanes = [f"{LANE} -n 2 --dist worksteal -v -m ray_lane {given}-x", f"{MANY} -m not ray_lane {given}-x"]
+    lanes = [f"{LANE} -n 2 --dist loadfile -v -m ray_lane {given}-x", f"{MANY} -m not ray_lane {given}-x"]
     assert sorted(checkout.calls()) == sorted([*CHECKS, *lanes])
     assert all(f"output of {one}" in out for one in lanes)
+
+
+@pytest.mark.parametrize(
+    ("given", "files"), [("", "tests/e2e/test_one.py tests/test_two.py"), ("-x", "-x"), ("--nightly", "--nightly")]
+)
+def test_the_smaller_lane_looks_through_files_that_have_some(checkout: Checkout, given: str, files: str) -> None:
+    """As they were found when all were compiled; of other tests, which may be in others, it looks through all."""
+    checkout.compiled.unlink()
+    checkout.says(
+        "--collect-only",
+        "tests/test_two.py::test_it\ntests/e2e/test_one.py::A::test_it[a::b]\n2 tests collected in 1 s\n",
+    )
+    code, _, err = checkout.run(f"{checkout.root}/scripts/test --slow {given}")
+    assert code == 0, err
+    assert f"{LANE} -n 2 --dist loadfile -v -m ray_lane {files}" in checkout.calls()
 
 
 @pytest.mark.parametrize("lane", ["ray_lane", "not ray_lane"])

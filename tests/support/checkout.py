@@ -13,7 +13,8 @@ from tests.support.fakes import NEVER_S
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 # `-c` is answered by a real Python, `-m venv` makes a folder with this stand-in in it; all else is noted in `calls`.
-# A file `fail-<word>` makes the calls fail that have the word in them, with the number in the file.
+# A file `fail-<word>` makes the calls fail that have the word in them, with the number in the file; what is in a file
+# `says-<word>` they print.
 STAND_IN = """#!/bin/bash
 case "$1 $2" in
     "-c import sys, venv"*) [ ! -e ROOT/too-old ]; exit ;;
@@ -30,8 +31,11 @@ echo "$call" >>ROOT/calls
 echo "output of $call"
 # No program makes the file: a shell that waits for one which ends by itself goes on as if nobody had interrupted it.
 if [ "$2" = pytest ] && [ -e ROOT/hold ]; then : >ROOT/hold.$$; exec sleep 1000; fi
+for word in "$@"; do
+    if [ -e "ROOT/says-$(basename -- "$word")" ]; then cat "ROOT/says-$(basename -- "$word")"; fi
+done
 for word in "$(basename "$0")" "$@"; do
-    if [ -e "ROOT/fail-$(basename "$word")" ]; then exit "$(cat "ROOT/fail-$(basename "$word")")"; fi
+    if [ -e "ROOT/fail-$(basename -- "$word")" ]; then exit "$(cat "ROOT/fail-$(basename -- "$word")")"; fi
 done
 """
 
@@ -110,6 +114,10 @@ class Checkout:
     def fail(self, word: str, code: int = 1) -> None:
         """Makes the calls fail that have `word` in them."""
         (self.root / f"fail-{word}").write_text(str(code))
+
+    def says(self, word: str, text: str) -> None:
+        """Makes the calls print a text that have `word` in them."""
+        (self.root / f"says-{word}").write_text(text)
 
     def _all_calls(self) -> list[str]:
         path = self.root / "calls"

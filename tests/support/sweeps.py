@@ -53,17 +53,17 @@ kinds go without in the quick tests: all but every fourth, say."""
 
 
 def kill_points(operations: Sequence[str]) -> list[int]:
-    """Returns the numbers of the operations to kill a run before: the first and the last of each kind that changes what
-    is stored, and the last of all.
+    """Returns the numbers of the operations to kill a run before: one of each kind that changes what is stored, the
+    first of one kind and the last of the next, and the last of all.
 
-    Before one that only reads, what is stored is what it is before the next change; and after a change, too. Those of a
-    kind between the first and the last one are like them.
+    Before one that only reads, what is stored is what it is before the next change; and after a change, too. Others of
+    a kind are like these, and are tried at night.
     """
     found: dict[str, list[int]] = {}
     for number, kind in enumerate(operations):
         if _CHANGES.match(kind):
             found.setdefault(kind, []).append(number)
-    ends = {numbers[at] for numbers in found.values() for at in (0, -1)}
+    ends = {numbers[-(at % 2)] for at, numbers in enumerate(found.values())}
     return sorted(ends | {len(operations) - 1})
 
 
