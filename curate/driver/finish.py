@@ -61,7 +61,7 @@ def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
             found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + job.suffix))
             if over.get(found.uri) == found.generation:
                 return None  # it is out of date: that which was to take its place has failed
-            books = books_of(ledger.store, found, job)
+            books = books_of(ledger.store, found, job, ledger.root)
         except (ObjectNotFound, ShardError, ConfigError):
             return None  # or none of this job's: then the name is taken, and that is why the shard failed
         return ShardRecord(rank, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
@@ -82,7 +82,7 @@ def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[
         if rank < 0 or done(rank):
             continue
         try:
-            yield rank, books_of(ledger.store, found, job)
+            yield rank, books_of(ledger.store, found, job, ledger.root)
         except (ObjectNotFound, GenerationMismatch, ShardError, ConfigError):
             continue  # another driver has replaced or removed it
 

@@ -172,7 +172,7 @@ def stale_outputs(there: JobOutputs, matched: OutputMatch, ranks: Any) -> list[O
 
 def _books(there: JobOutputs, found: Object) -> Books:
     try:
-        return books_of(there.ledger.store, found, there.job)
+        return books_of(there.ledger.store, found, there.job, there.ledger.root)
     except CorruptInput as error:
         if isinstance(gone := error.__cause__, ObjectNotFound | GenerationMismatch):
             # By another driver, which has ended the job and sweeps its stages; or by whoever removes outputs.

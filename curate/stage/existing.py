@@ -38,7 +38,7 @@ class ExistingOutputs:
         if self.over.get(uri) == found.generation:
             return None
         try:
-            books = books_of(self.store, found, self.job)
+            books = books_of(self.store, found, self.job, self.root)
         except ForeignOutputError as error:
             self._remove_foreign(found, error)
             return None

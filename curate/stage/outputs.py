@@ -26,7 +26,7 @@ from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
 from curate.exchange.run_file import RunWriter
 from curate.formats.write.writer import OutputWriter, SeveralFiles
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, companion, companion_name, counter
-from curate.objects.record import read_record
+from curate.objects.record import OutputFormat, read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.step import SideTable
 from curate.stage.job_record import JobRecord
@@ -37,10 +37,11 @@ _BOOKED = {"fingerprint", "rows", "counters"}
 """What there is in every record of an output."""
 
 
-def books_of(store: Store, found: Object, job: JobRecord) -> Books:
-    """Returns the books in an output's record.
+def books_of(store: Store, found: Object, job: JobRecord, root: str) -> Books:
+    """Returns the books in the record of an output below `root`.
 
-    Raises ConfigError if the object has no record, or that of another job: its name is taken.
+    Raises ConfigError if the object has no record, or that of another job or shard: its name is taken. A run file with
+    that of another shard is found by who reads it, and made again.
     """
     record = read_record(store, found, job.format, job.codec)
     if record is None or not record.keys() >= _BOOKED or RECORD_SIDE in record:
@@ -49,6 +50,12 @@ def books_of(store: Store, found: Object, job: JobRecord) -> Books:
         raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another output")
     if record["fingerprint"] != job.fingerprint:
         raise ForeignOutputError(f"{found.uri} was written by a job with another identity ({record['fingerprint']})")
+    shard = found.uri.removeprefix(f"{root}/").removesuffix(job.suffix)
+    if record.get("shard", shard) != shard and job.format is not OutputFormat.RUN:
+        raise ConfigError(
+            f"{found.uri} is the output of shard {record['shard']!r}, copied or moved to where that of {shard!r} is to "
+            "be; remove it, and run this again, which makes that"
+        )
     return Books.parse(record["rows"], record["counters"])
 
 

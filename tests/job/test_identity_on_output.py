@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from curate.job.job import Job
+from curate.ledger import layout
 from curate.ledger.summary import RunState
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
 from tests.job.modules import Modules
@@ -295,3 +297,27 @@ class TestOverwrite:
         with refusing("was not written by curate"):
             run_job(make(factor=3), source, out, overwrite=True, confirm=lambda _: True)
         assert (out / "b.parquet").read_bytes() == theirs
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["beside", "in a folder"])
+@pytest.mark.parametrize("complete", [True, False], ids=["complete", "begun"])
+def test_an_output_of_another_shard_is_not_taken_for_one(
+    make: Make, source: Path, out: Path, complete: bool, nested: bool
+) -> None:
+    """Whoever copied or moved it there lost rows, and doubled others: it counts by its record, not by its name alone.
+    Of a complete job its size tells; of one of the same size, `curate verify`."""
+    write_jsonl(source / ("sub/a.jsonl" if nested else "b.jsonl"), [{"id": f"s{k}", "n": k} for k in range(40)])
+    run_job(make(), source, out)
+    before = everything(out)
+    wrong = out / ("sub/a.parquet" if nested else "b.parquet")
+    if not complete:
+        (out / layout.SUMMARY).unlink()
+    wrong.unlink()
+    shutil.copy(out / "a.parquet", wrong)
+    with refusing("is the output of shard 'a', copied or moved to where that of "):
+        run_job(make(), source, out)
+    wrong.unlink()
+    ended = run_job(make(), source, out)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETE, 1)
+    kept = [name for name in before if "_curate" not in name]
+    assert [everything(out)[name] for name in kept] == [before[name] for name in kept]

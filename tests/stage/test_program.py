@@ -270,15 +270,15 @@ class TestRetries:
         first = run(program(), put("a.jsonl", rows(0, 3)))[0]
         store = open_store(ROOT)
         found = store.stat(f"{ROOT}/out/a.parquet")
-        assert books_of(store, found, JOB) == first.books
+        assert books_of(store, found, JOB, f"{ROOT}/out") == first.books
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"id": ["not ours"]}), sink)
         theirs = store.publish(f"{ROOT}/theirs.parquet", bytes(sink.getvalue())).object
         with pytest.raises(ConfigError, match="was not written by curate"):
-            books_of(store, theirs, JOB)
+            books_of(store, theirs, JOB, ROOT)
         broken = store.publish(f"{ROOT}/broken.parquet", b"PAR1 and no footer").object
         with pytest.raises(CorruptInput, match="its record is damaged"):
-            books_of(store, broken, JOB)
+            books_of(store, broken, JOB, ROOT)
 
 
 def owned_by(fingerprint: str) -> None:
@@ -298,7 +298,7 @@ class TestForeignOutputs:
         [record] = run(program(), a, attempt=2)
         assert (record.failure, record.existed, record.different) == (None, False, False)
         found = open_store(ROOT).stat(f"{ROOT}/out/a.parquet")
-        assert books_of(open_store(ROOT), found, JOB) == record.books
+        assert books_of(open_store(ROOT), found, JOB, f"{ROOT}/out") == record.books
         assert record.generation == found.generation
 
     def test_met_by_publishing_it_is_removed_and_the_shard_is_to_run_again(self) -> None:
