@@ -61,6 +61,8 @@ class Corpus(Quality):
         if self.attributes:
             raise ConfigError("attributes are columns of each row, and this job drops and shuffles rows; leave it out")
         super().check()
+        if not self.work:
+            raise ConfigError("--work is empty; give a path, below which the checkpoints are written")
         if self.annotate:
             raise ConfigError("--annotate drops nothing; run the job quality with it, to choose thresholds")
         if not self.languages:

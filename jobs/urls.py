@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.arrow.types import is_text
-from curate.errors import ConfigError, MissingColumn, SchemaMismatch, did_you_mean
+from curate.arrow.types import is_text, value_type
+from curate.errors import ConfigError, MissingColumn, did_you_mean
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
@@ -124,14 +124,19 @@ class Urls(RowsJob):
         if self._parts:
             yield PART, self._parts.within(urls.letters(addresses))
 
+    def _check_columns(self, found: pa.Schema) -> None:
+        """Raises ConfigError for rows without a column of URLs: before anything is written, too."""
+        if self.url_column not in found.names:
+            hint = did_you_mean(self.url_column, found.names)
+            known = f"no column {self.url_column!r}{hint}; there are {', '.join(found.names)}"
+            raise MissingColumn(f"{known}; give --url-column", self.url_column)
+        type = value_type(found.field(self.url_column).type)
+        if not is_text(type) and not pa.types.is_null(type):
+            raise ConfigError(f"column {self.url_column!r} is {type}, expected text; give --url-column")
+
     def _having_urls(self, batch: pa.Table) -> pa.Table:
-        if self.url_column not in batch.column_names:
-            hint = did_you_mean(self.url_column, batch.column_names)
-            found = f"no column {self.url_column!r}{hint}; there are {', '.join(batch.column_names)}"
-            raise MissingColumn(f"{found}; give --url-column", self.url_column)
+        self._check_columns(batch.schema)
         column = batch[self.url_column]
-        if column.null_count < len(column) and not is_text(column.type):
-            raise SchemaMismatch(f"column {self.url_column!r} is {column.type}, expected text; give --url-column")
         plain, unread = readable(column)
         if not column.null_count and not unread:
             return batch

@@ -15,14 +15,16 @@ from curate.clock import Clock, SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.signals import Signals
 from curate.driver.state import Prepared
-from curate.errors import BegunRunInterrupted
+from curate.errors import BegunRunInterrupted, ConfigError
 from curate.graph import dry
 from curate.graph.graph import JobRun
+from curate.graph.keys import checkpoints_of
 from curate.late_pandas import import_pandas_late
 from curate.ledger.summary import Summary
 from curate.log import get_logger
 from curate.notify.run_teller import telling
 from curate.runtime.protocol import Backend
+from curate.sources.patterns import parse_input, refuse_overlap
 from curate.stage.stage import Stage
 
 
@@ -44,6 +46,7 @@ def dry_run(stage: Stage, options: RunOptions) -> DryRun:
     """
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
+    _refuse_checkpoints(stage, resolve_output(options.output))
     chosen = Chosen.of(options.backend, asks_of(stage))
     prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name))
     for line, way in _unwritten(stage):
@@ -63,6 +66,7 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     import_pandas_late()
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
+    _refuse_checkpoints(stage, resolve_output(options.output))
     chosen = Chosen.of(options.backend, asks_of(stage), backend)
     clock = clock or SystemClock()
     for line, way in _unwritten(stage):
@@ -103,6 +107,20 @@ def _written_down(signals: Signals, options: RunOptions) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
         if came:
             os.kill(os.getpid(), came[0])
+
+
+def _refuse_checkpoints(stage: Stage, output: str) -> None:
+    """Raises ConfigError for a checkpoint in the output, or around it, or among what it is made of: files of one would
+    be taken for those of the other."""
+    for one in checkpoints_of(stage):
+        assert one.path is not None
+        path = resolve_output(one.path)
+        refuse_overlap([parse_input(text) for text in one.stage.inputs], path)
+        if f"{path}/".startswith(f"{output}/") or f"{output}/".startswith(f"{path}/"):
+            raise ConfigError(
+                f"the checkpoint {path} and the output {output} lie in each other; choose a checkpoint that is neither "
+                "the output, nor below it, nor above it"
+            )
 
 
 def _unwritten(stage: Stage) -> Iterator[tuple[str, str]]:

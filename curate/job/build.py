@@ -138,9 +138,9 @@ class Built:
             return replace(found, rows=replace(rows, filters=filters)) if isinstance(rows, FileRows) else found
 
         def from_inputs(asked: RunRequest) -> Stage:
-            again = _built(self.job, Dataset(Scan(files := list_for(last, asked))), self.build)
+            paths = dict.fromkeys(node.path for node in walk(self.plan) if isinstance(node, Checkpoint))
+            again = _built(self.job, Dataset(Scan(files := list_for(last, asked, tuple(paths)))), self.build)
             schema_of(again.plan)  # keys that are not there, or have no order, are said now
-            paths = dict.fromkeys(node.path for node in walk(again.plan) if isinstance(node, Checkpoint))
             stages = Stages(self.job, last, tuple(paths))
             made = stage_of(again.plan, last.record.format, last.record.codec, stages)
             if made.exchange is not None:

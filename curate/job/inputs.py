@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,16 +119,18 @@ def _refuse_namesakes(listing: pa.Table) -> None:
             )
 
 
-def list_for(stage: Stage, asked: RunRequest) -> JobFiles:
+def list_for(stage: Stage, asked: RunRequest, checkpoints: Sequence[str] = ()) -> JobFiles:
     """Lists the inputs that a run was asked to read, and looks into the first of each format for their schema.
 
-    `stage` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are
-    those of a job that is not complete, have one name, or are of several formats whose columns differ.
+    `stage` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output or around
+    one of the `checkpoints`, are those of a job that is not complete, have one name, or are of several formats
+    whose columns differ.
     """
     if not asked.inputs:
         raise ConfigError(no_input())
     patterns = [parse_input(text) for text in asked.inputs]
-    refuse_overlap(patterns, resolve_output(asked.output))
+    for output in (asked.output, *checkpoints):
+        refuse_overlap(patterns, resolve_output(output))
     stores = Stores("")
     inputs = stage.rows.inputs(patterns, stores.of)
     holes = holes_in(patterns, inputs, stores.of)

@@ -155,8 +155,11 @@ class Process:
         return f"{type(self.job).__name__}.process"
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        """Returns None: what `process` gives, only running it tells."""
-        del found
+        """Returns None: what `process` gives, only running it tells. Raises ConfigError where the job says that it
+        cannot take rows with these columns, by the one method that jobs of this repository may have for it."""
+        check = getattr(self.job, "_check_columns", None)
+        if found is not None and check is not None:
+            check(found)
         return None
 
     def identity(self) -> Any:

@@ -57,6 +57,23 @@ def test_it_is_made_once(folder: Path, tmp_path: Path) -> None:
     assert [path.name for path in sorted((tmp_path / "two").glob("*.zst"))] == [f"{k}.jsonl.zst" for k in range(3)]
 
 
+@pytest.mark.parametrize("exchange", [False, True], ids=["rows stay", "rows move"])
+@pytest.mark.parametrize(
+    ("place", "output"),
+    [("out", "out"), ("out/kept", "out"), ("kept", "kept/out"), ("in/kept", "out"), ("in", "out")],
+    ids=lambda one: str(one),
+)
+def test_one_that_lies_in_the_output_or_the_input_is_refused(
+    place: str, output: str, exchange: bool, folder: Path, tmp_path: Path
+) -> None:
+    """Before anything is written, of the checkpoint either: a rerun would take files of one for those of the other."""
+    ds = kept(folder, tmp_path / place)
+    with pytest.raises(ConfigError, match=r"lies? in|is input"):
+        (ds.sort("n") if exchange else ds).write_parquet(tmp_path / output, backend="inline")
+    assert [path.name for path in tmp_path.rglob("*") if path.suffix != ".jsonl"] == ["in"]
+    assert not seen
+
+
 def test_what_was_lost_of_it_is_made_again(folder: Path, tmp_path: Path) -> None:
     """One file deleted: one shard runs, to the same bytes."""
     kept(folder, tmp_path / "kept").take_all()

@@ -16,7 +16,7 @@ import pytest
 
 from curate.testing import run_local
 from jobs.corpus import Corpus
-from tests.job.inline import refusing
+from tests.job.inline import refusing, run_job, write_jsonl
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,6 +88,7 @@ def test_only_good_and_unique_texts_come_out(tmp_path: Path) -> None:
         ({"keep_columns": ["language"]}, "the output's column 'language' is the job's own; leave 'language' out"),
         ({"id_column": "language_score"}, "the output's column 'language_score' is the job's own"),
         ({"max_breaks": -1.0}, "--max-breaks -1 is below 0, so no text would be kept"),
+        ({"work": ""}, "--work is empty; give a path"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
@@ -96,3 +97,12 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, given: dict[str, Any], m
     with refusing(message):
         run_local(job, [{"id": "1", "text": "Hello.", "language": "en", "language_score": 1.0}], directory=tmp_path)
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("work", ["in", "in/work", "out", "out/work"])
+def test_no_checkpoint_lies_among_the_inputs_or_outputs(work: str, tmp_path: Path) -> None:
+    """There the next run would read what this one wrote, or take the output for that of a job that is not complete."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", [{"id": "1", "text": "Hello."}])
+    with refusing("in"):
+        run_job(Corpus(work=str(tmp_path / work), shards=1), tmp_path / "in", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.jsonl", "in"]

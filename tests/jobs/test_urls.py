@@ -143,11 +143,14 @@ def test_a_list_of_the_wrong_shape_is_refused(tmp_path: Path, name: str, data: b
         ([{"url": 1}], "column 'url' is int64, expected text; give --url-column"),
     ],
 )
-def test_a_column_that_is_missing_or_no_text_is_told(
-    lists: dict[str, str], rows: list[dict[str, Any]], message: str
+def test_a_column_that_is_missing_or_no_text_is_refused(
+    lists: dict[str, str], rows: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
-    [failure] = run_local(Urls(block_words=lists["block_words"]), rows).summary.failures
-    assert message in failure.error
+    """Before anything is written, so that another column is one of the same output."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", rows)
+    with refusing(message):
+        run_job(Urls(block_words=lists["block_words"]), tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_makes_no_sense_is_refused(lists: dict[str, str]) -> None:
