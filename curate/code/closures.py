@@ -15,10 +15,12 @@ import re
 import textwrap
 import types
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import PurePath
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,7 @@ class Unhashable(Exception):
 
     def __init__(self, name: str, value: Any) -> None:
         super().__init__(f"{name} is a {type(value).__name__}")
+        self.value = value
 
 
 def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
@@ -84,21 +87,35 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
     """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
     if type(value) in PLAIN:
         return f"{type(value).__name__} {value!r}"
-    if isinstance(value, int | float | complex | str | bytes) or value is Ellipsis:
-        return f"{type(value).__name__} {value!r}"
     if isinstance(value, enum.Enum):
-        return f"{type(value).__qualname__}.{value.name}"
+        own = f" {value_text(name, value.value, seen)}" if type(value.value) in PLAIN else ""
+        return f"{type(value).__qualname__}.{value.name}{own}"
+    if isinstance(value, int | float | complex | str | bytes) or value is Ellipsis:
+        return f"{type(value).__name__} {value!r}{_state(name, value, seen)}"
     if isinstance(value, list | tuple):
-        return f"{type(value).__name__}({', '.join(value_text(name, item, seen) for item in value)})"
+        items = ", ".join(value_text(name, item, seen) for item in value)
+        return f"{type(value).__name__}({items}){_state(name, value, seen)}"
     if isinstance(value, Mapping):
-        items = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items())
-        return f"{type(value).__name__}({', '.join(items)})"
+        pairs = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items())
+        return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
     if isinstance(value, set | frozenset):
         return f"set({', '.join(sorted(value_text(name, item, seen) for item in value))})"
     if isinstance(value, re.Pattern):
         return f"pattern {value.pattern!r} {value.flags}"
+    if isinstance(value, dt.timezone):
+        return repr(value)
+    if isinstance(value, ZoneInfo) and value.key is not None:
+        return f"ZoneInfo {value.key}"
+    if isinstance(value, dt.datetime | dt.time) and isinstance(value.tzinfo, ZoneInfo):
+        return f"{type(value).__name__} {value} {value_text(name, value.tzinfo)}"
+    if isinstance(value, dt.datetime | dt.time) and value.fold:
+        return f"{type(value).__name__} {value} again"
     if isinstance(value, dt.date | dt.time | dt.timedelta | Decimal | range | uuid.UUID):
         return f"{type(value).__name__} {value}"
+    if isinstance(value, np.ma.MaskedArray):
+        # What lies under the mask is no value.
+        told = [value.filled(value.fill_value), np.ma.getmaskarray(value), value.fill_value]
+        return f"masked {', '.join(value_text(name, one, seen) for one in told)}"
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return f"ndarray {value.dtype.str if value.dtype.names is None else value.dtype} {value.shape} {digest[:16]}"
@@ -120,6 +137,16 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         # Without its module, which is called __main__ or by its name, as the program was started.
         return f"{type(value).__name__} {value.__qualname__}"
     raise Unhashable(name, value)
+
+
+def _state(name: str, value: Any, seen: frozenset[int]) -> str:
+    """Returns what a value has beside what its kind has: the attributes of one of a subclass, the factory of a
+    defaultdict. Raises Unhashable."""
+    factory = value.default_factory if isinstance(value, defaultdict) else None
+    told = [] if factory is None else [value_text(f"the default of {name}", factory, seen)]
+    if state := getattr(value, "__dict__", None):
+        told.append(value_text(f"what {name} has", dict(state), seen))
+    return "".join(f" of {one}" for one in told)
 
 
 def is_curates(module: str) -> bool:

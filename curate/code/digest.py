@@ -49,6 +49,7 @@ def code_digest(
         if root is not None:
             parts += variables.trees([root], neutral)
             variables.take_body(root, base)
+            parts += variables.trees([], neutral)
         if root is None or "<locals>" in base.__qualname__:
             parts += _values(base, told, instead if is_identity else "")
     if is_identity:

@@ -12,6 +12,7 @@ from typing import Any
 
 from curate.code.closures import closed_over, function_text, is_of_curates, value_text
 from curate.code.digest import code_digest
+from curate.code.held import held
 from curate.code.sources import Sources, Used
 from curate.code.variables import Variables
 
@@ -19,8 +20,8 @@ _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
 
 
 def callable_text(name: str, function: Any) -> str:
-    """Returns a callable as text: its code, defaults, what it closes over, and what of the user's modules it uses; of
-    the user's own classes in it, as of one that is called, the digest.
+    """Returns a callable, or what one is given, as text: its code, defaults, what it closes over, and what of the
+    user's modules it uses; of the user's own classes in it, as of one that is called, the digest.
 
     The same in every process. Raises Unhashable, with the variable's name, for a value that has no such text; for one
     in a class ConfigError.
@@ -29,17 +30,28 @@ def callable_text(name: str, function: Any) -> str:
     sources = Sources()
     variables = Variables(sources)
     queue: list[Used] = []
-    for one in _functions(function, set()):
+    functions = list(_functions(function, set()))
+    classes = list(_classes(function, sources))
+    further = [one for one in held(function) if one not in functions and one not in classes]
+    functions += [one for one in further if isinstance(one, types.FunctionType)]
+    for one in functions:
         # What `exec` made in a namespace without a name is of no module.
         module = sources.module(one.__module__) if one.__module__ else None
         if module is not None:
             names = _names_used(one)
             used = list(sources.used_by(module, names))
-            variables.take(names, used, [one.__code__])
+            variables.take(module, names, used, [one.__code__])
             queue += used
+    digests = []
+    for cls in (one for one in further if isinstance(one, type)):
+        if (defined := sources.of(cls)) is not None:
+            queue.append(defined)
+            variables.take_body(defined, cls)
+        elif cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+            digests.append(code_digest(cls))
     trees = list(variables.trees(queue))
-    classes = [code_digest(one, is_identity=True, instead=_INSTEAD) for one in _classes(function, sources)]
-    return "\n".join([text, *trees, *variables.texts(), *classes])
+    digests += [code_digest(one, is_identity=True, instead=_INSTEAD) for one in classes]
+    return "\n".join([text, *trees, *variables.texts(), *digests])
 
 
 def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:

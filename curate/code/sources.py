@@ -7,7 +7,6 @@ lock file pins them.
 from __future__ import annotations
 
 import ast
-import builtins
 import importlib.util
 import site
 import sys
@@ -16,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import accumulate
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 from curate import jobs
 from curate.code.closures import is_curates
@@ -34,6 +35,17 @@ class Module:
     defined: dict[str, list[ast.stmt]]
     """The statements that give each name a value."""
     imports: Imports
+    body: list[ast.stmt] = field(default_factory=list)
+    """All of its statements, in order."""
+    path: str = ""
+
+    def around(self, line: int) -> ast.stmt | None:
+        """Returns the statement that a line is in."""
+        return next((one for one in self.body if _first_line(one) <= line <= (one.end_lineno or 0)), None)
+
+    def binds(self, name: str) -> bool:
+        """Returns whether a statement of its top level gives a name a value."""
+        return name in self.defined or name in self.imports.names or name in self.imports.modules
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class Sources:
 
     def __init__(self) -> None:
         self._modules: dict[str, Module | None] = {}
+        self._sought: set[tuple[str, str]] = set()
 
     def module(self, name: str) -> Module | None:
         """Returns a module of the user's own; None if it is another, or has no file."""
@@ -73,6 +86,23 @@ class Sources:
                 self._modules[name] = _parsed(name, path)
         return self._modules[name]
 
+    def of(self, code: FunctionType | type) -> Used | None:
+        """Returns the statement of the user's own modules that defines a class, or that a function is in."""
+        module = self.module(code.__module__) if code.__module__ else None
+        if module is None:
+            return None
+        found: ast.stmt | None
+        if isinstance(code, type):
+            name = code.__qualname__.partition(".")[0]
+            defined = module.defined.get(name, [])
+            found = next((one for one in defined if isinstance(one, ast.ClassDef | ast.FunctionDef)), None)
+        else:
+            name = code.__name__
+            # What `exec` made, as a dataclass does, lies in no file.
+            is_there = Path(module.path).name == Path(code.__code__.co_filename).name
+            found = module.around(code.__code__.co_firstlineno) if is_there else None
+        return None if found is None else Used(module, found, name)
+
     def used_by(self, module: Module, node: ast.AST) -> Iterator[Used]:
         """Yields the top-level statements that `node`, a part of `module`, names."""
         nodes = list(ast.walk(node))
@@ -81,16 +111,37 @@ class Sources:
             if isinstance(child, ast.Name):
                 root = "" if child.id in local.names else child.id
                 yield from (replace(one, root=root) for one in self._named(module, local, child.id))
-            elif isinstance(child, ast.Attribute) and (dotted := _dotted(child.value)):
+            elif (asked := _asked(child)) and (dotted := _dotted(asked[0])):
                 for imports in (local, module.imports):
                     root = "" if imports is local else dotted.partition(".")[0]
-                    if dotted in imports.modules:
-                        found = self._in(imports.modules[dotted], child.attr)
-                    elif dotted in imports.names:  # `from package import module`
-                        found = self._in(".".join(imports.names[dotted]), child.attr)
-                    else:
-                        continue
-                    yield from (replace(one, root=root) for one in found)
+                    if target := self._target(module, imports, dotted):
+                        yield from (replace(one, root=root) for one in self._in(target, asked[1]))
+
+    def _target(self, module: Module, imports: Imports, dotted: str) -> str:
+        """Returns which module a dotted name is; empty if it is none."""
+        if dotted in imports.modules:
+            return imports.modules[dotted]
+        if dotted in imports.names:  # `from package import module`
+            return ".".join(imports.names[dotted])
+        root, _, rest = dotted.partition(".")
+        if root in imports.modules or root in imports.names:
+            found = imports.modules.get(root) or ".".join(imports.names[root])
+        else:  # `m = importlib.import_module("package.module")`
+            value = vars(sys.modules[module.name]).get(root) if module.name in sys.modules else None
+            if imports is not module.imports or not isinstance(value, ModuleType):
+                return ""
+            found = value.__name__
+        for part in rest.split(".") if rest else ():
+            found = found and self._part(found, part)
+        return found
+
+    def _part(self, package: str, name: str) -> str:
+        """Returns which module a name of a package is: one that it imports, or one that lies in it."""
+        above = self.module(package)
+        if above is None:
+            return ""
+        inner = ".".join(above.imports.names.get(name, (package, name)))
+        return inner if self.module(inner) is not None else above.imports.modules.get(name, "")
 
     def _named(self, module: Module, local: Imports, name: str) -> Iterator[Used]:
         if name in local.names:
@@ -99,14 +150,20 @@ class Sources:
             yield from (Used(module, statement, name) for statement in module.defined[name])
         elif name in module.imports.names:
             yield from self._in(*module.imports.names[name])
-        elif not hasattr(builtins, name):
+        else:
             for star in (*local.stars, *module.imports.stars):
                 yield from self._in(star, name)
 
-    def _in(self, module_name: str, name: str) -> Iterator[Used]:
+    def _in(self, module_name: str, name: str) -> list[Used]:
         module = self.module(module_name)
-        if module is not None:
-            yield from self._named(module, Imports(), name)
+        # A package that imports a module of its own has that by a name which is looked for in it again.
+        if module is None or (module_name, name) in self._sought:
+            return []
+        self._sought.add((module_name, name))
+        try:
+            return list(self._named(module, Imports(), name))
+        finally:
+            self._sought.remove((module_name, name))
 
 
 def _parsed(name: str, path: Path) -> Module | None:
@@ -114,7 +171,8 @@ def _parsed(name: str, path: Path) -> Module | None:
         data = path.read_bytes()
         # What runs as `python -m package.job` is called __main__, and knows in which package it lies.
         known = getattr(sys.modules.get(name), "__package__", None)
-        module = _top(name, known or (name if path.name == "__init__.py" else name.rpartition(".")[0]), data)
+        package = known or (name if path.name == "__init__.py" else name.rpartition(".")[0])
+        module = replace(_top(name, package, data), path=str(path))
     except (OSError, SyntaxError, ValueError):
         return None
     if (loaded := sys.modules.get(name)) is not None and (changed := changed_since_import(loaded, str(path), data)):
@@ -134,7 +192,7 @@ def _top(name: str, package: str, data: bytes) -> Module:
     for statement in top:
         for one in names_defined(statement):
             defined.setdefault(one, []).append(statement)
-    return Module(name, package, defined, _imports((node for one in top for node in top_level(one)), package))
+    return Module(name, package, defined, _imports((node for one in top for node in top_level(one)), package), top)
 
 
 def top_level(statement: ast.stmt) -> Iterator[ast.AST]:
@@ -162,8 +220,29 @@ def names_assigned(node: ast.AST) -> set[str]:
     elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For):
         targets = [node.target]
     elif isinstance(node, ast.With):
-        targets = [item.optional_vars for item in node.items if isinstance(item.optional_vars, ast.Name)]
-    return {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
+    elif isinstance(node, ast.Match):
+        inner = [one for case in node.cases for one in ast.walk(case.pattern)]
+        caught = (getattr(one, "rest", None) or getattr(one, "name", None) for one in inner)
+        return {*(one for one in caught if one), *(one.target.id for one in walruses(node))}
+    found = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return found.union(one.target.id for one in walruses(node))
+
+
+@lru_cache(maxsize=4096)
+def walruses(node: ast.AST) -> tuple[ast.NamedExpr, ...]:
+    """Returns the `name := value` in the expressions of a statement, without those of statements inside of it."""
+    found, queue = [], [node]
+    for one in queue:
+        found += [one] if isinstance(one, ast.NamedExpr) else []
+        inner = () if isinstance(one, ast.Lambda) else ast.iter_child_nodes(one)
+        queue += [child for child in inner if isinstance(child, ast.expr | ast.withitem | ast.comprehension)]
+    return tuple(found)
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(one.lineno for one in decorators)])
 
 
 def _imports(nodes: Iterable[ast.AST], package: str) -> Imports:
@@ -172,6 +251,9 @@ def _imports(nodes: Iterable[ast.AST], package: str) -> Imports:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found.modules[alias.asname or alias.name] = alias.name
+                if not alias.asname:  # which binds the package, too
+                    packages = accumulate(alias.name.split("."), "{}.{}".format)
+                    found.modules.update({one: one for one in packages if one not in found.modules})
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
             for alias in node.names:
@@ -187,6 +269,16 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
         return node.module or ""
     parts = package.split(".")[: len(package.split(".")) - node.level + 1]
     return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def _asked(node: ast.AST) -> tuple[ast.expr, str] | None:
+    """Returns of what an expression asks which attribute: `module.name`, or `getattr(module, "name")`."""
+    if isinstance(node, ast.Attribute):
+        return node.value, node.attr
+    match node:
+        case ast.Call(ast.Name("getattr"), [value, ast.Constant(str(name)), *_]):
+            return value, name
+    return None
 
 
 def _dotted(node: ast.expr) -> str:

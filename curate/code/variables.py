@@ -16,14 +16,15 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from curate.code.closures import PLAIN, Unhashable, value_text
-from curate.code.sources import Sources, Used, names_assigned, top_level
+from curate.code.closures import PLAIN, Unhashable, closed_over, value_text
+from curate.code.held import held
+from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.syntax import canonical
 
 _OWN = re.compile(
@@ -38,6 +39,8 @@ _PLACES = frozenset(("__file__", "cwd", "getcwd"))
 _CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
 """Methods that change what they are called on."""
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
+_NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
+"""What is assigned to a variable that is set from outside."""
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 _LONG = 200
 """Longer texts are hashed, in characters."""
@@ -63,11 +66,14 @@ class Variables:
         self._attributes: dict[str, dict[str, None]] = {}
         self._changed: set[str] = set()
         self._seen: dict[int, ast.stmt] = {}
+        self._places: set[tuple[str, int]] = set()
+        self._looked: dict[int, _Variable] = {}
 
-    def take(self, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
-        """Takes in a piece of code and what its names stand for; `codes`: where `node` only lists a function's names,
-        what that was compiled to."""
+    def take(self, module: Module, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
+        """Takes in a piece of code of a module and what its names stand for; `codes`: where `node` only lists a
+        function's names, what that was compiled to."""
         read = _globals_read(codes or _compiled(node))
+        self._take_others(module, read)
         for name, attributes in read.items():
             self._attributes.setdefault(name, {}).update(attributes)
         self._changed |= set(_changed(node))
@@ -86,20 +92,41 @@ class Variables:
 
         `neutral`: names whose assignments in the first one, which is a class, do not count.
         """
-        for at, one in enumerate(queue):
+        at = 0
+        while at < len(queue) or (further := self._held()):
+            if at == len(queue):
+                queue += further
+            one = queue[at]
             if id(one.statement) not in self._seen:
                 # Kept, so that no other statement can come to have its id.
                 self._seen[id(one.statement)] = one.statement
+                self._places.add(_place(one))
                 yield canonical(one.statement, () if at else neutral)
                 used = list(self._sources.used_by(one.module, one.statement))
-                self.take(one.statement, used)
+                self.take(one.module, one.statement, used)
                 queue += used
+            at += 1
+
+    def _held(self) -> list[Used]:
+        """Returns the statements of the user's code that variables hold and no statement names: what a decorator put
+        into a table, or is set from outside."""
+        found = {}
+        for variable in self._found.values():
+            if id(variable) not in self._looked:
+                self._looked[id(variable)] = variable
+                owner = variable.name.partition(".")[0] if "." in variable.name else ""
+                for one in () if type(variable.value) in PLAIN else held(variable.value):
+                    # The methods of a class are in its body.
+                    used = None if owner and owner in one.__qualname__.split(".")[:-1] else self._sources.of(one)
+                    if used is not None and _place(used) not in self._places:
+                        found[_place(used)] = used
+        return list(found.values())
 
     def take_body(self, used: Used, cls: type) -> None:
         """Takes in what the body of a class assigns."""
         body = used.statement.body if isinstance(used.statement, ast.ClassDef) else []
         for name in sorted(vars(cls).keys() - {*self._left_out}):
-            self._add(f"{cls.__name__}.{name}", vars(cls)[name], used, body)
+            self._add(f"{cls.__name__}.{name}", vars(cls)[name], used, body, is_public=not name.startswith("_"))
         for one in body:
             if isinstance(one, _Def):
                 method = vars(cls).get(one.name)
@@ -108,10 +135,39 @@ class Variables:
     def texts(self) -> Iterator[str]:
         """Yields `name = value` of each whose statements do not tell the value."""
         for one in self._found.values():
-            if one.name not in self._changed and not _tells(one):
+            if isinstance(one.value, types.FunctionType) and _is_computed(one):
+                if not any(map(_OWN.fullmatch, self._computed_from(one))):
+                    yield from self._choice(one)
+            elif one.name not in self._changed and not _tells(one):
+                kind = type(one.value)
+                if _is_chosen(one) and not isinstance(one.value, type) and self._sources.of(kind) is not None:
+                    yield f"{one.name} is a {kind.__qualname__}"
                 names = self._computed_from(one)
                 if not any(map(_OWN.fullmatch, names)):
                     yield from self._text(one, is_placed=bool(names & _PLACES))
+
+    def _choice(self, one: _Variable) -> Iterator[str]:
+        """Yields which of the user's functions a computed one is, and what values those that made it were given."""
+        for function in held(one.value):
+            if isinstance(function, types.FunctionType) and self._sources.of(function) is not None:
+                yield f"{one.name} is {function.__qualname__} {_which(one.used.statement, function)}".rstrip()
+                for name, value in closed_over(function):
+                    if _is_data(value):
+                        yield f"{function.__name__}.{name} = {value_text(name, value)}"
+
+    def _take_others(self, module: Module, names: Iterable[str]) -> None:
+        """Takes in globals that no statement of the top level binds: functions do, or the program from outside."""
+        values = vars(sys.modules[module.name]) if module.name in sys.modules else {}
+        for name in names:
+            key = (module.name, name)
+            if name not in values or module.binds(name) or name.startswith("__") or key in self._found:
+                continue
+            stars = [vars(sys.modules[one]) for one in module.imports.stars if one in sys.modules]
+            if any(one.get(name) is values[name] for one in stars):
+                continue
+            nodes = [one for statement in module.body for one in ast.walk(statement) if isinstance(one, ast.stmt)]
+            assigned = [(False, value) for node in nodes for _, value in _assigns(node, name)]
+            self._found[key] = _Variable(name, values[name], Used(module, ast.Pass(), name, name), assigned or _NOTHING)
 
     def _take_defaults(self, used: Used, name: str, statement: _Def, value: Any) -> None:
         function = inspect.unwrap(value) if callable(value) else None
@@ -128,23 +184,40 @@ class Variables:
                 (used.module.name, f"{name}.{arg}"), _Variable(f"{name}.{arg}", default, used, [(True, node)])
             )
 
-    def _add(self, name: str, value: Any, used: Used, statements: Sequence[ast.stmt]) -> None:
+    def _add(
+        self, name: str, value: Any, used: Used, statements: Sequence[ast.stmt], *, is_public: bool = False
+    ) -> None:
+        """Adds a variable that statements assign; if none does, its value counts where it `is_public`."""
         key = (used.module.name, name)
         if key not in self._found:
             last = name.rpartition(".")[2]
             assigned = [pair for statement in statements for pair in _assigned(statement, last)]
-            self._found[key] = _Variable(name, value, used, assigned)
+            self._found[key] = _Variable(name, value, used, assigned or (_NOTHING if is_public else []))
 
     def _text(self, one: _Variable, *, is_placed: bool) -> Iterator[str]:
         values = {one.name: one.value}
         if not _is_data(one.value):
-            held = getattr(one.value, "__dict__", {}) if not isinstance(one.value, _CODE) else {}
-            named = self._attributes.get(one.used.root, {})
-            values = {f"{one.name}.{name}": held[name] for name in named if name in held and _is_data(held[name])}
+            has = getattr(one.value, "__dict__", {}) if not isinstance(one.value, _CODE) else {}
+            named = {**self._attributes.get(one.used.root, {}), **self._asked_of_self(type(one.value))}
+            values = {f"{one.name}.{name}": has[name] for name in named if name in has and _is_data(has[name])}
         for name, value in values.items():
             with suppress(RecursionError):  # too deep to be told
                 if not (is_placed and _is_path(value)) and (text := value_text(name, value)):
                     yield f"{name} = {text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def _asked_of_self(self, cls: type) -> dict[str, None]:
+        """Returns the attributes that a class of the user's asks of its objects, and sets only as they are made."""
+        asked, changed = dict[str, None](), set[str]()
+        bodies = [used.statement for base in cls.__mro__ if (used := self._sources.of(base)) is not None]
+        methods = [one for body in bodies if isinstance(body, ast.ClassDef) for one in body.body]
+        for method in (one for one in methods if isinstance(one, _Def)):
+            for one in ast.walk(method):
+                if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self":
+                    if isinstance(one.ctx, ast.Load):
+                        asked[one.attr] = None
+                    elif method.name not in ("__init__", "__post_init__", "__setstate__"):
+                        changed.add(one.attr)
+        return {name: None for name in asked if name not in changed}
 
     def _computed_from(self, variable: _Variable) -> set[str]:
         """Returns all names in what a variable is computed from."""
@@ -166,11 +239,21 @@ class Variables:
         return names
 
 
+def _place(used: Used) -> tuple[str, int]:
+    """Returns where a statement lies: a module may be there by two names, of which one is `__main__`."""
+    return used.module.path, used.statement.lineno
+
+
 def _assigned(statement: ast.stmt, name: str) -> Iterator[tuple[bool, ast.AST]]:
     """Yields what a statement, or one within it, assigns to a name, and whether that is all of its value."""
     for node in top_level(statement):
-        if name not in names_assigned(node):
-            continue
+        yield from _assigns(node, name)
+
+
+def _assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
+    """Yields what a statement alone assigns to a name, and whether that is all of its value."""
+    if name in names_assigned(node):
+        yield from ((False, one.value) for one in walruses(node) if one.target.id == name)
         if isinstance(node, ast.Assign):
             yield all(isinstance(target, ast.Name) for target in node.targets), node.value
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -181,6 +264,8 @@ def _assigned(statement: ast.stmt, name: str) -> Iterator[tuple[bool, ast.AST]]:
             yield False, node.iter
         elif isinstance(node, ast.With):
             yield False, ast.Tuple([item.context_expr for item in node.items], ast.Load())
+        elif isinstance(node, ast.Match):
+            yield False, node.subject
 
 
 def _tells(variable: _Variable) -> bool:
@@ -193,6 +278,39 @@ def _tells(variable: _Variable) -> bool:
         return _is_data(literal) and value_text("", literal) == value_text("", variable.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, Unhashable):
         return False
+
+
+def _is_computed(variable: _Variable) -> bool:
+    """Returns whether the text of what makes a function does not tell which one: a choice, or values computed."""
+    statement = variable.used.statement
+    nodes = [node for _, node in variable.assigned] or getattr(statement, "decorator_list", [])
+    if _is_chosen(variable) or not (variable.assigned or isinstance(statement, _Def | ast.ClassDef)):
+        return True
+    calls = [one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Call)]
+    given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
+    return not all(map(_is_literal, given))
+
+
+def _is_chosen(variable: _Variable) -> bool:
+    """Returns whether a variable is one of several that its statements name."""
+    kinds = ast.IfExp | ast.BoolOp | ast.Subscript
+    return len(variable.assigned) > 1 or any(isinstance(node, kinds) for _, node in variable.assigned)
+
+
+def _which(statement: ast.stmt, function: types.FunctionType) -> str:
+    """Returns which of several functions of its name, as in both branches of an `if`, one is."""
+    same = [one for one in ast.walk(statement) if isinstance(one, _Def) and one.name == function.__name__]
+    lines = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in same]
+    at = function.__code__.co_firstlineno
+    return str(lines.index(at)) if len(same) > 1 and at in lines else ""
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 def _is_data(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypedDict
 import pyarrow as pa
 
 from curate.arrow.declared import as_declared
-from curate.code.closures import Unhashable, value_text
+from curate.code.closures import Unhashable
 from curate.code.function import callable_text
 from curate.errors import ConfigError
 from curate.operators.convert import check_format, formatted
@@ -68,7 +68,17 @@ def function_identity(owner: str, function: Any) -> str:
     """Returns the text of a callable. Raises ConfigError naming the variable of which no identity can be made."""
     try:
         return callable_text(label(function), function)
+    except RecursionError:
+        raise ConfigError(
+            f"{owner} depends on a value that holds itself, or is nested too deeply to be compared between runs: pass "
+            "what it needs of it, or create it inside the function"
+        ) from None
     except Unhashable as error:
+        if error.value is function:
+            raise ConfigError(
+                f"{owner} calls an object, and curate cannot see whether it is the same in the next run: pass its "
+                f"class ({type(function).__name__}) and fn_constructor_args, or a method of the object"
+            ) from error
         raise ConfigError(
             f"{owner} depends on a value that cannot be compared between runs: {error}; pass plain values (numbers, "
             "texts, lists, paths), or create it inside the function"
@@ -120,7 +130,7 @@ class Udf:
             "fn_constructor_kwargs": self.constructor_kwargs,
         }
         try:
-            texts = [value_text(name, value) for name, value in given.items() if value]
+            texts = [callable_text(name, value) for name, value in given.items() if value]
         except Unhashable as error:
             raise ConfigError(f"{owner}: cannot compare this value between runs: {error}; pass plain values") from error
         return [function_identity(owner, self.target), *texts]

@@ -55,10 +55,10 @@ DO_NOT = {
     "a mapping that is no table": "k = os.environ",
     "what holds itself": f"k = [{K}]\nk.append(k)",
     "what is deeper than Python goes": f"k = [{K}]\nfor _ in range(600):\n    k = [k]",
-    "code": f"k = f1 if {K} == 1 else f2",
+    "code that is installed": f"k = textwrap.dedent if {K} == 1 else textwrap.indent",
 }
 HEAD = """
-import argparse, datetime, os, re, time
+import argparse, datetime, os, re, textwrap, time
 from pathlib import Path
 import numpy as np
 def f1(): pass

@@ -1,0 +1,58 @@
+"""The functions and classes in a value, at any depth: they decide what a callable gives, as its own code does.
+
+A table of functions, an argument, a default and what a decorator closes over hold code which no statement names.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from curate.code.closures import PLAIN, closed_over, is_of_curates
+
+
+def held(value: Any) -> Iterator[types.FunctionType | type]:
+    """Yields the functions and classes in a value, and the classes of what is in it, each once: in lists, dictionaries,
+    partials and methods, and what functions close over, wrap and have as defaults."""
+    seen, queue = set[int](), [value]
+    for one in queue:
+        if type(one) in PLAIN or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, types.FunctionType | type):
+            yield one
+        elif type(one).__module__ != "builtins":
+            queue.append(type(one))
+        queue += _within(one)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    if isinstance(value, types.FunctionType):
+        yield from (inner for _, inner in closed_over(value))
+        yield from value.__defaults__ or ()
+        yield from (value.__kwdefaults__ or {}).values()
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, types.MethodType):
+        owner = value.__self__ if isinstance(value.__self__, type) else type(value.__self__)
+        yield value.__func__
+        if not is_of_curates(owner):
+            yield owner
+    elif isinstance(value, dict):
+        yield from value
+        yield from value.values()
+        if isinstance(value, defaultdict):
+            yield value.default_factory
+    elif isinstance(value, list | tuple):
+        yield from value
+    elif isinstance(value, set | frozenset):  # whose own order is another one in each process
+        yield from sorted(value, key=lambda one: getattr(one, "__qualname__", ""))
+    elif isinstance(value, property):
+        yield from (value.fget, value.fset)
+    elif isinstance(value, staticmethod | classmethod):
+        yield value.__func__
+    if not isinstance(value, type) and (wrapped := getattr(value, "__dict__", {}).get("__wrapped__")) is not None:
+        yield wrapped

@@ -1,0 +1,202 @@
+"""Code and values that no statement of a function's module names decide its rows, and are part of what a dataset is:
+what is in a table, an argument, a decorator or a package, and what the program sets from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import curate
+from curate.code.function import callable_text
+from curate.errors import ConfigError
+from curate.operators.udf import Udf
+from tests.job.modules import Modules
+
+READ = "def read(): return int(open(K).read())"
+"""What a program computes as it starts: 1 in one run, 2 in the next."""
+MADE = "def make(k):\n    def made(x): return x + k\n    return made"
+CALLED = "def f(row): return h(row)"
+WITHIN = "def g(x): return x + 1\ndef h(x): return g(x)"
+"""A function whose helper changes: its own text stays."""
+
+CODE = {
+    "a table that is closed over": f"{WITHIN}\ndef make(d): return lambda row: d['a'](row)\nf = make({{'a': h}})",
+    "a list in a partial": f"import functools\n{WITHIN}\ndef use(d, row): return d[0](row)\n"
+    "f = functools.partial(use, [h])",
+    "a default": f"{WITHIN}\nf = (lambda h: lambda row, h=h: h(row))(lambda x: g(x))",
+    "a set": f"{WITHIN}\ndef make(d): return lambda row: [one(row) for one in d]\nf = make({{h, len}})",
+    "an argument": f"{WITHIN}\ndef f(row, h): return h(row)\nargs = [h]",
+    "a lambda as an argument": "def g(x): return x + 1\ndef f(row, h): return h(row)\nargs = [lambda x: g(x)]",
+    "a class as an argument": "class H:\n    def o(self, x): return x + 1\ndef f(row, h): return h().o(row)\n"
+    "args = [H]",
+    "a table of a decorator": "T = {}\ndef put(h): T[h.__name__] = h; return h\n@put\ndef h(x): return x + 1\n"
+    "def f(row): return T['h'](row)",
+    "a list of a decorator": "T = []\ndef put(h): T.append(h); return h\n@put\ndef h(x): return x + 1\n"
+    "def f(row): return T[0](row)",
+    "a table of classes": "T = {}\nclass B:\n    def __init_subclass__(cls): T[cls.__name__] = cls\n"
+    "class A(B):\n    def o(self, x): return x + 1\ndef f(row): return T['A']().o(row)",
+    "one for each type": "import functools\n@functools.singledispatch\ndef h(x): return 0\n@h.register\n"
+    "def _(x: int): return x + 1\ndef f(row): return h(row)",
+    "a method of a value": "import typing\nclass N(typing.NamedTuple):\n    k: int\n"
+    "    def o(self): return self.k + 1\n"
+    "def make(n): return lambda row: n.o()\nf = make(N(1))",
+    "a method of a text": "class S(str):\n    def o(self): return len(self) + 1\n"
+    "def make(s): return lambda row: s.o()\nf = make(S('a'))",
+    "what a table has for other keys": "class D(dict):\n    def __missing__(self, key): return key + 1\n"
+    "def make(d): return lambda row: d[row]\nf = make(D())",
+    "the default of a table": "import collections\ndef make(d): return lambda row: d[row]\n"
+    "f = make(collections.defaultdict(lambda: 0 + 1))",
+    "a method from outside": "class f:\n    def __call__(self, row): return self.o(row)\n"
+    "def o(self, x): return x + 1\nf.o = o",
+    "a name that Python has too": "def len(x): return x + 1\ndef f(row): return len(row)",
+}
+"""Each changes from `+ 1` to `+ 2`."""
+FROM = {
+    "a package that imports it": ("import p\ndef f(row): return p.h.g(row)", "from . import h"),
+    "a package that imports it by its name": ("import p\ndef f(row): return p.h.g(row)", "import p.h"),
+    "by its name": ("import p.h\ndef f(row): return p.h.g(row)", ""),
+    "the package of one": ("import p.h\ndef f(row): return p.g(row)", "from p.h import g"),
+    "another name": ("import p.h\nz = p.h\ndef f(row): return z.g(row)", ""),
+    "a name that is computed": (
+        "import importlib\nz = importlib.import_module('p.h')\ndef f(row): return z.g(row)",
+        "",
+    ),
+    "by the name of an attribute": ("import p.h as h\ndef f(row): return getattr(h, 'g')(row)", ""),
+    "all of it": ("from p import *\ndef f(row): return g(row)", "from p.h import *"),
+    "itself": ("import p\ndef f(row): return p.q.h.g(row)", "from . import h\nimport p as q"),
+}
+VALUES = {
+    "in an expression": "(k := read())\ndef f(row): return k",
+    "in a condition": "if (k := read()): pass\ndef f(row): return k",
+    "in a match": "match [0, read()]:\n    case [_, k]: pass\ndef f(row): return k",
+    "in a with": "import contextlib\nwith contextlib.nullcontext((0, read())) as (_, k): pass\ndef f(row): return k",
+    "by a function": "def start():\n    global k\n    k = read()\nstart()\ndef f(row): return k",
+    "by a name that is computed": "globals()['k'] = read()\ndef f(row): return k",
+    "in a module": "import sys\nsetattr(sys.modules[__name__], 'k', read())\ndef f(row): return k",
+    "in a class": "class f:\n    def __call__(self, row): return self.k\nf.k = read()",
+    "in a class that is used": "class C: pass\nC.k = read()\ndef f(row): return C.k",
+    "in an object": "class O:\n    def __init__(self, k): self.k = k\n    def o(self): return self.k\n"
+    "o = O(read())\ndef f(row): return o.o()",
+    "in an enumeration": "import enum\nclass E(enum.Enum):\n    A = read()\ndef make(e): return lambda row: e.value\n"
+    "f = make(E.A)",
+    "what a function closes over": f"{MADE}\nh = make(read())\n{CALLED}",
+    "what a decorator is given": f"def by(k): return lambda h: lambda x: h(x) + k\n@by(read())\ndef h(x): return x\n"
+    f"{CALLED}",
+    "which function": f"def a(x): return 1\ndef b(x): return 2\nh = a if read() == 1 else b\n{CALLED}",
+    "which function by a statement": f"def a(x): return 1\ndef b(x): return 2\nif read() == 1:\n    h = a\nelse:\n"
+    f"    h = b\n{CALLED}",
+    "which definition": f"if read() == 1:\n    def h(x): return 1\nelse:\n    def h(x): return 2\n{CALLED}",
+    "which class": "class A:\n    def o(self): return 1\nclass B:\n    def o(self): return 2\n"
+    "o = A() if read() == 1 else B()\ndef f(row): return o.o()",
+    "what is masked": "import numpy as np\nm = np.ma.array([1, 2], mask=[read() == 1, False])\n"
+    "def make(m): return lambda row: m.sum()\nf = make(m)",
+    "the zone of a time": "import datetime, zoneinfo\n"
+    "zone = zoneinfo.ZoneInfo(['Europe/Paris', 'Europe/Berlin'][read() - 1])\n"
+    "def make(t): return lambda row: t\nf = make(datetime.datetime(2026, 1, 1, tzinfo=zone))",
+    "the second of two hours": "import datetime\ndef make(t): return lambda row: t.fold\n"
+    "f = make(datetime.datetime(2026, 1, 1, fold=read() - 1))",
+    "an attribute of a text": "class S(str): pass\ns = S('a')\ns.k = read()\ndef make(s): return lambda row: s.k\n"
+    "f = make(s)",
+}
+"""Each computes its value as the program starts."""
+OWN = {
+    "a moment that a function sets": "import time\ndef start():\n    global k\n    k = time.time() + read()\nstart()\n"
+    "def f(row): return print(k)",
+    "an object with a moment": "import time\nclass T:\n    def __init__(self): self.t = time.time() + read()\n"
+    "    def lap(self): return time.time() - self.t\nt = T()\ndef f(row): return t.lap()",
+    "an object that counts": "class T:\n    def __init__(self): self.n = read()\n    def lap(self): self.n += 1\n"
+    "t = T()\n"
+    "def f(row): return t.lap()",
+    "a decorator with a moment": "import time\ndef timed(h):\n    t = time.time() + read()\n"
+    "    return lambda x: (t, h(x))[1]\n"
+    f"@timed\ndef h(x): return x\n{CALLED}",
+    "a table that it does not use": "T = {'a': read()}\ndef f(row): return row",
+}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
+    return Modules(tmp_path / "modules", monkeypatch)
+
+
+def text_of(modules: Modules, source: str) -> Any:
+    module = modules.load(source, "of_user")
+    return Udf(module.f, tuple(getattr(module, "args", ()))).identity("f")
+
+
+@pytest.mark.parametrize("source", CODE.values(), ids=CODE)
+def test_code_that_is_held_counts(source: str, modules: Modules) -> None:
+    before = text_of(modules, source)
+    assert text_of(modules, source) == before != text_of(modules, source.replace("+ 1", "+ 2"))
+
+
+@pytest.mark.parametrize(("source", "package"), FROM.values(), ids=FROM)
+def test_code_of_a_package_counts_however_it_is_called(source: str, package: str, modules: Modules) -> None:
+    """A package that imports its own module by `from . import h` was followed without an end."""
+    texts = []
+    for k in "112":
+        for name in ("p", "p.h"):
+            modules.forget(name)
+        modules.write("p.__init__", package)
+        modules.write("p.h", f"def g(x): return x + {k}")
+        texts.append(text_of(modules, source))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def computed(modules: Modules, source: str, tmp_path: Path) -> list[Any]:
+    texts = []
+    for k in "112":
+        (tmp_path / "k").write_text(k)
+        texts.append(text_of(modules, f"K = {str(tmp_path / 'k')!r}\n{READ}\n{source}"))
+    return texts
+
+
+@pytest.mark.parametrize("source", VALUES.values(), ids=VALUES)
+def test_a_value_counts_however_it_is_set(source: str, modules: Modules, tmp_path: Path) -> None:
+    one, same, other = computed(modules, source, tmp_path)
+    assert one == same != other
+
+
+@pytest.mark.parametrize("source", OWN.values(), ids=OWN)
+def test_what_a_run_has_of_its_own_does_not(source: str, modules: Modules, tmp_path: Path) -> None:
+    assert len({str(one) for one in computed(modules, source, tmp_path)}) == 1
+
+
+def test_modules_that_take_all_of_each_other_end(modules: Modules) -> None:
+    modules.write("one", "from other import *")
+    modules.write("other", "from one import *\ndef g(x): return x")
+    assert "name='g'" in callable_text("f", modules.load("from one import *\ndef f(row): return g(h)", "of_user").f)
+
+
+def test_what_holds_itself_and_objects_that_are_called_are_refused_with_what_helps() -> None:
+    """The first was a RecursionError."""
+    endless: list[Any] = []
+    endless.append(endless)
+
+    class Called:
+        def __call__(self, row: Any) -> Any:
+            return row
+
+    def f(row: Any) -> Any:
+        return endless and row
+
+    with pytest.raises(ConfigError, match=r"map\(f\) depends on a value that holds itself"):
+        curate.range(2).map(f).write_parquet("memory://held/out", backend="inline")
+    with pytest.raises(ConfigError, match=r"calls an object, .*: pass its class \(Called\) and fn_constructor_args"):
+        curate.range(2).map(Called()).write_parquet("memory://held/out", backend="inline")
+
+
+def test_a_write_of_another_helper_is_refused(modules: Modules, tmp_path: Path) -> None:
+    """It was taken for done, with the rows of the helper before."""
+
+    def written(more: int) -> list[Any]:
+        source = f"T = {{}}\ndef put(h): T['h'] = h; return h\n@put\ndef h(n): return n + {more}\n"
+        f = modules.load(f"{source}def f(row): return {{'n': T['h'](row['id'])}}", "of_user").f
+        curate.range(3).map(f).write_parquet(tmp_path / "out", backend="inline")
+        return [row["n"] for row in curate.read_parquet(tmp_path / "out").take_all()]
+
+    assert written(1) == written(1) == [1, 2, 3]
+    with pytest.raises(ConfigError, match="with another identity"):
+        written(2)
