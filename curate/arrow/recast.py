@@ -175,6 +175,22 @@ def from_text(texts: Any, type: pa.DataType) -> Any:
     return values
 
 
+def from_count(count: int, type: pa.DataType) -> pa.Scalar:
+    """Returns a whole number as a decimal, or as what is so many units from 1970, or midnight. Raises ArrowInvalid or
+    OverflowError for what the type does not have.
+
+    >>> from_count(5, pa.decimal128(3, 2)).as_py(), from_count(1, pa.date32()).as_py()
+    (Decimal('5.00'), datetime.date(1970, 1, 2))
+    """
+    if pt.is_decimal(type):
+        # Not a cast of the number: it asks for room for all numbers of 64 bits.
+        return from_text(pa.array([str(count)]), type)[0]
+    day = _A_DAY.get("ms" if pt.is_date64(type) else getattr(type, "unit", ""), 86_400_000_000_000)
+    if (pt.is_time(type) and not 0 <= count < day) or (pt.is_date64(type) and count % day):
+        raise pa.ArrowInvalid(f"{count} does not fit {type}")
+    return pa.array([count], pa.int32() if type.bit_width == 32 else pa.int64()).view(type)[0]
+
+
 def has_text(type: pa.DataType) -> bool:
     """Returns whether `from_text` gives values of a type."""
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import curate
 from curate.arrow.batches import rechunk
 from curate.formats.write.writer import make_writer
 from curate.objects.record import OutputFormat
@@ -64,3 +66,15 @@ def test_batches_do_not_show(batch_rows: int) -> None:
     data = written(TABLE.slice(0, 6000), batch_rows)
     assert data == written(TABLE.slice(0, 6000), 500)
     assert pq.read_table(io.BytesIO(data)).equals(TABLE.slice(0, 6000))
+
+
+@pytest.mark.parametrize(
+    "value", [pa.null(), pa.list_(pa.null()), pa.struct([("n", pa.null()), ("t", pa.string())])], ids=str
+)
+def test_maps_of_nulls_are_read_though_their_keys_repeat(value: pa.DataType, tmp_path: Path) -> None:
+    """What was written of them could not be read: Arrow makes them of a wrong length where it decodes their keys."""
+    item = {"n": None, "t": "x"} if pa.types.is_struct(value) else None
+    maps = pa.array([[("a", item), ("b", item)], [], [("c", item)] * 3, None], pa.map_(pa.string(), value))
+    table = pa.table({"m": maps, "l": pa.ListArray.from_arrays([0, 2, 2, 3, 4], maps)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert curate.read_parquet(tmp_path / "a.parquet").to_arrow().to_pylist() == table.to_pylist()

@@ -16,8 +16,10 @@ from curate.errors import ConfigError, CorruptInput, PermissionDenied, Transient
 from curate.formats.encoding import detect
 from curate.formats.read.json_schema import say_quoted
 from curate.formats.read.json_values import JSON_TEXT
+from curate.formats.read.jsonl import read_jsonl
 from curate.formats.rows import read, sample_schema
 from curate.objects import lines
+from curate.objects.bad_line import RejectedRow
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 from tests.formats.reading import read_all
@@ -188,6 +190,51 @@ def test_declared_types_that_json_lacks_are_read_from_text(type: pa.DataType, go
     assert rows[0]["v"] is not None
     assert rows[1]["v"] is None
     assert [row.reason for row in misfits] == [reason]
+
+
+U64 = 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("type", "good", "bad"),
+    [
+        (pa.decimal32(5, 2), [5, -999], [1000]),
+        (pa.decimal64(18, 0), [5, -1, 10**18 - 1], [10**18]),
+        (pa.decimal128(10, 2), [0, -5, 12_345_678], [10**8]),
+        (pa.decimal128(20, 0), [-1, U64], []),
+        (pa.decimal256(60, 2), [-1, U64], []),
+        (pa.decimal128(5, -2), [100, -1200], []),
+        (pa.date32(), [0, -719_162, 18_321], [2**31]),
+        (pa.date64(), [0, 86_400_000, -86_400_000], [1, 2**63]),
+        (pa.time32("s"), [0, 86_399], [-1, 86_400]),
+        (pa.time32("ms"), [0, 86_399_999], [-1, 86_400_000]),
+        (pa.time64("us"), [0, 86_399_999_999], [-1, 86_400_000_000]),
+        (pa.time64("ns"), [0, 86_399_999_999_999], [-1, 86_400_000_000_000]),
+        (pa.timestamp("s", "UTC"), [0, -1, 2**33], [2**63]),
+        (pa.duration("ms"), [0, -1, 2**62], [2**63]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("within", [False, True])
+def test_whole_numbers_are_decimals_and_counts_of_a_unit(
+    type: pa.DataType, good: list[int], bad: list[int], within: bool
+) -> None:
+    """All that the type has, and no others; in lists, too. A number was a bad row of a decimal that has no room for all
+    numbers of 64 bits, and of dates and times of 32."""
+    schema = pa.schema([("v", pa.list_(type) if within else type)])
+    written = [f'{{"v":{[one] if within else one}}}\n' for one in [*good, *bad]]
+    store = FakeStore()
+    object = store.put("a.jsonl", "".join(written).encode())
+    misfits: list[RejectedRow] = []
+    tables = list(read_jsonl(store, object, None, 0, None, schema, misfits.append))  # type: ignore[arg-type]
+    column = pa.concat_tables(tables)["v"].combine_chunks()
+    found = column.flatten() if within else column
+    if pa.types.is_decimal(type):
+        assert [int(one) for one in found.to_pylist()] == good
+    else:
+        assert [one.value for one in found] == good
+    name = "v[]" if within else "v"
+    assert [row.reason for row in misfits] == [f"column {name!r} is not {type}"] * len(bad)
 
 
 def test_carriage_returns_and_a_last_line_without_end_are_fine() -> None:

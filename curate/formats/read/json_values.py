@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.recast import Misfit, from_text, recast
+from curate.arrow.recast import Misfit, from_count, from_text, recast
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import is_binary, is_list, is_text
 
@@ -347,7 +347,7 @@ def _parser(type: pa.DataType, name: str) -> Callable[[Any], Any]:
             raise Misfit(f"column {name} is not {type}: found {_KINDS[_type_of(value)]}")
         try:
             is_text = _type_of(value) is str
-            parsed = from_text(pa.array([value]), type)[0] if is_text else pa.scalar(value).cast(type)
+            parsed = from_text(pa.array([value]), type)[0] if is_text else from_count(value, type)
         except (pa.ArrowException, OverflowError):
             raise Misfit(f"column {name} is not {type}") from None
         # Within lists and structs Arrow takes counts of the unit, and no scalars of some types.
