@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from curate.backends.make import AUTO, begin_backend, make_backend
 from curate.backends.ray.find import find
@@ -17,6 +18,7 @@ from curate.local import machine
 from curate.log import ensure_configured, get_logger
 from curate.runtime.protocol import Backend, PoolSpec, Resources
 from curate.runtime.scaling import does_not_fit
+from curate.runtime.shipping import refuse_unsendable
 
 VARIABLE = "CURATE_BACKEND"
 """Environment variable that names the backend where nothing else does."""
@@ -123,8 +125,14 @@ class Chosen:
             get_logger().info(f"tasks run on {_WORDS[self.name]}", backend=self.name, reason=self.why)
             self.why = ""
 
-    def begin(self) -> None:
-        """Begins what takes time before a backend can start, beside whatever else this process does."""
+    def begin(self, *programs: tuple[str, Any]) -> None:
+        """Begins what takes time before a backend can start, beside whatever else this process does.
+
+        Raises ConfigError for a program, of a stage of that name, that cannot be sent to its workers.
+        """
+        if self.name != "inline":
+            for name, program in programs:
+                refuse_unsendable(name, program)
         if self.given is None:
             begin_backend(self.name)
 

@@ -127,6 +127,7 @@ class JobRun:
                 if ended.state is RunState.COMPLETE and not options.keep_stages:
                     sweep(job.stores.of(output), output, known=job.listing.stages)
                 return ended
+        self._chosen.begin(*((one.record.name, one.operator) for one in (*stages_of(last), last)))
         refuse_mixed_keys(job)
         refuse_outdated(job.last, options, begun=job.begun)
         if is_local(output):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
+
+from curate.code.closures import closed_over
+from curate.errors import ConfigError
 
 BY_VALUE: list[ModuleType] = []
 """Modules whose code travels with what refers to it, as that of `__main__` does: no worker needs their file."""
@@ -40,3 +44,67 @@ def pickle_value(value: Any) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     data: bytes = cloudpickle.dumps(value)
     return data
+
+
+def refuse_unsendable(who: str, value: Any) -> None:
+    """Raises ConfigError if a value cannot be sent to other processes, with the variables of the user's functions that
+    hold what cannot: a lock, an open file, a connection."""
+    if (failed := _fault(value)) is None:
+        return
+    error, functions = failed
+    names = dict.fromkeys(name for function in functions for name in _unsendable_names(function))
+    held = f" (it is {', '.join(names)})" if names else ""
+    raise ConfigError(
+        f"{who} cannot be sent to worker processes: {error}{held}; make that where it is used: in the function, in the "
+        "setup() of a job, in the __init__ of a class that is passed in place of a function; or run all in this "
+        "process, with the backend inline"
+    ) from error
+
+
+def _fault(value: Any) -> tuple[Exception, list[FunctionType]] | None:
+    """Returns why a value cannot be pickled, and the functions whose code would have travelled; None if it can be."""
+    for module in shipped():
+        cloudpickle.register_pickle_by_value(module)
+    pickler = _Pickler()
+    try:
+        pickler.dump(value)
+    except Exception as error:  # noqa: BLE001 - whatever an object of the user's raises when it is asked what it is
+        return error, pickler.functions
+    return None
+
+
+def _unsendable_names(function: FunctionType) -> Iterator[str]:
+    used = {**_globals_of(function), **dict(closed_over(function))}
+    for name, value in used.items():
+        if not isinstance(value, FunctionType | type | ModuleType) and _fault(value) is not None:
+            yield f"{name} in {function.__qualname__}"
+
+
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    codes = [function.__code__]
+    for code in codes:
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+    found = function.__globals__
+    return {name: found[name] for code in codes for name in code.co_names if name in found}
+
+
+class _Nowhere:
+    """A file that keeps nothing: what is sent may take as much memory as there is."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Notes the functions whose code travels."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere(), protocol=5)
+        self.functions: list[FunctionType] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Returns how an object is pickled, as cloudpickle does."""
+        found = super().reducer_override(obj)
+        if isinstance(obj, FunctionType) and found is not NotImplemented:
+            self.functions.append(obj)
+        return found
