@@ -131,6 +131,8 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
     shown = _shown_runs(status)
     for number, run in enumerate(shown):
         ago = f"{format_duration(max(0.0, now - run.updated))} ago"
+        if run.updated > now + 1:
+            ago = f"{format_duration(run.updated - now)} ahead of the clock here"
         if run.state == RUNNING:
             ago = f"last heartbeat {ago} on {plain_line(run.host)}, process {run.pid}"
             ago = f"for {format_duration(max(0.0, now - run.started))}, {ago}"

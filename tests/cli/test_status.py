@@ -667,6 +667,26 @@ def test_it_ends_with_what_to_do_next(
     assert [line[10:] for line in lines[at:]] == [text.format(root=root) for text in hints]
 
 
+@pytest.mark.parametrize(
+    ("ago_s", "said"),
+    [
+        (0.5, "last heartbeat 0.5 s ago"),
+        (-0.5, "0.5 s ago"),
+        (-3600.0, "last heartbeat 1 h ahead of the clock here on"),
+    ],
+)
+def test_a_heartbeat_of_a_time_to_come_is_said_to_be_one(
+    ago_s: float, said: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed where the clock was wrong is shown as running till then: not as heard of this second."""
+    root = f"memory://render-{uuid.uuid4().hex}/out"
+    beat = heartbeat("running", started=clock.now() - 1000, updated=clock.now() - ago_s)
+    make_job(root, total=3, done=1, runs={RUN: beat})
+    shown = Shown(monkeypatch, 160, terminal=True)
+    show_job(root, clock, as_json=False, watch_s=None)
+    assert said in " ".join(shown.lines())
+
+
 def test_a_run_of_this_machine_is_stalled_as_soon_as_it_is_gone(root: str) -> None:
     """Killed a second ago: nobody waits a minute to be told."""
     now = time.time()
