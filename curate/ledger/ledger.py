@@ -83,6 +83,8 @@ class Ledger:
 
     def _damaged(self, name: str, found: str) -> DamagedError:
         remedy = f"choose another output, or {start_over()}"
+        if name == layout.SUMMARY:
+            remedy = "remove this file and run the job again, which makes no output anew and writes this from those"
         return DamagedError(f"{self.uri(name)}{found}; the ledger is damaged: {remedy}")
 
     def create_json(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:

@@ -668,11 +668,11 @@ def test_it_ends_with_what_to_do_next(
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "said"),
+    ("ago_s", "said"),
     [
-        (0.5, "last heartbeat 0.5 s ago"),
-        (-0.5, "0.5 s ago"),
-        (-3600.0, "last heartbeat 1 h ahead of the clock here on"),
+        (0.5, "heartbeat 0.5 s ago"),
+        (-0.5, "heartbeat 0.0 s ago"),
+        (-3600.0, "heartbeat 1 h ahead of the clock here on"),
     ],
 )
 def test_a_heartbeat_of_a_time_to_come_is_said_to_be_one(

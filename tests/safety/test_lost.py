@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,6 +114,23 @@ def test_a_damaged_job_is_overwritten_with_the_rest(folder: Path, data: bytes, e
     rows.filter(pc.field("id") == "good").write_parquet(out, backend="inline", overwrite=True, yes=True)
     assert [one.name for one in sorted(out.glob("*.*"))] == ["b.parquet", "notes.txt"]
     assert read_status(str(out), NOW).state == "complete"
+
+
+@pytest.mark.parametrize("exchange", [False, True])
+def test_a_damaged_summary_costs_no_output(folder: Path, exchange: bool) -> None:
+    """It says what outputs say: each refusal has it removed, and not all of them made anew; that mends it."""
+    out, rows = folder / "copied", curate.read_json(str(folder / "in" / "b.jsonl"))
+    write = partial((rows.sort("id") if exchange else rows).write_parquet, out, backend="inline")
+    write()
+    before = {one.name: one.read_bytes() for one in out.glob("*.parquet")}
+    (out / layout.SUMMARY).write_bytes((out / layout.SUMMARY).read_bytes()[:50])
+    for look in (lambda at: read_status(at, NOW), lambda _: write()):
+        with pytest.raises(ConfigError, match="remove this file and run the job again, which makes no output anew"):
+            look(str(out))
+    (out / layout.SUMMARY).unlink()
+    ended = write()
+    assert (ended.state, ended.attempts, read_status(str(out), NOW).state) == ("complete", 0, "complete")
+    assert {one.name: one.read_bytes() for one in out.glob("*.parquet")} == before
 
 
 def test_files_of_others_and_shards_that_were_taken_out_are_no_damage(folder: Path) -> None:
