@@ -257,6 +257,8 @@ def refuse_unfitting(stage: Stage) -> None:
                 if not _of_no_rows(stage):
                     raise
                 _through(stage.operator, pa.schema([one.with_type(pa.string()) for one in schema]))
+    if stage.runs is None:
+        stage.record.refuse_unwritable(planned_schema(stage))
 
 
 def _of_no_rows(stage: Stage) -> bool:

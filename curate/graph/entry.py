@@ -46,6 +46,7 @@ def dry_run(stage: Stage, options: RunOptions) -> DryRun:
     """
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
+    stage.record.refuse_unwritable(None)
     _refuse_checkpoints(stage, resolve_output(options.output))
     chosen = Chosen.of(options.backend, asks_of(stage))
     prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name))
@@ -66,6 +67,7 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     import_pandas_late()
     if stage.from_inputs is not None:
         stage = stage.from_inputs(options)
+    stage.record.refuse_unwritable(None)
     _refuse_checkpoints(stage, resolve_output(options.output))
     chosen = Chosen.of(options.backend, asks_of(stage), backend)
     clock = clock or SystemClock()

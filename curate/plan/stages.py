@@ -153,6 +153,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     if end is End.FILES:
         steps = (*lowered.asked, *lowered.after)
         _refuse_unlike_sides(lowered, steps)
+        spec.record.refuse_unwritable(schema_of(plan))
         lost = _lost_lists(plan, lowered, steps)
         spec = replace(
             spec, record=replace(spec.record, sides={**spec.record.sides, **own_sides(steps)}), unwritten=lost

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
+from curate.arrow.unknown import is_of_no_rows
 from curate.errors import ConfigError
 from curate.formats.write.writer import OutputWriter, make_writer, suffix
 from curate.objects.compress import Sink
@@ -71,6 +74,15 @@ class JobRecord:
         if self.format in OF_TOKENS:
             return make_token_writer(file, schema, self.format, self.codec, *beside)
         return make_writer(file, schema, self.format, self.codec)
+
+    def refuse_unwritable(self, schema: Any) -> None:
+        """Raises ConfigError for types that the format has no place for, of outputs whose schema is declared, or is
+        this one; None, or a column of nulls: only the rows tell. So no stage runs whose outputs cannot be written."""
+        schema = schema if self.output_schema is None else self.output_schema
+        if schema is None or is_of_no_rows(schema) or any(pa.types.is_null(one) for one in schema.types):
+            return
+        if self.sink is None and self.format not in (*OF_TOKENS, OutputFormat.RUN):
+            self.make_writer(io.BytesIO(), schema)
 
 
 def _numbers(value: Any) -> Iterator[int]:
