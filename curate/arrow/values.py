@@ -195,7 +195,7 @@ def of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
     """Returns an array of numpy, not of objects, as one of Arrow: lists of lists where it has several dimensions.
     Raises ValueError for a text of what are no characters."""
     if values.ndim > 1:
-        return _nested(of_numpy(values.reshape(-1)), values.shape)
+        return _nested(of_numpy(np.ravel(values)), values.shape)  # a matrix stays one when it is reshaped
     kind = values.dtype.kind
     if kind == "U" and values.nbytes:
         codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view("u4")

@@ -35,8 +35,6 @@ from curate.imports import imported
 
 FORMATS = ("pyarrow", "numpy", "pandas")
 """What batches are handed to user code as."""
-
-
 _EXACT_FLOAT = 2**53
 """Up to which every whole number is a float."""
 _NULLS = {2: np.uint16(0x7F1D), 4: np.uint32(0x7FE3A000), 8: np.uint64(0x7FFC740000000000)}
@@ -278,6 +276,8 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
             "of pandas, or an iterator of them"
         )
     names = value.column_names
+    if not names:
+        raise SchemaMismatch(f"{where} returned no columns; for no rows, return the columns without any, as batch[:0]")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaMismatch(f"{where} returned {names.count(twice)} columns called {twice!r}; rename one")
@@ -382,6 +382,7 @@ def _returned(where: str, name: str, values: Any, before: pa.ChunkedArray | None
         raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {values!r:.40}")
     type = None if before is None else before.type
     if isinstance(values, np.ndarray) and values.dtype != object:
+        values = values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
         if values.dtype.kind == "f" and values.ndim == 1 and not isinstance(values, np.ma.MaskedArray):
             return _of_floats(values, before)
         return _kept(inferred(values), type)
@@ -440,8 +441,7 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
 def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:
     if series.dtype == object:
         return column_of(where, name, [None if _is_missing(value) else value for value in series], type)
-    # A frame of an array that may change lends it as one that nobody can write to.
-    own = series.copy() if isinstance(series.dtype, np.dtype) else series
+    own = series.copy() if isinstance(series.dtype, np.dtype) else series  # lent, and not writeable in the frame alone
     return _kept(one_chunk(pa.array(own, from_pandas=True)), type)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -268,7 +268,13 @@ class FilterRows(UdfOperator):
             if isinstance(answer, Busy):
                 yield answer
             else:
-                keeps.append(bool(answer))
+                keeps.append(self._is_kept(answer))
         kept = np.array(keeps, bool)
         tally.drop_rows(table, ~kept, self.reason)
         yield rows_where(table, kept)
+
+    def _is_kept(self, answer: Any) -> bool:
+        if isinstance(answer, Iterator | Awaitable):
+            # All of these are true, whatever they would give.
+            raise TypeError(f"{self.name} returned a {type(answer).__name__}, expected True or False")
+        return bool(answer)

@@ -168,6 +168,12 @@ def _check_function(method: str, udf: Udf) -> None:
     target = udf.target
     if not callable(target):
         raise ConfigError(f"{method} takes a function, or a class with __call__, found {target!r} ({label(target)})")
+    called = getattr(target, "__call__", target) if isinstance(target, type) else target  # noqa: B004
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise ConfigError(
+            f"{method}({udf.label}) is an async function, and curate waits for no result: write a plain function, "
+            "which may call asyncio.run(...) for a whole batch"
+        )
     if isinstance(target, type):
         if not any("__call__" in vars(base) for base in target.__mro__):
             raise ConfigError(f"{method}({target.__name__}): its instances are called with rows; define __call__")

@@ -6,11 +6,12 @@ import re
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 
 import curate
-from curate.errors import ConfigError
+from curate.errors import ConfigError, SchemaMismatch
 from curate.operators.udf import UdfOptions
 
 
@@ -131,3 +132,52 @@ def test_a_filter_is_a_function_or_an_expression() -> None:
     assert ds.with_column("n", expressions.col("id") * 2).take(2)[1] == {"id": 1, "n": 2}
     with pytest.raises(ConfigError, match=r"has no equivalent in pyarrow\.compute"):
         ds.with_column("n", expressions.random())
+
+
+async def later(value: Any) -> Any:
+    return value
+
+
+class Later:
+    async def __call__(self, value: Any) -> Any:
+        return value
+
+
+async def several(value: Any) -> Any:
+    yield value
+
+
+@pytest.mark.parametrize("fn", [later, Later, several])
+@pytest.mark.parametrize("method", METHODS)
+def test_an_async_function_is_refused(method: str, fn: Any) -> None:
+    """A filter kept all rows: what is waited for is true, whatever it gives."""
+    with pytest.raises(ConfigError, match=rf"{method}\({fn.__name__}\) is an async function.*asyncio\.run"):
+        getattr(curate.range(2), method)(fn)
+
+
+@pytest.mark.parametrize("answer", [later, lambda _: iter([False]), lambda _: (x for x in [False])])
+def test_a_filter_refuses_what_is_true_whatever_it_would_give(answer: Any) -> None:
+    with pytest.raises(TypeError, match=r"filter\(<lambda>\) returned a .*, expected True or False"):
+        curate.range(2).filter(lambda row: answer(row)).count()
+
+
+@pytest.mark.parametrize(
+    "nothing", [lambda _: {}, lambda batch: batch.select([]), lambda batch: batch.to_pandas()[[]]], ids=str
+)
+def test_a_batch_without_columns_is_refused(nothing: Any) -> None:
+    """Its rows were gone, and nothing was said; a batch without rows says itself that there are none."""
+    with pytest.raises(SchemaMismatch, match=r"returned no columns; for no rows, return .*batch\[:0\]"):
+        curate.range(2).map_batches(nothing).count()
+    assert curate.range(2).map_batches(lambda batch: batch[:0]).count() == 0
+
+
+def test_arrays_of_another_order_of_bytes_and_matrices_are_values() -> None:
+    """The one was refused in a batch, and the other a RecursionError."""
+
+    def made(batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+        n = batch["id"]
+        return {"id": n.astype(">i8"), "f": n.astype(">f4"), "m": np.matrix(n).T, "p": n.astype(">i2").reshape(-1, 1)}
+
+    table = curate.range(2).map_batches(made).to_arrow()
+    assert table.to_pylist() == [{"id": n, "f": n, "m": [n], "p": [n]} for n in range(2)]
+    assert [str(one) for one in table.schema.types] == ["int64", "float", "list<item: int64>", "list<item: int16>"]
