@@ -26,8 +26,9 @@ class Misfit(Exception):
     """Values do not fit a type, or have none in common; the message is the reason."""
 
 
-def recast(array: pa.Array, type: pa.DataType | None) -> pa.Array:
+def recast(array: pa.Array, type: pa.DataType | None, *, wider: bool = False) -> pa.Array:
     """Returns an array as a type which the same values are stored as in another way; raises Misfit for any other type.
+    If `wider`, what is not nested is cast, whatever it is.
 
     The same: text of any offsets, bytes of any, dictionaries, run-end encodings and extensions of them, instants of a
     time zone that came without it (as numpy has them), days that came as milliseconds, lists of these.
@@ -37,34 +38,34 @@ def recast(array: pa.Array, type: pa.DataType | None) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pt.is_dictionary(array.type):
-        return recast(array.dictionary_decode(), type)
+        return recast(array.dictionary_decode(), type, wider=wider)
     if pt.is_run_end_encoded(array.type):
-        return recast(pc.run_end_decode(array), type)
+        return recast(pc.run_end_decode(array), type, wider=wider)
     if isinstance(type, pa.BaseExtensionType):
         return _extended(array, type)
     if pt.is_dictionary(type):
-        encoded = recast(array, type.value_type).dictionary_encode()
+        encoded = recast(array, type.value_type, wider=wider).dictionary_encode()
         return pa.DictionaryArray.from_arrays(
             encoded.indices.cast(type.index_type), encoded.dictionary, ordered=type.ordered
         )
     if pt.is_run_end_encoded(type):
-        return pc.run_end_encode(recast(array, type.value_type), run_end_type=type.run_end_type)
+        return pc.run_end_encode(recast(array, type.value_type, wider=wider), run_end_type=type.run_end_type)
     if pt.is_null(array.type):
         return pa.nulls(len(array), type)
     if is_list(array.type) and is_list(type):
-        return _recast_lists(array, type)
+        return _recast_lists(array, type, wider)
     if pt.is_struct(array.type) and pt.is_struct(type) and array.type.names == type.names:
-        fields = [recast(field, to.type) for field, to in zip(array.flatten(), type.fields, strict=True)]
+        fields = [recast(field, to.type, wider=wider) for field, to in zip(array.flatten(), type.fields, strict=True)]
         return pa.StructArray.from_arrays(fields, fields=type.fields, mask=array.is_null())
     if pt.is_map(array.type) and pt.is_map(type):
-        return _recast_map(array, type)
+        return _recast_map(array, type, wider)
     same = (
         (is_text(array.type) and is_text(type))
         or (is_binary(array.type) and is_binary(type))
         or (pt.is_timestamp(array.type) and pt.is_timestamp(type) and array.type == pa.timestamp(type.unit))
         or (pt.is_timestamp(array.type) and pt.is_timestamp(type) and array.type == pa.timestamp("ns", type.tz))
     )
-    if same:
+    if same or wider:
         return array.cast(type)
     if pt.is_date64(type) and array.type == pa.timestamp("ms"):
         days = array.cast(type)
@@ -74,22 +75,22 @@ def recast(array: pa.Array, type: pa.DataType | None) -> pa.Array:
     raise Misfit(f"{array.type} is not {type}")
 
 
-def _recast_lists(array: pa.Array, type: pa.DataType) -> pa.Array:
+def _recast_lists(array: pa.Array, type: pa.DataType, wider: bool) -> pa.Array:
     if pt.is_fixed_size_list(type) and pt.is_fixed_size_list(array.type) and array.type.list_size == type.list_size:
         # What lies under its nulls is there as well.
         element = array.values.slice(array.offset * type.list_size, len(array) * type.list_size)
-        return sized_lists(recast(element, type.value_type), type, len(array), array.is_null())
+        return sized_lists(recast(element, type.value_type, wider=wider), type, len(array), array.is_null())
     lengths_of = pc.list_value_length(array)
     if pt.is_fixed_size_list(type) and (array.null_count or (lengths_of.to_numpy() != type.list_size).any()):
         raise Misfit(f"a list is not of {type.list_size}")
     lengths = lengths_of.fill_null(0).to_numpy(zero_copy_only=False)
-    return list_array(recast(array.flatten(), type.value_type), lengths, array.is_null(), type)
+    return list_array(recast(array.flatten(), type.value_type, wider=wider), lengths, array.is_null(), type)
 
 
-def _recast_map(array: pa.Array, type: pa.DataType) -> pa.Array:
+def _recast_map(array: pa.Array, type: pa.DataType, wider: bool) -> pa.Array:
     start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    keys = recast(array.keys.slice(start, stop - start), type.key_type)
-    items = recast(array.items.slice(start, stop - start), type.item_type)
+    keys = recast(array.keys.slice(start, stop - start), type.key_type, wider=wider)
+    items = recast(array.items.slice(start, stop - start), type.item_type, wider=wider)
     return pa.MapArray.from_arrays(pc.subtract(array.offsets, start), keys, items, type=type, mask=array.is_null())
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.types import is_binary, is_list, is_list_view, is_text, with_children
+from curate.arrow.recast import Misfit, recast
+from curate.arrow.types import contains, is_binary, is_list, is_list_view, is_text, with_children
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
 NEXT = "convert them to one type first, for example with with_column(name, pc.field(name).cast(type)), or rename one"
@@ -190,12 +191,15 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
     try:
         if pt.is_null(column.type):  # which Arrow does not cast to views of lists, runs and unions
             return pa.chunked_array([pa.nulls(len(column), field.type)])
+        if contains(column.type, pt.is_null):
+            # Arrow casts the nulls of a list or a map to as many as there are rows: the process ends, or worse.
+            return pa.chunked_array([recast(chunk, field.type, wider=True) for chunk in column.chunks], field.type)
         # Arrow casts a dictionary to its values, and to nothing else.
         column = column.cast(plain_within(column.type))
         if pt.is_dictionary(field.type):
             column = column.cast(field.type.value_type).dictionary_encode()
         return column.cast(field.type)
-    except pa.ArrowException as error:
+    except (Misfit, pa.ArrowException) as error:
         raise SchemaMismatch(
             f"{what}: column {field.name!r} is {column.type}, expected {field.type}: {error}"
         ) from error

@@ -118,6 +118,44 @@ def test_types_widen_and_never_narrow(found: pa.DataType, held: pa.DataType, wid
             conform(table, schema)
 
 
+_N = None
+_PAIRS = [[("a", _N), ("b", _N)], [], [("c", _N)] * 3, _N]
+
+
+@pytest.mark.parametrize(
+    ("values", "found", "held"),
+    [
+        ([[_N, _N, _N], [], [_N, _N], _N], pa.list_(pa.null()), pa.list_(pa.int64())),
+        ([[_N, _N, _N], [], [_N, _N], _N], pa.list_(pa.null()), pa.large_list(pa.null())),
+        ([[_N, _N, _N], [], [_N, _N], _N], pa.list_(pa.null()), pa.list_(pa.list_(pa.int8()))),
+        ([[_N, _N], [_N, _N], _N], pa.list_(pa.null(), 2), pa.list_(pa.string(), 2)),
+        ([[_N, _N], [_N, _N], _N], pa.list_(pa.null(), 2), pa.list_(pa.int64())),
+        ([[[_N, _N, _N], [_N]], [[_N]], _N], pa.list_(pa.list_(pa.null())), pa.list_(pa.list_(pa.float64()))),
+        (
+            [{"l": [_N, _N, _N], "n": 1}, {"l": [], "n": _N}, _N],
+            pa.struct([("l", pa.list_(pa.null())), ("n", pa.int8())]),
+            pa.struct([("l", pa.list_(pa.null())), ("n", pa.int64())]),
+        ),
+        (
+            [[{"a": _N, "b": 1}] * 3, [], [{"a": _N, "b": 2}] * 2],
+            pa.list_(pa.struct([("a", pa.null()), ("b", pa.int8())])),
+            pa.list_(pa.struct([("a", pa.string()), ("b", pa.int64())])),
+        ),
+        (_PAIRS, pa.map_(pa.string(), pa.null()), pa.map_(pa.string(), pa.int64())),
+        (_PAIRS, pa.map_(pa.string(), pa.null()), pa.map_(pa.large_string(), pa.null())),
+    ],
+    ids=str,
+)
+def test_nulls_within_are_held_as_any_type(values: list[Any], found: pa.DataType, held: pa.DataType) -> None:
+    """As many as there are, whole and in slices. Arrow made as many as there are rows: arrays that end a process,
+    or are of what lies behind them in memory."""
+    array = pa.array(values, found)
+    for one in (array, array[1:], pa.concat_arrays([array, array])[1:-1]):
+        made = conform(pa.table({"v": one}), pa.schema([("v", held)]))
+        made.validate(full=True)
+        assert made["v"].to_pylist() == one.to_pylist()
+
+
 # Nulls within
 
 

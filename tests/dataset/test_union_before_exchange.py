@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import curate
@@ -117,3 +119,23 @@ def test_a_sample_has_the_same_rows_consumed_and_written(parts: str, before: str
         assert one.write_parquet(tmp_path / f"{number}", backend="inline").state == "complete"
         assert curate.read_parquet(tmp_path / f"{number}").take_all() == rows
     assert sorted(map(repr, found.take_all())) == sorted(map(repr, consumed[1] + consumed[2]))
+
+
+def test_lists_of_nulls_beside_lists_of_values(tmp_path: Path) -> None:
+    """In unions, files and batches: they failed, and from batch to batch the process ended."""
+    none = pa.table({"l": pa.array([[None, None, None], [], [None, None], None], pa.list_(pa.null()))})
+    some = pa.table({"l": [[1, 2], [3]]})
+    every = none.to_pylist() + some.to_pylist()
+    assert curate.from_arrow(none).union(curate.from_arrow(some)).take_all() == every
+    pq.write_table(none, tmp_path / "a.parquet")
+    pq.write_table(some, tmp_path / "b.parquet")
+    files = curate.read_parquet(f"{tmp_path}/*.parquet")
+    assert files.take_all() == every
+    files.write_parquet(tmp_path / "out", backend="inline")
+    assert curate.read_parquet(tmp_path / "out").take_all() == every
+
+    def one(batch: pa.Table) -> pa.Table:
+        at = batch["id"][0].as_py()
+        return (none if at < 4 else some).slice(at % 4, 1)
+
+    assert curate.range(6).map_batches(one, batch_size=1).to_arrow().to_pylist() == every

@@ -180,8 +180,8 @@ def _batches(file: pq.ParquetFile, groups: range, columns: Sequence[str], *, apa
 def _repeated(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
     """Returns the paths of the columns of texts that are dictionaries for the most part: what they take is not known
     from what is stored. They cost nothing more to be read as such; others would, several times. None in views of lists,
-    of which Arrow casts no dictionaries to their texts, and none in maps of nulls, of which it makes broken ones."""
-    views = tuple(f"{field.name}." for field in schema if contains(field.type, _keeps_dictionaries))
+    of which Arrow casts no dictionaries to their texts."""
+    views = tuple(f"{field.name}." for field in schema if contains(field.type, is_list_view))
     found: dict[str, None] = {}
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -196,10 +196,6 @@ def _repeated(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
             if packed or size <= _DICTIONARY_BYTES + 4 * chunk.num_values:
                 found[chunk.path_in_schema] = None
     return list(found)
-
-
-def _keeps_dictionaries(type: pa.DataType) -> bool:
-    return is_list_view(type) or bool(pt.is_map(type) and contains(type.item_type, pt.is_null))
 
 
 def _refuse_numbers(columns: Iterable[pa.Array]) -> None:
