@@ -59,10 +59,10 @@ def prepare(
     run_id: str,
     clock: Clock | None = None,
     seen: OutputSnapshot | None = None,
-    work_ahead: Callable[[], None] = lambda: None,
+    work_ahead: Callable[[tuple[str, Any]], None] = lambda _: None,
 ) -> Prepared:
     """Lists inputs and outputs once each, these if they were not `seen`, and decides what is to be done. Writes
-    nothing. Calls `work_ahead` as soon as it sees that there is likely something to run.
+    nothing. Calls `work_ahead` with the stage's name and operator once there is likely something to run.
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
@@ -79,7 +79,7 @@ def prepare(
         )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     if not prepared.matched.done.all() or prepared.growth.new.any():
-        work_ahead()
+        work_ahead((stage.record.name, stage.operator))
     _plan_work(prepared, options)
     _check(prepared, options)
     _warn(prepared, options)

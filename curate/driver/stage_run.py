@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -94,9 +93,7 @@ def run_stage(
     log = get_logger(job=stage.record.name, run=run_id)
     rounds: list[Summary] = []
     while True:
-        prepared = prepare(
-            stage, options, run_id, clock, seen, lambda: chosen.begin((stage.record.name, stage.operator))
-        )
+        prepared = prepare(stage, options, run_id, clock, seen, chosen.begin)
         if seen is not None and len(prepared.todo):
             raise WorkLeftError
         if prepared.has_work and not rounds:
@@ -304,8 +301,7 @@ class _Run:
         schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
         if (runs := prepared.stage.runs) is None:
             for schema in (schemas.main, *schemas.sides.values()):
-                if schema is not None:
-                    prepared.record.make_writer(io.BytesIO(), schema)
+                prepared.record.check_writable(schema)
         elif schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(prepared.record.name, schemas.main)

@@ -82,6 +82,11 @@ class JobRecord:
         if schema is None or is_of_no_rows(schema) or any(pa.types.is_null(one) for one in schema.types):
             return
         if self.sink is None and self.format not in (*OF_TOKENS, OutputFormat.RUN):
+            self.check_writable(schema)
+
+    def check_writable(self, schema: pa.Schema | None) -> None:
+        """Raises ConfigError if rows of a schema cannot be written; None: nobody knows it."""
+        if schema is not None:
             self.make_writer(io.BytesIO(), schema)
 
 
