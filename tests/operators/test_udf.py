@@ -162,7 +162,9 @@ def test_a_filter_refuses_what_is_true_whatever_it_would_give(answer: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "nothing", [lambda _: {}, lambda batch: batch.select([]), lambda batch: batch.to_pandas()[[]]], ids=str
+    "nothing",
+    [lambda _: {}, lambda batch: batch.select([]), lambda batch: batch.to_pandas()[[]]],
+    ids=["dict", "table", "frame"],
 )
 def test_a_batch_without_columns_is_refused(nothing: Any) -> None:
     """Its rows were gone, and nothing was said; a batch without rows says itself that there are none."""
