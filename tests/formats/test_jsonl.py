@@ -324,7 +324,7 @@ def sampled(rows: str, wanted: Any = None) -> pa.Schema:
         ("[] []", pa.list_(pa.null())),
         ('{"a":1} {"b":"x"} {}', pa.struct([("a", pa.int64()), ("b", pa.string())])),
         ("18446744073709551615", pa.uint64()),
-        ("18446744073709551615 -1", pa.float64()),
+        ("9223372036854775807 -1", pa.int64()),
         ('1.5 "NaN" "Infinity" "-Infinity"', pa.float64()),
         ('"NaN" 3 null', pa.float64()),
         ('[0.5] ["NaN",null]', pa.list_(pa.float64())),
@@ -365,6 +365,20 @@ def test_a_mixed_column_becomes_json_text_unless_it_is_wanted_by_name() -> None:
     ):
         sampled(rows, {"edited": None})
     assert sampled(rows, {"edited": pa.float64()}) == pa.schema([("edited", pa.float64())])
+
+
+def test_whole_numbers_that_no_integer_type_holds_are_not_rounded() -> None:
+    """A float would make one id of many. Whoever wants floats, or decimals, says so."""
+    rows = '{"id":18446744073709551615}\n{"id":-1}\n'
+    schema = sampled(rows)
+    assert schema.field("id").equals(pa.field("id", pa.string(), metadata=JSON_TEXT), check_metadata=True)
+    assert [row["id"] for row in rows_of(rows.encode(), schema)[0]] == ["18446744073709551615", "-1"]
+    with pytest.raises(
+        ConfigError, match=r"'id' is whole numbers below 0 and whole numbers from 2\^63 on; declare a type for 'id'"
+    ):
+        sampled(rows, {"id": None})
+    declared = sampled(rows, {"id": pa.decimal128(20, 0)})
+    assert [int(row["id"]) for row in rows_of(rows.encode(), declared)[0]] == [18446744073709551615, -1]
 
 
 @pytest.mark.parametrize(

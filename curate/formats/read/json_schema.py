@@ -71,9 +71,10 @@ class Shape:
         if kinds == {"boolean"}:
             return pa.bool_()
         if kinds == {"int64"}:
-            if self.low >= -(2**63) and self.high < 2**63:
-                return pa.int64()
-            return pa.uint64() if self.low >= 0 and self.high < 2**64 else pa.float64()
+            if self.low >= 0 or self.high < 2**63:
+                return pa.int64() if self.high < 2**63 else pa.uint64()
+            # A float holds both, and rounds what are ids more likely than not.
+            raise Mixed(path, "whole numbers below 0", "whole numbers from 2^63 on")
         if kinds == {"list"} and self.element is not None:
             return pa.list_(self.element.type(f"{path}[]"))
         if kinds == {"object"} and self.fields:
