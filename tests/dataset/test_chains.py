@@ -238,6 +238,7 @@ class TestRay:
         {"n": n, "x": None, "text": "b", "tags": ["a"] * (n % 2), "who": None} for n in range(6)
     ]
 
+    @pytest.mark.ray(3)
     @pytest.mark.parametrize("first", range(0, len(OPS), 4))
     def test_every_operator(self, first: int, tmp_path: Path) -> None:
         """Four in a chain, each in one, of both formats; alone, at night. One file is empty."""

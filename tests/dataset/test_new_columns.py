@@ -202,6 +202,7 @@ def test_it_says_its_columns_and_its_bytes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 def test_the_same_on_ray(tmp_path: Path) -> None:
     """What was added runs in tasks and actors of Ray as it runs here, consumed and written."""

@@ -200,6 +200,7 @@ def test_values_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 def test_the_same_bytes_on_ray(tmp_path: Path) -> None:
     """In the same files, read back as the same rows."""

@@ -331,6 +331,7 @@ def test_a_pickle_of_what_ran_is_empty() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 def test_stats_on_ray() -> None:
     """Of tasks and actors in other processes: every row, their times and memory."""

@@ -58,7 +58,7 @@ def test_nothing_about_a_run_shows_in_its_outputs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])])
 def test_workers_make_what_the_inline_backend_makes(
     backend: str, local: Place, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

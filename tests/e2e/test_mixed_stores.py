@@ -16,7 +16,7 @@ from tests.support.harness import CURATION, Place, corpus, outputs, run
     [
         ("files", "bucket", "inline"),
         ("bucket", "files", "inline"),
-        pytest.param("files", "bucket", "ray", marks=pytest.mark.ray_lane),
+        pytest.param("files", "bucket", "ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly]),
         pytest.param("bucket", "files", "ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly]),
     ],
 )

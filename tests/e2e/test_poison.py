@@ -84,6 +84,9 @@ def test_inline(place: Place, clock: FakeClock, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
+@pytest.mark.parametrize(
+    "on_workers", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])], indirect=True
+)
 def test_on_workers(local: Place) -> None:
     """Each command a process of its own; the job is run as a script, and found again as a module."""
 

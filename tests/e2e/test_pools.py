@@ -65,7 +65,7 @@ def done(place: Place, source: str, name: str, **parameters: Any) -> dict[str, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])])
 def test_the_same_bytes_however_it_ran(local: Place, tmp_path: Path, backend: str) -> None:
     """In this process; with one CPU and two, one actor and three, shards alone and bundled; with actors that are
     killed."""

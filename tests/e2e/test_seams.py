@@ -34,6 +34,7 @@ def made(root: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 def test_pairs_on_ray(local: Place, mode: Mode) -> None:
     """Ten pairs, drawn from a seed; the last four but for the night. Each is written by a driver that is killed on

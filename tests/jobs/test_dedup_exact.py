@@ -88,7 +88,7 @@ def test_the_script_itself_finds_all_exact_copies(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
-@pytest.mark.ray(1)
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 @pytest.mark.parametrize("script", ["dedup_exact.py", "dedup_minhash.py"])
 def test_on_ray(script: str, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_the_script_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 def test_on_ray(tmp_path: Path) -> None:
     """The same bytes as in one process."""

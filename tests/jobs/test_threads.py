@@ -231,6 +231,7 @@ def test_a_corpus_by_the_script_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 def test_a_corpus_on_ray(tmp_path: Path) -> None:
     """The same in processes of Ray, of a smaller one."""

@@ -265,7 +265,7 @@ print(json.dumps([ended.done, [(group.error.partition(":")[0], group.shard) for 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=[pytest.mark.ray_lane, pytest.mark.nightly])])
 def test_what_kills_its_worker_deep_in_a_bundle_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:

@@ -572,6 +572,7 @@ def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("gigabytes")
 def test_memory_at_a_tiny_size() -> None:
     """Every process and the object store are looked at."""

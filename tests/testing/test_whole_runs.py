@@ -144,6 +144,7 @@ def test_calls_that_fail_for_good(bench: Bench, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_ray")
 def test_on_ray(tmp_path: Path) -> None:
     """One call in twenty fails in the driver and in every worker: exit 0, and nobody notices."""
