@@ -68,7 +68,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         "no column 'body'": Paragraphs(text_column="body"),
         "parts are cut out of 'text', so it cannot identify rows": Paragraphs(id_column="text"),
         "column 'n' is int64, expected texts": Paragraphs(text_column="n"),
-        "min_words is -1, expected a whole number": Paragraphs(min_words=-1),
+        "min-words is -1, expected a whole number": Paragraphs(min_words=-1),
     }.items():
         with pytest.raises(ConfigError, match=said):
             run_local(job, ROWS)

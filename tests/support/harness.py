@@ -37,7 +37,7 @@ LENGTHS = "tests/e2e/jobs/lengths.py"
 _LEDGER = re.compile(
     r"_curate/(job\.json|summary\.json|plan/\d{5}\.parquet|schema/[a-z-]+\.arrow|(quarantine|samples)/[0-9a-f]+\.jsonl\.zst"
     r"|runs/[0-9TZ.]+-[0-9a-f]+/(run\.json|heartbeat\.json|events-\d{6}\.jsonl\.zst|failures/\d{6}\.jsonl\.zst"
-    r"|logs/[^/]+-\d{6}\.jsonl\.zst)|tmp/.*)"
+    r"|logs/[^/]+-\d{6}\.jsonl\.zst)|tmp/.*|replaced/\d{5}-\d{6}\.jsonl\.zst)"
 )
 
 
