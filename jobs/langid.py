@@ -17,7 +17,7 @@ from curate.errors import ConfigError
 from curate.job.params import param
 from curate.job.shapes import TextJob
 from curate.pipeline.step import ActorPool
-from curate.texts.fasttext_model import FastTextModel
+from curate.texts.fasttext_model import FastTextModel, check_installed
 
 LANGUAGE, SCORE = "language", "language_score"
 """Columns of the output."""
@@ -80,7 +80,10 @@ def model_path() -> Path:
 def check_languages(option: str, languages: Sequence[str]) -> None:
     """Raises ConfigError, which names the `option`, for a language that the model does not know; and if what the model
     needs is not installed."""
-    known = [*LanguageModel().languages(), UNDETERMINED]
+    check_installed()
+    model_path()
+    # A job that is done looks at its parameters, too, and loads no model for it.
+    known = [*LanguageModel().languages(), UNDETERMINED] if languages else []
     for language in languages:
         if language not in known:
             raise ConfigError(

@@ -227,7 +227,7 @@ def beyond_text(array: pa.Array) -> pa.BooleanArray:
 
 
 def refuse_beyond_text(array: pa.Array, format: str) -> None:
-    """Raises BeyondText for dates or instants, at no depth, whose years have no text in a format."""
+    """Raises BeyondText for dates or instants whose years have no text in a format; not for those within others."""
     if not (pt.is_date(array.type) or pt.is_timestamp(array.type)):
         return
     beyond = beyond_text(array)

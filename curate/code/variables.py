@@ -72,7 +72,7 @@ class Variables:
     def take(self, module: Module, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
         """Takes in a piece of code of a module and what its names stand for; `codes`: where `node` only lists a
         function's names, what that was compiled to."""
-        read = _globals_read(codes or _compiled(node))
+        read = globals_read(codes or _compiled(node))
         self._take_others(module, read)
         for name, attributes in read.items():
             self._attributes.setdefault(name, {}).update(attributes)
@@ -341,7 +341,7 @@ def _compiled(node: ast.AST) -> list[types.CodeType]:
         return []
 
 
-def _globals_read(codes: Sequence[types.CodeType]) -> dict[str, dict[str, None]]:
+def globals_read(codes: Sequence[types.CodeType]) -> dict[str, dict[str, None]]:
     """Returns the global names that compiled code reads, each with the attributes that it asks of them."""
     found: dict[str, dict[str, None]] = {}
     queue = list(codes)

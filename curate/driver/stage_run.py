@@ -93,7 +93,7 @@ def run_stage(
     log = get_logger(job=stage.record.name, run=run_id)
     rounds: list[Summary] = []
     while True:
-        prepared = prepare(stage, options, run_id, clock, seen, chosen.begin)
+        prepared = prepare(stage, options, run_id, clock, seen, chosen.begin if at is None else lambda _: None)
         if seen is not None and len(prepared.todo):
             raise WorkLeftError
         if prepared.has_work and not rounds:

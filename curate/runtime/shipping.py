@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
 from curate.code.closures import closed_over
+from curate.code.variables import globals_read
 from curate.errors import ConfigError
 
 BY_VALUE: list[ModuleType] = []
@@ -40,10 +41,14 @@ def pickle_value(value: Any) -> bytes:
 
     Whatever a module has that can be imported there is referred to by name. Raises what pickling raises.
     """
-    for module in shipped():
-        cloudpickle.register_pickle_by_value(module)
+    _register_shipped()
     data: bytes = cloudpickle.dumps(value)
     return data
+
+
+def _register_shipped() -> None:
+    for module in shipped():
+        cloudpickle.register_pickle_by_value(module)
 
 
 def refuse_unsendable(who: str, value: Any) -> None:
@@ -63,8 +68,7 @@ def refuse_unsendable(who: str, value: Any) -> None:
 
 def _fault(value: Any) -> tuple[Exception, list[FunctionType]] | None:
     """Returns why a value cannot be pickled, and the functions whose code would have travelled; None if it can be."""
-    for module in shipped():
-        cloudpickle.register_pickle_by_value(module)
+    _register_shipped()
     pickler = _Pickler()
     try:
         pickler.dump(value)
@@ -74,18 +78,11 @@ def _fault(value: Any) -> tuple[Exception, list[FunctionType]] | None:
 
 
 def _unsendable_names(function: FunctionType) -> Iterator[str]:
-    used = {**_globals_of(function), **dict(closed_over(function))}
-    for name, value in used.items():
+    known = function.__globals__
+    used = {name: known[name] for name in globals_read([function.__code__]) if name in known}
+    for name, value in (used | dict(closed_over(function))).items():
         if not isinstance(value, FunctionType | type | ModuleType) and _fault(value) is not None:
             yield f"{name} in {function.__qualname__}"
-
-
-def _globals_of(function: FunctionType) -> dict[str, Any]:
-    codes = [function.__code__]
-    for code in codes:
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
-    found = function.__globals__
-    return {name: found[name] for code in codes for name in code.co_names if name in found}
 
 
 class _Nowhere:
