@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import linecache
 import pkgutil
 from typing import Any
 
@@ -34,6 +35,8 @@ def test_examples(name: str) -> None:
     found = importlib.import_module(name)
     # A class of an example is the user's, and of no module of curate.
     names = {"curate": curate, "__name__": "__main__"}
+    # Before each example a debugger looks whether any file that a traceback ever showed has changed.
+    linecache.clearcache()
     assert doctest.testmod(found, extraglobs=names, raise_on_error=False).failed == 0
 
 

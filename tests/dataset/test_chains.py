@@ -196,6 +196,7 @@ def check(tmp: Path, files: list[list[Row]], kind: str, ops: list[Op], backend: 
     assert ds.write_parquet(tmp / "out", backend=backend).dispatched == 0
 
 
+@pytest.mark.ci(20)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("op", OPS, ids=repr)
 @pytest.mark.parametrize("kind", ["parquet", "json"])

@@ -60,7 +60,7 @@ def rows_of(found: Dataset) -> list[bytes]:
     return sorted(orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found.take_all())
 
 
-@pytest.mark.ci(36)
+@pytest.mark.ci(18)
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("step", STEPS)

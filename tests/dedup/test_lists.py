@@ -39,6 +39,7 @@ def listed(root: Path) -> set[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.ci(10)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("kind", KINDS)

@@ -644,6 +644,7 @@ class TestRefused:
         world.check()
 
     @pytest.mark.slow
+    @pytest.mark.ci(8)
     @pytest.mark.quick(2)
     @pytest.mark.parametrize("name", OTHERS)
     def test_by_every_other_exchange(self, name: str) -> None:

@@ -134,6 +134,7 @@ def test_a_number_is_refused_or_the_job_is_done(
                     run(name, {**needs, param: value}, source, tmp_path / f"{number}-{param}")
 
 
+@pytest.mark.ci(9)
 @pytest.mark.parametrize("name", [*jobs()])
 def test_a_number_that_is_refused_is_named_as_its_option(name: str, needed: dict[str, dict[str, Any]]) -> None:
     """Also where an operator refuses it, of which the user of a command knows nothing."""

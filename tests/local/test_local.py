@@ -675,6 +675,7 @@ def test_workers_run_the_next_program_too(lasting: LastingBackend, tmp_path: Pat
     assert not any("before" in one.detail for one in polled(lasting, ends(2)) if isinstance(one, TaskFinished))
 
 
+@pytest.mark.ci(2)
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("change", ["variable", "path", "threads", "imports", "file"])
 def test_workers_of_another_kind_do_not_run_the_next_program(

@@ -154,7 +154,7 @@ def test_no_rule_takes_more_than_linear_time(hostile: str) -> None:
         table = pa.table({"id": [1], "text": column([hostile * size])})
         return lines_run(lambda: list(job.process(table)))
 
-    assert run(800) <= 2 * run(400) + 100
+    assert run(400) <= 2 * run(200) + 100
 
 
 def test_spacy_is_asked_for_by_name() -> None:
