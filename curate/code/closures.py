@@ -5,19 +5,26 @@ A value is hashed by its content, never by its address; a value for which that i
 
 from __future__ import annotations
 
+import argparse
+import array
 import ast
+import copyreg
+import dataclasses
 import datetime as dt
 import enum
 import functools
 import hashlib
 import inspect
+import operator
+import random
 import re
 import textwrap
 import types
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -34,6 +41,11 @@ _HAS_DOCSTRING = 0x4000000
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """Types of which tables of millions are made: looked for first."""
+_GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+_MADE = (deque, array.array, bytearray, slice, Fraction, *_GETTERS)
+"""Types whose values pickle tells whole."""
+BOUND = types.BuiltinFunctionType | types.MethodWrapperType
+"""Types of what is written in C: functions, and methods such as the `get` of a dictionary."""
 
 
 class Unhashable(Exception):
@@ -128,15 +140,61 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         return f"partial {value_text(name, value.func, seen)} {bound}"
     if isinstance(value, types.MethodType):
         text = value_text(name, value.__func__, seen)
-        if isinstance(value.__self__, type) or is_of_curates(type(value.__self__)):
+        if isinstance(value.__self__, type) or is_of_curates(type(value.__self__)) or owner_of(value) is None:
             return text
-        return f"{text} of {value_text(f'what {name} belongs to', object.__getstate__(value.__self__), seen)}"
+        return f"{text} of {_pickled(f'what {name} belongs to', value.__self__, seen)}"
     if isinstance(value, types.FunctionType):
         return function_text(value, seen)
-    if isinstance(value, type | types.BuiltinFunctionType):
+    if isinstance(value, functools._lru_cache_wrapper):
+        return f"cached {value_text(name, value.__wrapped__, seen)}"
+    if isinstance(value, type | BOUND):
         # Without its module, which is called __main__ or by its name, as the program was started.
-        return f"{type(value).__name__} {value.__qualname__}"
+        text = f"{type(value).__name__} {value.__qualname__}"
+        owner = None if isinstance(value, type) else owner_of(value)
+        return text if owner is None else f"{text} of {value_text(f'what {name} belongs to', owner, seen)}"
+    if isinstance(value, _MADE):
+        return f"{type(value).__name__} {_pickled(name, value, seen)}"
+    if (fields := fields_of(value)) is not None:
+        return f"{type(value).__qualname__} {value_text(f'what {name} has', fields, seen)}"
     raise Unhashable(name, value)
+
+
+def owner_of(method: Any) -> Any:
+    """Returns the object that a method is of; None of a function, a method of a class, and of those of the `random` of
+    all, which each process seeds anew."""
+    owner = getattr(method, "__self__", None)
+    return None if isinstance(owner, type | types.ModuleType) or owner is random._inst else owner
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """Returns the values of a record by name: of a dataclass, of parsed arguments, of one of attrs or pydantic; None of
+    other objects, which may hold what each process has of its own."""
+    cls = type(value)
+    if isinstance(value, types.SimpleNamespace | argparse.Namespace):
+        return dict(vars(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+    elif isinstance(attributes := getattr(cls, "__attrs_attrs__", None), tuple):
+        names = [one.name for one in attributes]
+    elif isinstance(models := getattr(cls, "__pydantic_fields__", None), dict):
+        names = list(models)
+    else:
+        return None
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names if hasattr(value, name)}}
+
+
+def _pickled(name: str, value: Any, seen: frozenset[int]) -> str:
+    """Returns what pickle would send of an object as text: its state, and what it is made with. Raises Unhashable."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except TypeError:
+        raise Unhashable(name, value) from None
+    if isinstance(reduced, str):
+        return reduced
+    made, args, state, *others = (*tuple(reduced), None)[:5]
+    told = [] if made is copyreg.__newobj__ and args == (type(value),) else [made, *args]  # type: ignore[attr-defined]
+    told += [*([] if told and state is None else [state]), *(list(one) for one in others if one is not None)]
+    return ", ".join(value_text(name, one, seen) for one in told)
 
 
 def _state(name: str, value: Any, seen: frozenset[int]) -> str:

@@ -22,6 +22,15 @@ from curate.code.sources import Imports, Module, Sources, Used
 from curate.code.variables import Variables
 from curate.errors import ConfigError
 
+_DESCRIBED = (
+    types.MemberDescriptorType
+    | types.GetSetDescriptorType
+    | types.MethodDescriptorType
+    | types.WrapperDescriptorType
+    | types.ClassMethodDescriptorType
+)
+"""Types of what a class written in C has, and of slots."""
+
 
 def code_digest(
     cls: type,
@@ -102,7 +111,7 @@ def _functions(value: Any) -> Iterator[Any]:
 
 def _made_by_python(name: str, value: Any) -> bool:
     """Returns whether a class has this by being one, or from curate, and not from what its author wrote."""
-    if name in ("_params", "_reads_files"):
+    if name in ("_params", "_reads_files") or isinstance(value, _DESCRIBED):
         return True
     dunder = name.startswith("__") and name.endswith("__")
     return dunder and not isinstance(value, types.FunctionType)

@@ -47,7 +47,7 @@ def callable_text(name: str, function: Any) -> str:
         if (defined := sources.of(cls)) is not None:
             queue.append(defined)
             variables.take_body(defined, cls)
-        elif cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        if "<locals>" in cls.__qualname__ or (defined is None and cls.__module__ == "__main__"):
             digests.append(code_digest(cls))
     trees = list(variables.trees(queue))
     digests += [code_digest(one, is_identity=True, instead=_INSTEAD) for one in classes]

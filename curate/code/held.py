@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from curate.code.closures import PLAIN, closed_over, is_of_curates
+from curate.code.closures import BOUND, PLAIN, closed_over, fields_of, is_of_curates, owner_of
 
 
 def held(value: Any) -> Iterator[types.FunctionType | type]:
@@ -41,6 +41,9 @@ def _within(value: Any) -> Iterator[Any]:
         yield value.__func__
         if not is_of_curates(owner):
             yield owner
+            yield from getattr(owner_of(value), "__dict__", {}).values()
+    elif isinstance(value, BOUND):
+        yield owner_of(value)
     elif isinstance(value, dict):
         yield from value
         yield from value.values()
@@ -54,5 +57,7 @@ def _within(value: Any) -> Iterator[Any]:
         yield from (value.fget, value.fset)
     elif isinstance(value, staticmethod | classmethod):
         yield value.__func__
+    elif not isinstance(value, type) and (fields := fields_of(value)) is not None:
+        yield from fields.values()
     if not isinstance(value, type) and (wrapped := getattr(value, "__dict__", {}).get("__wrapped__")) is not None:
         yield wrapped

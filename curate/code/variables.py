@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from curate.code.closures import PLAIN, Unhashable, closed_over, value_text
+from curate.code.closures import BOUND, PLAIN, Unhashable, closed_over, fields_of, owner_of, value_text
 from curate.code.held import held
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.syntax import canonical
@@ -322,8 +322,10 @@ def _is_data(value: Any) -> bool:
             return all(map(_is_data, value)) and all(map(_is_data, value.values()))
         if isinstance(value, list | tuple | set | frozenset):
             return all(map(_is_data, value))
-        # Another mapping may be the environment, or a database.
-        return not isinstance(value, _CODE | Mapping) and bool(value_text("", value))
+        if isinstance(value, BOUND):
+            return not _CHANGING.fullmatch(value.__name__) and owner_of(value) is not None and _is_data(owner_of(value))
+        # Another mapping may be the environment, or a database. Of a record what is asked of it counts.
+        return not isinstance(value, _CODE | Mapping) and fields_of(value) is None and bool(value_text("", value))
     except (Unhashable, RecursionError):
         return False
 

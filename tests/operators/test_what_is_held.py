@@ -50,6 +50,18 @@ CODE = {
     "f = make(collections.defaultdict(lambda: 0 + 1))",
     "a method from outside": "class f:\n    def __call__(self, row): return self.o(row)\n"
     "def o(self, x): return x + 1\nf.o = o",
+    "a table whose get is called": f"{WITHIN}\ndef make(get): return lambda row: get('a')(row)\n"
+    "f = make({'a': h}.get)",
+    "a field of a record": f"import dataclasses\n{WITHIN}\n@dataclasses.dataclass\nclass R:\n    h: object\n"
+    "def make(r): return lambda row: r.h(row)\nf = make(R(h))",
+    "a method of a record": "import dataclasses\n@dataclasses.dataclass\nclass R:\n    k: int\n"
+    "    def o(self, x): return x + 1\ndef make(r): return lambda row: r.o(row)\nf = make(R(1))",
+    "a record that is called": "import dataclasses\n@dataclasses.dataclass\nclass R:\n    k: int\n"
+    "    def __call__(self, x): return x + 1\nf = R(1)",
+    "what an object of a method holds": f"{WITHIN}\nclass O:\n    def __init__(self, h): self.h = h\n"
+    "    def o(self, row): return self.h(row)\nf = O(h).o",
+    "what is kept": f"import functools\n{WITHIN}\ndef make(h): return lambda row: h(row)\n"
+    "f = make(functools.lru_cache(h))",
     "a name that Python has too": "def len(x): return x + 1\ndef f(row): return len(row)",
 }
 """Each changes from `+ 1` to `+ 2`."""
@@ -97,10 +109,43 @@ VALUES = {
     "def make(t): return lambda row: t\nf = make(datetime.datetime(2026, 1, 1, tzinfo=zone))",
     "the second of two hours": "import datetime\ndef make(t): return lambda row: t.fold\n"
     "f = make(datetime.datetime(2026, 1, 1, fold=read() - 1))",
+    "what a class in a function closes over": "import dataclasses\ndef make(k):\n    @dataclasses.dataclass\n"
+    "    class R:\n        n: int\n        def o(self): return k\n    r = R(1)\n    return lambda row: r.o()\n"
+    "f = make(read())",
     "an attribute of a text": "class S(str): pass\ns = S('a')\ns.k = read()\ndef make(s): return lambda row: s.k\n"
     "f = make(s)",
 }
 """Each computes its value as the program starts."""
+RECORDS = {
+    "a record": "dataclasses.dataclass(R)(read())",
+    "one with slots": "dataclasses.dataclass(slots=True)(R)(read())",
+    "one of pydantic": "pydantic.create_model('M', k=(int, 1))(k=read())",
+    "parsed arguments": "argparse.Namespace(k=read())",
+    "a namespace": "types.SimpleNamespace(k=read())",
+}
+KINDS = {
+    "a method of a set": "{read()}.__contains__",
+    "a method of a dictionary": "{1: read()}.get",
+    "a method of a list": "[read()].__getitem__",
+    "a method of a pattern": "re.compile(str(read())).search",
+    "a method of a text": "str(read()).startswith",
+    "a method of an array": "np.array([read()]).item",
+    "a comparison": "read().__eq__",
+    "what sorts by a table": "functools.partial(sorted, key={1: read()}.get)",
+    "what gets an item": "operator.itemgetter(read())",
+    "what gets an attribute": "operator.attrgetter(f'a{read()}')",
+    "what calls a method": "operator.methodcaller('f', k=read())",
+    "a queue": "collections.deque([read()], 3)",
+    "a fraction": "fractions.Fraction(read(), 3)",
+    "bytes that change": "bytearray([read()])",
+    "an array of C": "array.array('i', [read()])",
+    "a slice": "slice(read())",
+}
+IMPORTS = "import argparse, array, collections, dataclasses, fractions, functools, operator, pydantic, re, types\n"
+IMPORTS += "import numpy as np\nclass R: __annotations__ = {'k': int}\n"
+CLOSED = "def make(v): return lambda row: (v, getattr(v, 'k', 0))\nf = make"
+VALUES |= {f"{name} closed over": f"{IMPORTS}{CLOSED}({one})" for name, one in {**KINDS, **RECORDS}.items()}
+VALUES |= {f"{name} in a global": f"{IMPORTS}v = {one}\ndef f(row): return v" for name, one in KINDS.items()}
 OWN = {
     "a moment that a function sets": "import time\ndef start():\n    global k\n    k = time.time() + read()\nstart()\n"
     "def f(row): return print(k)",
@@ -112,6 +157,8 @@ OWN = {
     "a decorator with a moment": "import time\ndef timed(h):\n    t = time.time() + read()\n"
     "    return lambda x: (t, h(x))[1]\n"
     f"@timed\ndef h(x): return x\n{CALLED}",
+    "the random numbers of all": "import random\nrandom.seed(read())\ndef make(v): return lambda row: v(row)\n"
+    "f = make(random.choice)",
     "a table that it does not use": "T = {'a': read()}\ndef f(row): return row",
 }
 
