@@ -198,6 +198,9 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
         column = column.cast(plain_within(column.type))
         if pt.is_dictionary(field.type):
             column = column.cast(field.type.value_type).dictionary_encode()
+        elif not plain_within(field.type).equals(field.type):
+            # Arrow makes dictionaries within lists and structs of texts, and of nothing else.
+            return pa.chunked_array([recast(chunk, field.type, wider=True) for chunk in column.chunks], field.type)
         return column.cast(field.type)
     except (Misfit, pa.ArrowException) as error:
         raise SchemaMismatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -15,6 +16,26 @@ _NO_ROWS = {b"curate:rows": b"none"}
 NAMES_ALONE = pa.run_end_encoded(pa.int16(), pa.string())
 """Stands for texts of JSON that are all names of numbers, such as "NaN": of floats, if other files have some. Nothing
 is read as it."""
+
+
+def exact(type: pa.DataType) -> pa.DataType:
+    """Returns what stands for whole numbers of that type of which a float would round some: they and the floats of
+    other files have no type in common. Nothing is read as it."""
+    return pa.run_end_encoded(pa.int16(), type)
+
+
+def rounds(number: int) -> bool:
+    """Returns whether a float has other digits than a whole number.
+
+    >>> rounds(2**53 + 1), rounds(10**22), rounds(10**400)
+    (True, False, True)
+    """
+    if -(2**53) <= number <= 2**53:
+        return False
+    try:
+        return Decimal(repr(float(number))) != number
+    except OverflowError:
+        return True
 
 
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
@@ -76,7 +97,7 @@ def filled(type: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def told_as_text(schema: pa.Schema) -> pa.Schema:
-    """Returns a schema with texts for what its types do not tell.
+    """Returns a schema with texts for what its types do not tell, and nothing that stands for another type.
 
     >>> told_as_text(pa.schema([("a", pa.list_(pa.null())), ("b", pa.int8())]))
     a: list<item: string>
@@ -85,7 +106,9 @@ def told_as_text(schema: pa.Schema) -> pa.Schema:
     """
 
     def told(type: pa.DataType) -> pa.DataType:
-        return pa.string() if pt.is_null(type) or type.equals(NAMES_ALONE) else with_children(type, told)
+        if pt.is_run_end_encoded(type):
+            return type.value_type
+        return pa.string() if pt.is_null(type) else with_children(type, told)
 
     return pa.schema([one.with_type(told(one.type)) for one in schema], schema.metadata)
 

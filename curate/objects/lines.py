@@ -1,4 +1,4 @@
-r"""Lines of a source, a block at a time, and the rule that makes byte slices partition a file.
+r"""Lines of a source, a block at a time, the rule that makes byte slices partition a file, and what JSON in them says.
 
 A slice [start, stop) owns the lines that *begin* in it. So it begins after the first line end at or behind byte
 start - 1 and ends with the first line end at or behind byte stop - 1: the same rule for both, hence neighbours meet.
@@ -10,7 +10,11 @@ start - 1 and ends with the first line end at or behind byte stop - 1: the same 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
+
+import orjson
 
 from curate.errors import CorruptInput
 from curate.objects.charset import HEAD_BYTES, refuse_no_text
@@ -21,6 +25,8 @@ _BEYOND_BYTES = 64 << 10
 """Bytes read at a time behind `stop`, to finish the last line."""
 LARGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_BEYOND_64_BITS = b"0" * 19
 
 
 def line_blocks(
@@ -91,3 +97,15 @@ def lines_of(source: DecompressedStream, start: int = 0, stop: int | None = None
         if finished:
             return
         rest = [block[end + 1 :]] if end + 1 < len(block) else []
+
+
+def json_of(text: bytes) -> Any:
+    """Returns what JSON text says, with all digits of whole numbers of more than 64 bits, of which orjson makes floats.
+    Raises orjson.JSONDecodeError."""
+    value = orjson.loads(text)
+    if _BEYOND_64_BITS in text.translate(_DIGITS):
+        try:
+            return json.loads(text)
+        except RecursionError:
+            pass
+    return value

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 
 from curate.arrow.schema import plain, widens
 from curate.arrow.types import is_list, is_text
-from curate.arrow.unknown import NAMES_ALONE, fill_schema, is_known, is_of_no_rows, told_as_text
+from curate.arrow.unknown import NAMES_ALONE, exact, fill_schema, is_known, is_of_no_rows, told_as_text
 from curate.errors import (
     ConfigError,
     CorruptInput,
@@ -32,10 +32,11 @@ from curate.errors import (
 )
 from curate.formats.encoding import Encoding, Format
 from curate.formats.file_schema import refuse_mismatch
-from curate.formats.read.json_schema import say_quoted
-from curate.formats.read.json_values import json_text
+from curate.formats.read.json_schema import TEXTS_AND
+from curate.formats.read.json_values import JSON_TEXT, json_text
 from curate.formats.rows import sample_schema
 from curate.log import get_logger
+from curate.objects.bad_line import DECLARE
 from curate.objects.stream import BLOCK_BYTES
 from curate.prefetch import ahead
 from curate.sources.protocol import StoreOf
@@ -139,6 +140,8 @@ def first_schema(
         elif missing or columns is None or None in columns.values():
             for _, other in ahead(more, others(), READERS):
                 schema = joined(schema, other, format)
+            if columns is not None:
+                _refuse_mixed(schema, first)
         break
     if missing and columns is not None:
         for name, refusal in missing.items():
@@ -178,7 +181,8 @@ def _holds(schema: pa.Schema, rows: pa.Schema) -> bool:
 def joined(schema: pa.Schema, other: pa.Schema, format: Format) -> pa.Schema:
     """Returns the schema of values that are spelt out in one file as the first schema says, and in another as `other`
     does: with the columns and fields of both, those of the first one before, and types that hold the values of both.
-    Where there is none, the first one's stays, and what does not fit it is a bad row.
+    Where there is none, the first one's stays, and what does not fit it is a bad row; whole numbers that a float would
+    round, and floats, are texts: JSON's, in JSON.
 
     CSV has headers: files that differ there are refused, or not, when they are read. And text holds all that it has.
 
@@ -187,37 +191,84 @@ def joined(schema: pa.Schema, other: pa.Schema, format: Format) -> pa.Schema:
     n: double
     more: string
     """
+
+    def both(one: pa.Field, found: pa.Field) -> pa.Field:
+        try:
+            return _both(one, found, format)
+        except _Rounded:
+            return pa.field(one.name, pa.string(), one.nullable, None if format is Format.CSV else JSON_TEXT)
+
     there = {field.name: field for field in other}
-
-    def both(one: pa.Field) -> pa.Field:
-        found = there.pop(one.name, one)
-        if pt.is_null(one.type):
-            return found.with_nullable(one.nullable)
-        return one if json_text(one) or json_text(found) else one.with_type(_joined(one.type, found.type, format))
-
-    held = [*map(both, schema)]
+    held = [both(one, there.pop(one.name, one)) for one in schema]
     return pa.schema(held if format is Format.CSV else [*held, *there.values()], schema.metadata)
+
+
+class _Rounded(Exception):
+    """The one type that would hold the values of both files is a float, and it would round some."""
+
+
+def _both(one: pa.Field, found: pa.Field, format: Format) -> pa.Field:
+    if pt.is_null(one.type):
+        return found.with_nullable(one.nullable)
+    return one if json_text(one) or json_text(found) else one.with_type(_joined(one.type, found.type, format))
 
 
 def _joined(one: pa.DataType, other: pa.DataType, format: Format) -> pa.DataType:
     if pt.is_null(other) or one.equals(other):
         return one
-    if pt.is_null(one) or (one.equals(NAMES_ALONE) and (_is_number(other) or is_text(other))):
+    if pt.is_null(one) or (one.equals(NAMES_ALONE) and is_text(other)):
         return other
     if pt.is_struct(one) and pt.is_struct(other):
-        return pa.struct(list(joined(pa.schema(list(one)), pa.schema(list(other)), format)))
+        there = {field.name: field for field in other}
+        return pa.struct([*(_both(field, there.pop(field.name, field), format) for field in one), *there.values()])
     if is_list(one) and is_list(other):
         return pa.list_(_joined(one.value_type, other.value_type, format))
     if format is Format.TFRECORDS:
         # A feature has one value, or several.
         return other if is_list(other) and other.value_type.equals(one) else one
-    if _is_number(one) and _is_number(other) and (pt.is_floating(one) or pt.is_floating(other)):
-        return pa.float64() if pt.is_integer(one) or pt.is_integer(other) else one
+    numbers = [found for type in (one, other) if (found := _number(type)) is not None]
+    rounded = any(pt.is_run_end_encoded(type) and not type.equals(NAMES_ALONE) for type in (one, other))
+    if len(numbers) == 2 and any(map(pt.is_floating, numbers)):
+        if rounded:
+            raise _Rounded
+        return pa.float64() if any(map(pt.is_integer, numbers)) else numbers[0]
+    if len(numbers) == 2 and numbers[0].equals(numbers[1]):
+        return exact(numbers[0])  # of one of them
     return pa.string() if format is Format.CSV else one
 
 
-def _is_number(type: pa.DataType) -> bool:
-    return bool(pt.is_integer(type) or pt.is_floating(type))
+def _number(type: pa.DataType) -> pa.DataType | None:
+    """Returns the type of numbers, also of what stands for one; None, if it is none of numbers."""
+    if type.equals(NAMES_ALONE):
+        return pa.float64()
+    type = type.value_type if pt.is_run_end_encoded(type) else type
+    return type if pt.is_integer(type) or pt.is_floating(type) else None
+
+
+def _refuse_mixed(schema: pa.Schema, first: str) -> None:
+    """Raises ConfigError for a column that was asked for by name, where files have no type in common."""
+    for field in schema:
+        if json_text(field):
+            raise ConfigError(
+                f"column {field.name!r} has no single type: in some files there are whole numbers that a float would "
+                f"round, and in others floats, {first} is one of them; declare a type for {field.name!r}"
+            )
+
+
+def say_quoted(schema: pa.Schema) -> pa.Schema:
+    """Warns of columns with texts that are read as JSON, and so in quotes; returns the schema without what says so."""
+    fields = []
+    for field in schema:
+        if json_text(field) and (types := field.metadata.get(TEXTS_AND)) is not None:
+            get_logger().warning(
+                "a column has texts and other values, so all of them are read as JSON, the texts in quotes",
+                column=field.name,
+                types=types.decode(),
+                next=f"then what does not fit is a bad row: {DECLARE}",
+            )
+            field = field.with_metadata(JSON_TEXT)
+        fields.append(field)
+    return pa.schema(fields, schema.metadata)
 
 
 def refuse_other_types(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import datetime
 import random
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow.types as pt
 import pytest
 
 import curate
+from curate.arrow.recast import recast
 from curate.arrow.schema import conform, null_rows
 from curate.errors import SchemaMismatch
 from tests.support.writes import failed_write
@@ -116,6 +119,55 @@ def test_types_widen_and_never_narrow(found: pa.DataType, held: pa.DataType, wid
     else:
         with pytest.raises(SchemaMismatch, match=r"'v' is .*, expected "):
             conform(table, schema)
+
+
+_DAYS = [datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("found", "values", "values_held"),
+    [
+        (pa.string(), ["a", "b"], pa.string()),
+        (pa.int8(), [1, 2], pa.int64()),
+        (pa.float64(), [1.5, 2.5], pa.float64()),
+        (pa.date32(), _DAYS, pa.date32()),
+        (pa.bool_(), [True, False], pa.bool_()),
+        (pa.decimal128(5, 1), [Decimal("1.5"), Decimal(2)], pa.decimal128(7, 2)),
+        (pa.binary(), [b"a", b"b"], pa.binary()),
+    ],
+)
+@pytest.mark.parametrize("encoded", [True, False])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pa.list_,
+        pa.large_list,
+        lambda one: pa.list_(one, 2),
+        lambda one: pa.struct([("x", one), ("n", pa.int8())]),
+        lambda one: pa.map_(pa.string(), one),
+        lambda one: pa.list_(pa.struct([("x", pa.list_(one))])),
+    ],
+)
+def test_dictionaries_of_anything_are_held_within_anything(
+    found: pa.DataType, values: list[Any], values_held: pa.DataType, encoded: bool, shape: Any
+) -> None:
+    """Of values and of other dictionaries, also in a file of Parquet, which keeps none but of texts."""
+    a, b = values
+    rows: list[Any] = [[a, b], None, [b, None], [None, a]]
+    if pt.is_struct(shape(found)):
+        rows = [{"x": a, "n": 1}, None, {"x": None, "n": 2}, {"x": b, "n": None}]
+    elif pt.is_map(shape(found)):
+        rows = [[("k", a), ("l", b)], None, [], [("m", None)]]
+    elif pt.is_struct(getattr(shape(found), "value_type", None) or pa.null()):
+        rows = [[{"x": [a, b]}, {"x": None}], None, [], [{"x": []}, {"x": [b]}]]
+    column = pa.chunked_array([pa.array(rows, shape(found)), pa.array(rows[::-1], shape(found))])
+    if encoded:
+        chunks = [recast(chunk, shape(pa.dictionary(pa.int8(), found))) for chunk in column.chunks]
+        column = pa.chunked_array([chunks[0], chunks[1].slice(1)])
+    schema = pa.schema([("v", shape(pa.dictionary(pa.int32(), values_held)))])
+    held = conform(pa.table({"v": column}), schema)
+    held.validate(full=True)
+    assert (held.schema, held["v"].to_pylist()) == (schema, column.to_pylist())
 
 
 _N = None

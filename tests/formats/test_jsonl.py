@@ -6,20 +6,22 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 import pytest
 import structlog.testing
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from curate.arrow.unknown import NAMES_ALONE
+from curate.arrow.types import contains
+from curate.arrow.unknown import NAMES_ALONE, exact
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, TransientStorageError
 from curate.formats.encoding import detect
-from curate.formats.read.json_schema import say_quoted
 from curate.formats.read.json_values import JSON_TEXT
 from curate.formats.read.jsonl import read_jsonl
 from curate.formats.rows import read, sample_schema
 from curate.objects import lines
 from curate.objects.bad_line import RejectedRow
+from curate.sources.columns import say_quoted
 from curate.tasks.shard import SliceKind
 from tests.formats.conftest import FakeStore
 from tests.formats.reading import read_all
@@ -323,8 +325,11 @@ def sampled(rows: str, wanted: Any = None) -> pa.Schema:
         ("[] [1] [2.5,null]", pa.list_(pa.float64())),
         ("[] []", pa.list_(pa.null())),
         ('{"a":1} {"b":"x"} {}', pa.struct([("a", pa.int64()), ("b", pa.string())])),
-        ("18446744073709551615", pa.uint64()),
-        ("9223372036854775807 -1", pa.int64()),
+        ("18446744073709551615", exact(pa.uint64())),
+        ("9223372036854775807 -1", exact(pa.int64())),
+        ("9007199254740992 -9007199254740992", pa.int64()),
+        ("1 100000000000000000000", pa.float64()),
+        ("1.5 100000000000000000000 9007199254740994", pa.float64()),
         ('1.5 "NaN" "Infinity" "-Infinity"', pa.float64()),
         ('"NaN" 3 null', pa.float64()),
         ('[0.5] ["NaN",null]', pa.list_(pa.float64())),
@@ -379,6 +384,44 @@ def test_whole_numbers_that_no_integer_type_holds_are_not_rounded() -> None:
         sampled(rows, {"id": None})
     declared = sampled(rows, {"id": pa.decimal128(20, 0)})
     assert [int(row["id"]) for row in rows_of(rows.encode(), declared)[0]] == [18446744073709551615, -1]
+
+
+@pytest.mark.parametrize("id", ["18446744073709551616", "-9223372036854775809", "1" * 40, "9007199254740993"])
+@pytest.mark.parametrize("value", ["{}", "[{},null]", '{{"a":{}}}', '{{"a":{},"é":"x"}}'])
+@pytest.mark.parametrize("beside", ["1.5", '"NaN"', ""])
+def test_whole_numbers_keep_their_digits_beside_whatever_there_is(id: str, value: str, beside: str) -> None:
+    """A float has 15 of them, orjson 64 bits; where a column has no type for them, values are JSON, at any depth."""
+    values = [value.format(one) for one in (id, beside) if one]
+    data = "".join(f'{{"v":{one}}}\n' for one in values).encode()
+    if (type := sampled(data.decode()).field("v").type) == pa.string():
+        assert [row["v"] for row in rows_of(data, sampled(data.decode()))[0]] == values
+    else:
+        assert (contains(type, pt.is_int64), beside) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ("1.5 9007199254740993", "float64 and whole numbers that a float would round"),
+        ('9007199254740993 "NaN"', "whole numbers that a float would round and string"),
+        ("18446744073709551616", "whole numbers of more than 64 bits"),
+        ("-9223372036854775809 1", "whole numbers of more than 64 bits"),
+    ],
+)
+def test_whole_numbers_that_a_float_would_round_are_told_where_a_type_is_to_be_declared(values: str, told: str) -> None:
+    rows = "".join(f'{{"v":{value}}}\n' for value in values.split())
+    with pytest.raises(ConfigError, match=f"has no single type: 'v' is {told}; declare a type for 'v'"):
+        sampled(rows, {"v": None})
+    if '"' not in values and "." not in values:
+        read, bad = rows_of(rows.encode(), sampled(rows, {"v": pa.decimal128(38, 0)}))
+        assert ([str(row["v"]) for row in read], bad) == (values.split(), [])
+
+
+def test_a_whole_number_beyond_its_column_is_told_as_that() -> None:
+    """And not as a fraction, which a parser makes of it."""
+    for value in ("18446744073709551616", "-18446744073709551616", "1e300"):
+        _, bad = rows_of(f'{{"n":{value}}}'.encode())
+        assert [row.reason for row in bad] == ["column 'n' is out of the range of int64"]
 
 
 @pytest.mark.parametrize(

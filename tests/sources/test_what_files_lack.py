@@ -83,6 +83,9 @@ NAN, INF = float("nan"), float("inf")
         ([["NaN"], [1], [1.5]], pa.float64(), [NAN, 1.0, 1.5]),
         ([[["NaN"]], [[0.5]]], pa.list_(pa.float64()), [[NAN], [0.5]]),
         ([[{"x": "NaN"}], [{"x": 0.5}]], pa.struct([("x", pa.float64())]), [{"x": NAN}, {"x": 0.5}]),
+        ([["NaN"], [1]], pa.float64(), [NAN, 1.0]),
+        ([[1], [2], ["NaN"]], pa.float64(), [1.0, 2.0, NAN]),
+        ([[[1]], [["NaN"]]], pa.list_(pa.float64()), [[1.0], [NAN]]),
         ([["NaN"], ["a"]], pa.string(), ["NaN", "a"]),
         ([["NaN"], ["Infinity"]], pa.string(), ["NaN", "Infinity"]),
         ([[["NaN"]], [[]]], pa.list_(pa.string()), [["NaN"], []]),
@@ -98,6 +101,43 @@ def test_names_of_numbers_alone_are_floats_if_other_files_have_some(
     ds = curate.read_json(written(tmp_path, *files))
     assert ds.schema().field("v").type == type
     assert repr(ds.to_arrow()["v"].to_pylist()) == repr(read)
+
+
+ROUNDED = 2**53 + 1
+
+
+@pytest.mark.parametrize("beside", [1.5, "NaN"])
+@pytest.mark.parametrize("make", [lambda one: one, lambda one: [one], lambda one: {"x": [one]}])
+def test_whole_numbers_that_a_float_would_round_are_json_if_other_files_have_floats(
+    beside: Any, make: Any, tmp_path: Path
+) -> None:
+    """As in one file, whichever is first, and however deep; a job that names the column is told to declare it."""
+    for number, files in enumerate(itertools.permutations([ROUNDED, 1, beside])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        values = [make(one) for one in files]
+        names = written(folder, *([one] for one in values))
+        assert [json.loads(one) for one in curate.read_json(names).to_arrow()["v"].to_pylist()] == values
+        with pytest.raises(ConfigError, match=r"'v' has no single type: .* declare a type for 'v'"):
+            Named().run(input=names, output=f"{folder}/out", backend="inline")
+
+
+def test_numbers_of_javascript_are_floats_in_any_file(tmp_path: Path) -> None:
+    """It writes 1e20 without an exponent: a float has all digits that are not 0."""
+    found = curate.read_json(written(tmp_path, [10**20], [1.5], [2**53]))
+    assert found.to_arrow()["v"].to_pylist() == [1e20, 1.5, 2.0**53]
+
+
+@pytest.mark.parametrize("files", list(itertools.permutations([str(ROUNDED), "1", "1.5"])), ids=str)
+@pytest.mark.parametrize("count", [1, 3])
+def test_whole_numbers_that_a_float_would_round_are_texts_of_csv(
+    files: tuple[str, ...], count: int, tmp_path: Path
+) -> None:
+    """In one file, and in several."""
+    for number in range(count):
+        lines = files if count == 1 else files[number : number + 1]
+        (tmp_path / f"{number}.csv").write_text("v\n" + "".join(f"{line}\n" for line in lines))
+    assert curate.read_csv(f"{tmp_path}/*.csv").to_arrow()["v"].to_pylist() == list(files)
 
 
 def test_what_is_written_of_floats_is_read_as_floats_whatever_shard_is_first(tmp_path: Path) -> None:

@@ -110,10 +110,11 @@ def read_json(
     Unless `schema` declares it, the schema is what the beginnings of up to nine files from all over the inputs have
     together, columns of the first one before: numbers are floats if any of them is one, or "NaN", "Infinity" or
     "-Infinity". Other keys are left out, which is counted and logged, and missing ones are null. A column of texts
-    with a few numbers or booleans is one of texts; one of any other values of several types has their JSON text. A
-    line or array element that does not fit is a bad row: up to 0.1 % of a file (at least 10) are skipped with a
-    warning, or quarantined by a write. The values of all columns are checked, even of those that `select_columns`
-    leaves out; to ignore a column, declare a `schema` without it. An array is one shard of any size.
+    with a few numbers or booleans is one of texts; one of any other values of several types has their JSON text, and so
+    has one of whole numbers that no one type holds with all digits. A line or array element that does not fit is a bad
+    row: up to 0.1 % of a file (at least 10) are skipped with a warning, or quarantined by a write. The values of all
+    columns are checked, even of those that `select_columns` leaves out; to ignore a column, declare a `schema` without
+    it. An array is one shard of any size.
     `include_paths`, `partitioning`, `num_cpus` and errors are as for `read_parquet`.
 
     >>> import tempfile, pathlib

@@ -34,7 +34,7 @@ import pyarrow.types as pt
 
 from curate.arrow.recast import from_text
 from curate.arrow.types import is_text_or_binary
-from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
+from curate.arrow.unknown import all_nullable, exact, find_nulls, of_no_rows, rounds
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding, ReadAs
 from curate.formats.file_schema import refuse_mismatch
@@ -56,6 +56,8 @@ _NULLS_BUT_NAN = tuple(text for text in _NULLS if b"nan" not in text.lower())
 _NAMES = r"^[+-]?0[0-9xX]"
 """007 and 0x1F are names, not numbers: as these they would come out as 7 and 31."""
 _WHOLE = r"^-?[0-9]+$"
+_ALWAYS_EXACT, _NEVER_EXACT = 15, 310
+"""Digits."""
 _TRUTHS = (b"true", b"false", b"True", b"False", b"TRUE", b"FALSE")
 
 
@@ -387,13 +389,23 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
     if pc.any(pc.match_substring_regex(values, _NAMES)).as_py():
         return pa.string()
     whole = pc.all(pc.match_substring_regex(values, _WHOLE)).as_py()
-    for type in (pa.int64(), pa.uint64(), *(() if whole else (pa.float64(),))):
+    rounded = _is_rounded(values)
+    for type in (pa.int64(), pa.uint64(), *(() if whole or rounded else (pa.float64(),))):
         try:
             from_text(values.cast(pa.string()), type)
         except pa.ArrowInvalid:
             continue
-        return type
+        return exact(type) if rounded else type
     return pa.string()
+
+
+def _is_rounded(column: pa.ChunkedArray) -> bool:
+    """Returns whether there is a whole number in it of which a float would have other digits."""
+    column = column.filter(pc.greater(pc.binary_length(column), _ALWAYS_EXACT))
+    return any(
+        len(one) > _NEVER_EXACT or rounds(int(one))
+        for one in column.filter(pc.match_substring_regex(column, _WHOLE)).to_pylist()
+    )
 
 
 def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -519,7 +531,7 @@ def _find_misfits(
 ) -> None:
     try:
         _cast_column(column, field.type, nulls)
-        if inferred and _is_name(column, field.type):
+        if inferred and (_is_name(column, field.type) or (pt.is_floating(field.type) and _is_rounded(column))):
             raise pa.ArrowInvalid
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if len(column) == 1:
@@ -554,8 +566,10 @@ def _reason(value: pa.ChunkedArray, field: pa.Field, inferred: bool) -> str:
         return "invalid UTF-8"
     if pt.is_null(field.type):
         return NO_COLUMNS  # of a header that no row followed
-    name = inferred and _is_name(value, field.type) and not pt.is_boolean(field.type)
-    return f"column {field.name!r} is not {field.type}{': a leading 0 or 0x would be lost' * name}"
+    lost = ""
+    if inferred and not pt.is_boolean(field.type):
+        lost = "a leading 0 or 0x" if _is_name(value, field.type) else "digits" if _is_rounded(value) else ""
+    return f"column {field.name!r} is not {field.type}{lost and f': {lost} would be lost'}"
 
 
 def _csv_text(table: pa.Table, index: int) -> bytes:

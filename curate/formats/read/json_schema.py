@@ -11,11 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.unknown import NAMES_ALONE
+from curate.arrow.unknown import NAMES_ALONE, exact, rounds
 from curate.errors import ConfigError, MissingColumn, did_you_mean
-from curate.formats.read.json_values import JSON_TEXT, NOT_FINITE, json_text, readable
-from curate.log import get_logger
-from curate.objects.bad_line import DECLARE
+from curate.formats.read.json_values import JSON_TEXT, NOT_FINITE, readable
 
 
 class Mixed(Exception):
@@ -25,13 +23,14 @@ class Mixed(Exception):
 class Shape:
     """Everything the values of one column (list element, struct field) have been."""
 
-    __slots__ = ("element", "fields", "high", "kinds", "low", "named")
+    __slots__ = ("element", "fields", "high", "kinds", "low", "named", "rounded")
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}  # how often each was seen, in order of appearance
         self.low = 0
         self.high = 0
         self.named = 0  # texts that are names of numbers which JSON does not have
+        self.rounded = False  # as floats, some of the whole numbers would have other digits
         self.element: Shape | None = None
         self.fields: dict[str, Shape] = defaultdict(Shape)
 
@@ -49,6 +48,7 @@ class Shape:
             self.named += value in NOT_FINITE
         elif kind is int:
             self.low, self.high = min(self.low, value), max(self.high, value)
+            self.rounded = self.rounded or rounds(value)
         elif kind is list:
             if self.element is None:
                 self.element = Shape()
@@ -59,8 +59,8 @@ class Shape:
                 self.fields[name].see(item, depth + 1)
 
     def type(self, path: str) -> pa.DataType:
-        """Returns the one type that holds every value seen: null where none was, and for names of numbers alone what
-        stands for them. Raises Mixed if there is none."""
+        """Returns the one type that holds every value seen: null where none was, and what stands for names of numbers
+        alone, or for whole numbers that a float would round. Raises Mixed if there is none."""
         kinds = set(self.kinds)
         if not kinds:
             return pa.null()
@@ -71,23 +71,33 @@ class Shape:
         if kinds == {"boolean"}:
             return pa.bool_()
         if kinds == {"int64"}:
-            if self.low >= 0 or self.high < 2**63:
-                return pa.int64() if self.high < 2**63 else pa.uint64()
-            # A float holds both, and rounds what are ids more likely than not.
-            raise Mixed(path, "whole numbers below 0", "whole numbers from 2^63 on")
+            return self._integer(path)
         if kinds == {"list"} and self.element is not None:
             return pa.list_(self.element.type(f"{path}[]"))
         if kinds == {"object"} and self.fields:
             return pa.struct([(name, shape.type(f"{path}.{name}")) for name, shape in self.fields.items()])
         # An object without fields has no Arrow type that Parquet can hold.
-        raise Mixed(path, *(["object without fields"] if kinds == {"object"} else self.kinds))
+        kind = "whole numbers that a float would round" if self.rounded else "int64"
+        told = [kind if name == "int64" else name for name in self.kinds]
+        raise Mixed(path, *(["object without fields"] if kinds == {"object"} else told))
+
+    def _integer(self, path: str) -> pa.DataType:
+        type = pa.int64() if self.high < 2**63 else pa.uint64()
+        if self.low >= (-(2**63) if type == pa.int64() else 0) and self.high < 2**64:
+            return exact(type) if self.rounded else type
+        if not self.rounded:  # as JavaScript writes 1e20
+            return pa.float64()
+        # A float holds them, and rounds what are ids more likely than not.
+        if self.low < -(2**63) or self.high >= 2**64:
+            raise Mixed(path, "whole numbers of more than 64 bits")
+        raise Mixed(path, "whole numbers below 0", "whole numbers from 2^63 on")
 
     def _is_float(self) -> bool:
-        """Returns whether all values are numbers, those that JSON has only names for among them: not beside whole
-        numbers alone that a float would round."""
-        exact = "float64" in self.kinds or (self.named and max(-self.low, self.high) < 2**53)
+        """Returns whether all values are numbers, those that JSON has only names for among them: not all are whole, and
+        none is that a float would round."""
         numbers = sum(self.kinds.get(name, 0) for name in ("int64", "float64"))
-        return bool(exact and numbers) and numbers + self.named == sum(self.kinds.values())
+        broken = bool(numbers) and ("float64" in self.kinds or self.named > 0) and not self.rounded
+        return broken and numbers + self.named == sum(self.kinds.values())
 
     def _is_text(self) -> bool:
         """Returns whether all values are texts but for a few numbers or booleans, which are bad rows then.
@@ -113,7 +123,7 @@ def infer_schema(
     uri: str, rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, pa.DataType | None] | None
 ) -> pa.Schema:
     """Returns the schema of JSON rows: every column in order of appearance, or the wanted ones in their order. A type
-    that no value tells is null, or NAMES_ALONE (see `told_as_text`).
+    that no value tells is null, or what stands for it (see `told_as_text`).
 
     A column of several types becomes JSON text (see `json_values.JSON_TEXT`) unless it was asked for by name; if there
     are texts among them, its metadata says so (see `say_quoted`). One of texts but for a few numbers or booleans is one
@@ -148,22 +158,6 @@ def infer_schema(
             told = {TEXTS_AND: f"{', '.join(shapes[name].kinds)} in {uri}"} if "string" in shapes[name].kinds else {}
             fields.append(pa.field(name, pa.string(), metadata=JSON_TEXT | told))
     return pa.schema(fields)
-
-
-def say_quoted(schema: pa.Schema) -> pa.Schema:
-    """Warns of columns with texts that are read as JSON, and so in quotes; returns the schema without what says so."""
-    fields = []
-    for field in schema:
-        if json_text(field) and (types := field.metadata.get(TEXTS_AND)) is not None:
-            get_logger().warning(
-                "a column has texts and other values, so all of them are read as JSON, the texts in quotes",
-                column=field.name,
-                types=types.decode(),
-                next=f"then what does not fit is a bad row: {DECLARE}",
-            )
-            field = field.with_metadata(JSON_TEXT)
-        fields.append(field)
-    return pa.schema(fields, schema.metadata)
 
 
 def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> MissingColumn:

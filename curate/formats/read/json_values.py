@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -26,7 +27,8 @@ import pyarrow.types as pt
 
 from curate.arrow.recast import Misfit, from_count, from_text, recast
 from curate.arrow.sizes import per_schema
-from curate.arrow.types import is_binary, is_list, is_text
+from curate.arrow.types import contains, is_binary, is_list, is_text
+from curate.objects.lines import json_of
 
 JSON_TEXT = {b"curate:json": b"text"}
 """Metadata of a string field whose values are any JSON value, as its text."""
@@ -43,6 +45,12 @@ def json_text(field: pa.Field) -> bool:
     """Returns whether the field holds JSON text."""
     metadata = field.metadata
     return metadata is not None and JSON_TEXT.items() <= metadata.items()
+
+
+def loads_for(schema: pa.Schema) -> Callable[[bytes], Any]:
+    """Returns what parses JSON for a schema: `json_of` takes longer, which counts where there are many rows."""
+    needed = any(json_text(field) or contains(field.type, pt.is_decimal) for field in schema)
+    return json_of if needed else orjson.loads
 
 
 def readable(type: pa.DataType, nested: bool = False) -> bool:
@@ -172,7 +180,10 @@ def _text_of(name: str) -> Callable[[Any], str]:
     def convert(value: Any) -> str:
         try:
             return orjson.dumps(value).decode()
-        except TypeError:  # orjson writes 254 levels, but reads 1,024
+        except TypeError as error:
+            if "64-bit" in str(error):
+                return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            # orjson writes 254 levels, but reads 1,024
             raise Misfit(f"column {name!r} is nested too deeply") from None
 
     return convert
@@ -265,11 +276,11 @@ def _integer(type: pa.DataType, path: str) -> Callable[[Any], Any]:
     high = 2 ** (type.bit_width - 1 if signed else type.bit_width)
 
     def convert(value: Any) -> int:
-        if _type_of(value) is float:
+        if _type_of(value) is float and low <= value < high:
             if not value.is_integer() or abs(value) > _EXACT_FLOAT:
                 raise Misfit(f"column {path!r} is not an integer: found fraction")
             value = int(value)
-        if _type_of(value) is not int:
+        if _type_of(value) not in (int, float):
             raise _misfit(path, "an integer", value)
         if not low <= value < high:
             raise Misfit(f"column {path!r} is out of the range of {type}")

@@ -9,7 +9,7 @@ A file that is one JSON array has its elements for lines (see `json_array`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -19,15 +19,16 @@ import pyarrow as pa
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
-from curate.formats.read.json_values import columns_of, other_keys
+from curate.formats.read.json_values import columns_of, loads_for, other_keys
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, OnBlankLine, OnOtherKeys, RejectedRow, ignored
-from curate.objects.lines import lines_of
+from curate.objects.lines import json_of, lines_of
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 SAMPLED_BYTES = 64 << 20
 SAMPLED_LINES = 250_000
 """Of the beginning of a file, what is looked through at most for a row that tells the schema."""
+Parse = Callable[[bytes], Any]
 _UNFINISHED = "unexpected end of data"
 _CUT = "malformed JSON: an object without its end: the line was cut off, or the object has several lines (jq -c . FILE)"
 
@@ -50,23 +51,23 @@ def read_jsonl(
     """
     columns = columns_of(schema)
     nullable = all_nullable(schema)
-    loads = orjson.loads
+    parse = loads_for(schema)
     seen = 0  # lines before this block
     for lines in _blocks(store, object, codec, start, stop):
         numbers = None
         bad: list[RejectedRow] = []
         if not columns:
-            _, numbers = _sort_out(lines, seen, bad, on_blank_line)
+            _, numbers = _sort_out(lines, seen, bad, parse, on_blank_line)
             bad += [RejectedRow(seen + number + 1, NO_COLUMNS, lines[number].rstrip(b"\r")) for number in numbers]
             for row in sorted(bad, key=lambda row: row.line):
                 on_bad_row(row)
             seen += len(lines)
             continue
         try:
-            rows = [loads(line) for line in lines]
+            rows = [parse(line) for line in lines]
             values = [[row.get(column.name) for row in rows] for column in columns]
         except (orjson.JSONDecodeError, AttributeError):
-            rows, numbers = _sort_out(lines, seen, bad, on_blank_line)
+            rows, numbers = _sort_out(lines, seen, bad, parse, on_blank_line)
             values = [[row.get(column.name) for row in rows] for column in columns]
         if on_other_keys is not None and (others := other_keys(columns, rows))[0]:
             on_other_keys(*others)
@@ -99,10 +100,10 @@ def _blocks(
         yield from lines_of(source, start, stop)
 
 
-def _parse(line: bytes) -> dict[str, Any] | str:
+def _parse(line: bytes, parse: Parse) -> dict[str, Any] | str:
     """Returns the row, or why there is none."""
     try:
-        row = orjson.loads(line)
+        row = parse(line)
     except orjson.JSONDecodeError as error:
         try:
             line.decode()
@@ -115,7 +116,7 @@ def _parse(line: bytes) -> dict[str, Any] | str:
 
 
 def _sort_out(
-    lines: list[bytes], seen: int, bad: list[RejectedRow], on_blank_line: OnBlankLine = ignored
+    lines: list[bytes], seen: int, bad: list[RejectedRow], parse: Parse, on_blank_line: OnBlankLine = ignored
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """Returns the rows among the lines and which lines they are, adding the others to `bad`."""
     rows: list[dict[str, Any]] = []
@@ -124,7 +125,7 @@ def _sort_out(
         if not line or line.isspace():
             on_blank_line(seen + number + 1)
             continue
-        row = _parse(line)
+        row = _parse(line, parse)
         if isinstance(row, str):
             bad.append(RejectedRow(seen + number + 1, row, line.rstrip(b"\r")))
         else:
@@ -142,7 +143,7 @@ def sample_jsonl(
     for lines in _blocks(store, object, codec):
         head = 1 + sum(end < most_bytes for end in accumulate(map(len, lines)))
         for some in (lines[:head], lines[head:]):
-            if any(rows := _sort_out(some, 0, [])[0]):
+            if any(rows := _sort_out(some, 0, [], json_of)[0]):
                 return infer_schema(object.uri, rows, wanted)
         looked_bytes += sum(map(len, lines))
         looked_lines += len(lines)

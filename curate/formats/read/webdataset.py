@@ -23,6 +23,7 @@ from curate.formats.read.images import decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
 from curate.formats.read.json_values import JSON_TEXT, columns_of, other_keys, readable
 from curate.objects.bad_line import OnBadRow, OnOtherKeys
+from curate.objects.lines import json_of
 from curate.objects.stream import DecompressedStream
 from curate.objects.tar import Sample, samples
 from curate.storage.protocol import Object, Store
@@ -137,7 +138,7 @@ def _type(part: str, how: ReadAs | None) -> pa.DataType:
 
 def _loaded(data: bytes) -> Any:
     try:
-        return orjson.loads(data)
+        return json_of(data)
     except orjson.JSONDecodeError:
         return None
 
@@ -214,7 +215,7 @@ def _decoder(field: pa.Field) -> Callable[[bytes], Any]:
         return partial(decoded_image, how=_RGB)
     if kind in NUMBERS:
         return lambda data: int(data.decode())
-    return orjson.loads if kind == "json" else bytes.decode
+    return json_of if kind == "json" else bytes.decode
 
 
 def _build(field: pa.Field) -> Build:
