@@ -11,9 +11,9 @@ import importlib.util
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from pathlib import Path
@@ -104,9 +104,12 @@ class Sources:
         return None if found is None else Used(module, found, name)
 
     def used_by(self, module: Module, node: ast.AST) -> Iterator[Used]:
-        """Yields the top-level statements that `node`, a part of `module`, names."""
+        """Yields the top-level statements that `node`, a part of `module`, names; all of a module that it hands on, as
+        to `getattr` with a name that is computed."""
         nodes = list(ast.walk(node))
         local = _imports(nodes, module.package)
+        for name in _whole(nodes, module.name, partial(self._handed, module, local)):
+            yield from self._all_of(name)
         for child in nodes:
             if isinstance(child, ast.Name):
                 root = "" if child.id in local.names else child.id
@@ -116,6 +119,24 @@ class Sources:
                     root = "" if imports is local else dotted.partition(".")[0]
                     if target := self._target(module, imports, dotted):
                         yield from (replace(one, root=root) for one in self._in(target, asked[1]))
+
+    def _handed(self, module: Module, local: Imports, name: str) -> str:
+        """Returns which module a name alone is; empty if it is none."""
+        found = self._target(module, local, name)
+        return found or ("" if name in module.defined else self._target(module, module.imports, name))
+
+    def _all_of(self, module_name: str) -> Iterator[Used]:
+        module = self.module(module_name)
+        if module is None or (module_name, "*") in self._sought:
+            return
+        self._sought.add((module_name, "*"))
+        try:
+            for name in (*module.defined, *module.imports.names):
+                yield from self._in(module_name, name)
+            for name in (*module.imports.modules.values(), *module.imports.stars):
+                yield from self._all_of(name)
+        finally:
+            self._sought.remove((module_name, "*"))
 
     def _target(self, module: Module, imports: Imports, dotted: str) -> str:
         """Returns which module a dotted name is; empty if it is none."""
@@ -279,6 +300,24 @@ def _asked(node: ast.AST) -> tuple[ast.expr, str] | None:
         case ast.Call(ast.Name("getattr"), [value, ast.Constant(str(name)), *_]):
             return value, name
     return None
+
+
+def _whole(nodes: Sequence[ast.AST], own: str, module_of: Callable[[str], str]) -> Iterator[str]:
+    """Yields the modules of which expressions may use anything: those that are handed on and not asked for a name, that
+    are imported by a call, and their `own` if it is looked through."""
+    asked = {id(one[0]) for one in map(_asked, nodes) if one is not None}
+    for node in nodes:
+        match node:
+            case ast.Name(str(name), ast.Load()) if id(node) not in asked and (found := module_of(name)):
+                yield found
+            case ast.Call(ast.Name("__import__") | ast.Name("import_module"), [ast.Constant(str(name)), *_]):
+                yield name
+            case ast.Call(ast.Attribute(_, "import_module"), [ast.Constant(str(name)), *_]):
+                yield name
+            case ast.Call(ast.Name("globals"), []) | ast.Call(ast.Name("eval" | "exec"), [_]):
+                yield own
+            case ast.Attribute(_, "__subclasses__") | ast.Attribute(ast.Name("sys"), "modules"):
+                yield own
 
 
 def _dotted(node: ast.expr) -> str:

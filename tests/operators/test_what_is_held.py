@@ -77,6 +77,27 @@ FROM = {
     ),
     "by the name of an attribute": ("import p.h as h\ndef f(row): return getattr(h, 'g')(row)", ""),
     "all of it": ("from p import *\ndef f(row): return g(row)", "from p.h import *"),
+    "a name that is computed as it runs": ("import p.h as h\ndef f(row): return getattr(h, 'g'[row:])(row)", ""),
+    "a name in its table": ("import p.h as h\ndef f(row): return vars(h)['g'](row)", ""),
+    "an argument": ("import operator\nimport p.h as h\na = operator.attrgetter('g')\ndef f(row): return a(h)(row)", ""),
+    "a call in the function": ("import importlib\ndef f(row): return importlib.import_module('p.h').g(row)", ""),
+    "a call that is kept": (
+        "from importlib import import_module\ndef f(row):\n    h = import_module('p.h')\n    return h.g(row)",
+        "",
+    ),
+    "a call of Python's": ("def f(row): return __import__('p.h').h.g(row)", ""),
+    "a text": ("import p.h\ndef f(row): return eval('p.h.g(row)')", ""),
+    "the table of all": ("from p.h import g\ndef f(row): return globals()['g'](row)", ""),
+    "a table of modules": (
+        "import sys\nimport p.h as h\ndef __getattr__(name): return h.g\n"
+        "def f(row): return sys.modules[__name__].o(row)",
+        "",
+    ),
+    "a class that looks for its kinds": (
+        "from p.h import g\nclass B: pass\nclass C(B):\n    def o(self, x): return g(x)\n"
+        "def f(row): return B.__subclasses__()[0]().o(row)",
+        "",
+    ),
     "itself": ("import p\ndef f(row): return p.q.h.g(row)", "from . import h\nimport p as q"),
 }
 VALUES = {
@@ -170,7 +191,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
 
 def text_of(modules: Modules, source: str) -> Any:
     module = modules.load(source, "of_user")
-    return Udf(module.f, tuple(getattr(module, "args", ()))).identity("f")
+    return Udf(module.f, tuple(vars(module).get("args", ()))).identity("f")
 
 
 @pytest.mark.parametrize("source", CODE.values(), ids=CODE)
