@@ -81,7 +81,7 @@ def function_identity(owner: str, function: Any) -> str:
             ) from error
         raise ConfigError(
             f"{owner} depends on a value that cannot be compared between runs: {error}; pass plain values (numbers, "
-            "texts, lists, paths), or create it inside the function"
+            "texts, lists, paths, dataclasses of these), or create it inside the function"
         ) from error
 
 
