@@ -285,10 +285,14 @@ class RowBuffer:
                 return
             self._flush()
 
-    def add_block(self, *columns: Sequence[Any]) -> None:
+    def add_block(self, *columns: Sequence[Any] | pa.Array) -> None:
         """Adds `BLOCK_ROWS` rows at most, as columns: of very many, a third of what it costs to add each."""
         self._flush()
         self._add(columns)
+
+    def texts(self, values: Sequence[str]) -> pa.Array:
+        """Returns texts as a column to add, and notes the first that is no Unicode."""
+        return self._array(values, pa.string())
 
     def table(self) -> PackedTable:
         """Returns all rows."""
@@ -300,16 +304,50 @@ class RowBuffer:
             self._add(list(zip(*self._rows, strict=True)))
             self._rows = []
 
-    def _add(self, columns: Sequence[Sequence[Any]]) -> None:
-        arrays = [self._array(values, type) for values, type in zip(columns, self._schema.types, strict=True)]
+    def _add(self, columns: Sequence[Sequence[Any] | pa.Array]) -> None:
+        arrays = [
+            values if isinstance(values, pa.Array) else self._array(values, type)
+            for values, type in zip(columns, self._schema.types, strict=True)
+        ]
         self._packer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _array(self, values: Sequence[Any], type: Any) -> Any:
         try:
+            if type == pa.int64():
+                # Two thirds of what Arrow takes, which looks at each for a null.
+                whole = np.fromiter(values, np.int64, len(values))
+                return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(whole)])
             return pa.array(values, type, memory_pool=POOL)
         except UnicodeEncodeError as error:
             self.broken = self.broken or error.object
             return pa.array([value.encode("utf-8", "backslashreplace").decode() for value in values], type)
+
+
+def without_prefix(texts: pa.Array, prefix: str) -> pa.Array:
+    """Returns texts, all of which begin with a prefix, without it: a tenth of what it costs to cut each in Python."""
+    cut = len(prefix.encode("utf-8", "backslashreplace"))
+    return pc.binary_replace_slice(texts.view(pa.binary()), 0, cut, b"", memory_pool=POOL).view(pa.string())
+
+
+def plain_paths(texts: pa.Array) -> bool:
+    """Returns whether it is plain that of each of these paths no part is empty or begins with `_` or `.`, and that none
+    has a control character. A tenth of what looking at each costs; of paths in which that might be, it says no.
+
+    >>> plain_paths(pa.array(["a/b", "c"])), plain_paths(pa.array(["a", "b/_c"])), plain_paths(pa.array(["a", ""]))
+    (True, False, False)
+    """
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return not len(texts)
+    ends: Any = np.frombuffer(offsets, np.int32, len(texts) + 1, 4 * texts.offset)
+    if texts.null_count or not np.all(ends[:-1] < ends[1:]):
+        return False
+    letters: Any = np.frombuffer(data, np.uint8)[: ends[-1]]
+    first, last = letters[ends[:-1]], letters[ends[1:] - 1]
+    if ((first == ord("_")) | (first == ord(".")) | (first == ord("/")) | (last == ord("/"))).any():
+        return False
+    joined = letters[ends[0] :].tobytes()
+    return letters.min() >= ord(" ") and not any(one in joined for one in (b"/_", b"/.", b"//", b"\x7f"))
 
 
 def positions(texts: Iterable[pa.Array], table: PackedTable, name: str) -> Any:

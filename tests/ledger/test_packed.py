@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.ledger import packed
-from curate.ledger.packed import PackedTable, RowBuffer, firsts, positions
+from curate.ledger.packed import PackedTable, RowBuffer, firsts, plain_paths, positions, without_prefix
+from curate.ledger.validation import paths_outside
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 NAMES = st.integers(0, 40).map(lambda number: f"{number:03d}") | st.sampled_from(
@@ -145,6 +147,22 @@ def test_looking_beside_each_other_makes_no_table_of_all() -> None:
             pa.set_memory_pool(before)
     assert found.tolist() == [number for number in range(len(names)) if number % 3]
     assert POOL.max_memory() < table["name"].nbytes / 3
+
+
+PARTS = st.sampled_from(["a", "é", "..", ".", ".b", "_", "_curate", "", "\x7f", "\n", "a.b_c", " "])
+PATHS = st.lists(st.lists(PARTS, max_size=3).map("/".join), max_size=6)
+
+
+@given(paths=PATHS, root=st.sampled_from(["", "/out/", "gs://büro/_x/"]), start=st.integers(0, 3))
+def test_a_prefix_is_cut_off_and_what_is_plain_is_nothing_else(paths: list[str], root: str, start: int) -> None:
+    """As a loop does it, of a slice of a column too. What is plain is neither hidden nor a way out of a folder."""
+    names = without_prefix(pa.array([root + path for path in paths], pa.string())[start:], root)
+    names.validate(full=True)
+    assert names.to_pylist() == paths[start:]
+    parts = [part for path in paths[start:] for part in path.split("/")]
+    odd = [part for part in parts if not part or part[0] in "_." or re.search(r"[\x00-\x1f\x7f]", part)]
+    assert plain_paths(names) == plain_paths(pa.array(paths, pa.string())[start:]) == (not odd)
+    assert not plain_paths(names) or paths_outside(names) is None
 
 
 def test_names_that_are_no_unicode_are_kept_escaped() -> None:
