@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.manifest import ShardPlan, with_suffix
-from curate.ledger.packed import BLOCK_ROWS, PackedTable, RowBuffer, positions, without_prefix
+from curate.ledger.packed import BLOCK_ROWS, SMALL, PackedTable, RowBuffer, positions, without_prefix
 from curate.storage.protocol import Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
@@ -100,13 +100,13 @@ def generation_hash(generation: str) -> int:
     return hash(generation) or 1
 
 
-def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
-    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger.
+def sort_listing(objects: Iterable[Object], root: str, codec: str = SMALL) -> OutputListing:
+    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger, packed by a codec.
 
     Raises ConfigError if something of the ledger is no regular file. Anywhere else that is no output, and nobody's
     business: a shard whose output's name it takes says so when it is published.
     """
-    outputs, samples = RowBuffer(SCHEMA), RowBuffer(NAMES)
+    outputs, samples = RowBuffer(SCHEMA, codec), RowBuffer(NAMES, codec)
     found = empty_listing()
     objects, cut, ledger = iter(objects), len(root) + 1, f"{root}/{layout.LEDGER}/"
     # In blocks, and by their columns: of millions, what is done for each object decides how long it takes.

@@ -119,17 +119,21 @@ def test_what_is_there_twice_is_found(sizes: dict[str, int], parts: list[list[st
         assert (found is None) == (len(set(names)) == len(names))
 
 
-def test_rows_take_a_fraction_of_what_they_do_as_columns() -> None:
-    """Names and numbers that follow each other: what a driver of millions of shards holds."""
+@pytest.mark.parametrize(("codec", "part"), [(packed.SMALL, 4), (packed.FAST, 2)])
+def test_rows_take_a_fraction_of_what_they_do_as_columns(codec: str, part: int) -> None:
+    """Names and numbers that follow each other: what a driver of millions of shards holds, or who looks at one."""
     count = 40 * packed.BLOCK_ROWS
     with blocks_of({"LOOSE_BLOCKS": 0}):
-        buffer = RowBuffer(SCHEMA)
+        buffer = RowBuffer(SCHEMA, codec)
         for number in range(count):
             buffer.add(
                 (f"crawl/{number // 1000:05d}/RC_{number:08d}.jsonl.gz", 10_000 + number % 977, f"17{number:014d}")
             )
         table = buffer.table()
-    assert sum(len(block) for block in table._blocks if isinstance(block, bytes)) < table.table().nbytes / 4
+    assert sum(len(block) for block in table._blocks if isinstance(block, bytes)) < table.table().nbytes / part
+    # What is packed in another way is read beside it.
+    both = table.plus(packed_of(["a", "b"]))
+    assert both["name"].to_pylist()[-3:] == [f"crawl/{(count - 1) // 1000:05d}/RC_{count - 1:08d}.jsonl.gz", "a", "b"]
 
 
 @pytest.mark.slow
