@@ -23,7 +23,7 @@ from curate.ledger import layout, validation
 from curate.ledger.compression import decompress
 from curate.ledger.listing import OutputListing, sort_listing
 from curate.ledger.manifest import REMOVED, SCHEMA, ShardPlan
-from curate.ledger.packed import POOL, PackedTable, Packer
+from curate.ledger.packed import POOL, SMALL, PackedTable, Packer
 from curate.log import get_logger
 from curate.prefetch import ahead
 from curate.storage.open import open_store
@@ -56,9 +56,11 @@ class DamagedError(ConfigError):
 class Ledger:
     """Reads and writes what is under `<root>/_curate/`."""
 
-    def __init__(self, store: Store, root: str) -> None:
+    def __init__(self, store: Store, root: str, codec: str = SMALL) -> None:
+        """`codec` packs what is kept of a listing and of the plan."""
         self.store = store
         self.root = root.rstrip("/")
+        self._codec = codec
 
     def uri(self, name: str) -> str:
         """Returns the URI of a name relative to the output."""
@@ -66,7 +68,7 @@ class Ledger:
 
     def list(self) -> OutputListing:
         """Returns what is under the output prefix: one paged listing."""
-        return sort_listing(self.store.list(self.root + "/"), self.root)
+        return sort_listing(self.store.list(self.root + "/"), self.root, self._codec)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Returns a JSON object of the ledger. Raises ObjectNotFound, DamagedError if it is none."""
@@ -236,7 +238,7 @@ class Ledger:
     def _part(self, name: str, data: bytes) -> PackedTable:
         """Returns a part of the plan from its bytes."""
         try:
-            return _part_of(data)
+            return _part_of(data, self._codec)
         except (pa.ArrowException, ValueError, OSError) as error:
             said = f"{self.uri(name)} is not a part of a plan ({error}); the ledger is damaged: choose another output"
             # Arrow's errors are ValueErrors, too.
@@ -268,7 +270,7 @@ def _part_number(name: str) -> int:
     return number
 
 
-def _part_of(data: bytes) -> PackedTable:
+def _part_of(data: bytes, codec: str = SMALL) -> PackedTable:
     """Returns a part of a plan. Raises ValueError for what is none, or would become much more than plans do."""
     found = pq.ParquetFile(pa.BufferReader(data))
     metadata, names = found.metadata, found.schema_arrow.names
@@ -286,7 +288,7 @@ def _part_of(data: bytes) -> PackedTable:
     # A few bytes can stand for as many rows as one likes, each with a long text: told as long as a text is kept once.
     texts = [number for number, field in enumerate(SCHEMA) if pa.types.is_string(field.type)]
     once = [names[at] for at in texts if any(set(one.column(at).encodings) - {"PLAIN", "RLE"} for one in groups)]
-    size, packer = 0, Packer(SCHEMA)
+    size, packer = 0, Packer(SCHEMA, codec)
     file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=once, page_checksum_verification=True)
     for group in range(len(groups)):
         block = file.read_row_group(group, use_threads=False)

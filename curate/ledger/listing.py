@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.manifest import ShardPlan, with_suffix
-from curate.ledger.packed import BLOCK_ROWS, PackedTable, RowBuffer, positions
+from curate.ledger.packed import BLOCK_ROWS, SMALL, PackedTable, RowBuffer, positions, without_prefix
 from curate.storage.protocol import Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
@@ -100,19 +100,20 @@ def generation_hash(generation: str) -> int:
     return hash(generation) or 1
 
 
-def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
-    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger.
+def sort_listing(objects: Iterable[Object], root: str, codec: str = SMALL) -> OutputListing:
+    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger, packed by a codec.
 
     Raises ConfigError if something of the ledger is no regular file. Anywhere else that is no output, and nobody's
     business: a shard whose output's name it takes says so when it is published.
     """
-    outputs, samples = RowBuffer(SCHEMA), RowBuffer(NAMES)
+    outputs, samples = RowBuffer(SCHEMA, codec), RowBuffer(NAMES, codec)
     found = empty_listing()
     objects, cut, ledger = iter(objects), len(root) + 1, f"{root}/{layout.LEDGER}/"
     # In blocks, and by their columns: of millions, what is done for each object decides how long it takes.
     while block := list(islice(objects, BLOCK_ROWS)):
-        uris = [one.uri for one in block]
-        if ledger in "\n".join(uris) or any(issubclass(kind, Special) for kind in set(map(type, block))):
+        names = without_prefix(outputs.texts([one.uri for one in block]), root + "/")
+        special = any(issubclass(kind, Special) for kind in set(map(type, block)))
+        if special or pc.any(pc.starts_with(names, f"{layout.LEDGER}/")).as_py():
             others = [one for one in block if one.uri.startswith(ledger) or isinstance(one, Special)]
             for item in others:
                 if isinstance(item, Special):
@@ -122,8 +123,8 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
                 else:
                     _note(found, name, item)
             block = [one for one in block if not (one.uri.startswith(ledger) or isinstance(one, Special))]
-            uris = [one.uri for one in block]
-        outputs.add_block([uri[cut:] for uri in uris], [one.size for one in block], [one.generation for one in block])
+            names = without_prefix(outputs.texts([one.uri for one in block]), root + "/")
+        outputs.add_block(names, [one.size for one in block], [one.generation for one in block])
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
     found.objects, found.samples = outputs.table(), samples.table()
     return found

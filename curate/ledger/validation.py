@@ -297,7 +297,13 @@ def paths_outside(names: Any) -> str | None:
     >>> paths_outside(pa.array(["a/b..c", "2023/..hidden"])), paths_outside(pa.array(["a", "b/../../c"]))
     (None, 'b/../../c')
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
+    from curate.ledger.packed import plain_paths
+
+    chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
+    if all(one.type == pa.string() and plain_paths(one) for one in chunks):
+        return None
     found = pc.index(pc.match_substring_regex(names, _ESCAPING), True).as_py()
     return None if found < 0 else str(names[found].as_py())

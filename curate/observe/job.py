@@ -19,6 +19,7 @@ from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_hear
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
+from curate.ledger.packed import FAST
 from curate.ledger.segments import done_events, given_up
 from curate.ledger.side_outputs import companion, match_named, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
@@ -401,7 +402,7 @@ def _below(ledger: Ledger, folder: str) -> OutputListing:
 
 def _ledger(output: str) -> Ledger:
     root = normalise(output).rstrip("/")
-    return Ledger(open_store(root), root)
+    return Ledger(open_store(root), root, FAST)
 
 
 def _no_job(ledger: Ledger, found: int | None = None) -> NoJobError:

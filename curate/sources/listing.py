@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
 from curate.ledger import layout
-from curate.ledger.packed import PackedTable, RowBuffer
+from curate.ledger.packed import BLOCK_ROWS, POOL, PackedTable, RowBuffer, plain_paths, without_prefix
 from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match
 from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Object, Special, Store
@@ -54,16 +54,20 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     again = 0
     for pattern in patterns:
         search = Search(pattern, store_of(pattern.prefix), ledgers)
-        rows = ((item.uri, name, item.size, item.generation) for item, name in search.found())
-        if seen is None:
-            columns.extend(rows)
-        else:
-            for row in rows:
-                if row[0] in seen:
-                    again += 1
-                else:
-                    seen.add(row[0])
-                    columns.add(row)
+        for items, uris, root in search.blocks(BLOCK_ROWS):
+            if seen is not None:
+                new = []
+                for item in items:
+                    if item.uri not in seen:
+                        seen.add(item.uri)
+                        new.append(item)
+                again += len(items) - len(new)
+                if len(new) < len(items):
+                    items, uris = new, None
+            if items:
+                texts = columns.texts([item.uri for item in items]) if uris is None else uris
+                sizes, generations = [item.size for item in items], [item.generation for item in items]
+                columns.add_block(texts, without_prefix(texts, root), sizes, generations)
         if search.listed is not None:
             searches.append(search)
     if again:
@@ -75,6 +79,10 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
             "rename it"
         )
     return Inputs(table, dict(sorted(ledgers.items())), searches)
+
+
+Block = tuple[list[Object], pa.Array | None, str]
+"""Some objects that match, their URIs as a column if there is one, and what their names are relative to."""
 
 
 class Search:
@@ -99,15 +107,20 @@ class Search:
 
     def found(self) -> Iterator[tuple[Object, str]]:
         """Yields what matches, with its name. Raises ConfigError if nothing does."""
+        for items, _, root in self.blocks(1):
+            yield items[0], items[0].uri[len(root) :]
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Yields what matches, some objects at a time. Raises ConfigError if nothing does."""
         for search in self._ways():
-            matches = iter(search())
+            matches = iter(search(rows))
             for first in matches:
                 yield first
                 yield from matches
                 return
         raise ConfigError(self._nothing())
 
-    def _ways(self) -> Sequence[Callable[[], Iterable[tuple[Object, str]]]]:
+    def _ways(self) -> Sequence[Callable[[int], Iterable[Block]]]:
         match self._pattern.kind:
             case PatternKind.GLOB:
                 return (self._glob, self._file, self._directory)
@@ -118,27 +131,57 @@ class Search:
             case PatternKind.DIRECTORY:
                 return (self._directory,)
 
-    def _file(self) -> Iterator[tuple[Object, str]]:
+    def _file(self, rows: int) -> Iterator[Block]:
         """Yields the object that has exactly this name: the first of those that begin with it."""
+        del rows
         uri = self._pattern.uri
         for item in islice(self._store.list(uri), 1):
             if item.uri == uri:
                 if isinstance(item, Special):
                     raise _special(item, self._pattern)
-                yield item, uri.rpartition("/")[2]
+                yield [item], None, uri[: uri.rindex("/") + 1]
 
-    def _directory(self) -> Iterator[tuple[Object, str]]:
+    def _directory(self, rows: int) -> Iterator[Block]:
         root = f"{self._pattern.uri.rstrip('/')}/"
-        return self._listed(root, root)
+        return self._listed(root, root, rows)
 
-    def _glob(self) -> Iterator[tuple[Object, str]]:
-        return self._listed(self._pattern.prefix, self._pattern.root)
+    def _glob(self, rows: int) -> Iterator[Block]:
+        return self._listed(self._pattern.prefix, self._pattern.root, rows)
 
-    def _listed(self, prefix: str, root: str) -> Iterator[tuple[Object, str]]:
-        cut = len(root)
+    def _listed(self, prefix: str, root: str, rows: int) -> Iterator[Block]:
         glob = self._glob_of(root)
         self.listed = root
-        for item in self._store.list(prefix):
+        objects = iter(self._store.list(prefix))
+        while items := list(islice(objects, rows)):
+            uris = self._all_match(items, root, glob) if rows > 1 else None
+            if uris is None:
+                items = list(self._matching(items, root, glob))
+            if items:
+                self._first = self._first or items[0].uri[len(root) :]
+                yield items, uris, root
+        if glob is not None and self._exact and self._first:
+            text = self._pattern.text
+            raise ConfigError(
+                f"input {text!r} is the name of an object, and a glob that matches others, such as {self._first!r}; "
+                f"{escape(text)!r} names the object alone"
+            )
+
+    def _all_match(self, items: Sequence[Object], root: str, glob: re.Pattern[str] | None) -> pa.Array | None:
+        """Returns the URIs of objects as a column, if it is plain that all of them match: of millions, what is done for
+        each one decides how long a listing takes."""
+        if glob is not None and not all(glob.fullmatch(item.uri[len(root) :]) for item in items):
+            return None
+        try:
+            uris = pa.array([item.uri for item in items], pa.string(), memory_pool=POOL)
+        except UnicodeEncodeError:
+            return None
+        files = not any(issubclass(kind, Special) for kind in set(map(type, items)))
+        return uris if files and plain_paths(without_prefix(uris, root)) else None
+
+    def _matching(self, items: Sequence[Object], root: str, glob: re.Pattern[str] | None) -> Iterator[Object]:
+        """Yields those of some objects that match, and notes what else there is."""
+        cut = len(root)
+        for item in items:
             name = item.uri[cut:]
             if glob is not None and glob.fullmatch(name) is None:
                 self._exact = self._exact or item.uri == self._pattern.uri
@@ -154,14 +197,7 @@ class Search:
             elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
                 if isinstance(item, Special):
                     raise _special(item, self._pattern)
-                self._first = self._first or name
-                yield item, name
-        if glob is not None and self._exact and self._first:
-            text = self._pattern.text
-            raise ConfigError(
-                f"input {text!r} is the name of an object, and a glob that matches others, such as {self._first!r}; "
-                f"{escape(text)!r} names the object alone"
-            )
+                yield item
 
     def _glob_of(self, root: str) -> re.Pattern[str] | None:
         return self._pattern.pattern if root == self._pattern.root else None

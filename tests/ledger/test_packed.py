@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.ledger import packed
-from curate.ledger.packed import PackedTable, RowBuffer, firsts, positions
+from curate.ledger.packed import PackedTable, RowBuffer, firsts, plain_paths, positions, without_prefix
+from curate.ledger.validation import paths_outside
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 NAMES = st.integers(0, 40).map(lambda number: f"{number:03d}") | st.sampled_from(
@@ -117,17 +119,21 @@ def test_what_is_there_twice_is_found(sizes: dict[str, int], parts: list[list[st
         assert (found is None) == (len(set(names)) == len(names))
 
 
-def test_rows_take_a_fraction_of_what_they_do_as_columns() -> None:
-    """Names and numbers that follow each other: what a driver of millions of shards holds."""
+@pytest.mark.parametrize(("codec", "part"), [(packed.SMALL, 4), (packed.FAST, 2)])
+def test_rows_take_a_fraction_of_what_they_do_as_columns(codec: str, part: int) -> None:
+    """Names and numbers that follow each other: what a driver of millions of shards holds, or who looks at one."""
     count = 40 * packed.BLOCK_ROWS
     with blocks_of({"LOOSE_BLOCKS": 0}):
-        buffer = RowBuffer(SCHEMA)
+        buffer = RowBuffer(SCHEMA, codec)
         for number in range(count):
             buffer.add(
                 (f"crawl/{number // 1000:05d}/RC_{number:08d}.jsonl.gz", 10_000 + number % 977, f"17{number:014d}")
             )
         table = buffer.table()
-    assert sum(len(block) for block in table._blocks if isinstance(block, bytes)) < table.table().nbytes / 4
+    assert sum(len(block) for block in table._blocks if isinstance(block, bytes)) < table.table().nbytes / part
+    # What is packed in another way is read beside it.
+    both = table.plus(packed_of(["a", "b"]))
+    assert both["name"].to_pylist()[-3:] == [f"crawl/{(count - 1) // 1000:05d}/RC_{count - 1:08d}.jsonl.gz", "a", "b"]
 
 
 @pytest.mark.slow
@@ -145,6 +151,22 @@ def test_looking_beside_each_other_makes_no_table_of_all() -> None:
             pa.set_memory_pool(before)
     assert found.tolist() == [number for number in range(len(names)) if number % 3]
     assert POOL.max_memory() < table["name"].nbytes / 3
+
+
+PARTS = st.sampled_from(["a", "é", "..", ".", ".b", "_", "_curate", "", "\x7f", "\n", "a.b_c", " "])
+PATHS = st.lists(st.lists(PARTS, max_size=3).map("/".join), max_size=6)
+
+
+@given(paths=PATHS, root=st.sampled_from(["", "/out/", "gs://büro/_x/"]), start=st.integers(0, 3))
+def test_a_prefix_is_cut_off_and_what_is_plain_is_nothing_else(paths: list[str], root: str, start: int) -> None:
+    """As a loop does it, of a slice of a column too. What is plain is neither hidden nor a way out of a folder."""
+    names = without_prefix(pa.array([root + path for path in paths], pa.string())[start:], root)
+    names.validate(full=True)
+    assert names.to_pylist() == paths[start:]
+    parts = [part for path in paths[start:] for part in path.split("/")]
+    odd = [part for part in parts if not part or part[0] in "_." or re.search(r"[\x00-\x1f\x7f]", part)]
+    assert plain_paths(names) == plain_paths(pa.array(paths, pa.string())[start:]) == (not odd)
+    assert not plain_paths(names) or paths_outside(names) is None
 
 
 def test_names_that_are_no_unicode_are_kept_escaped() -> None:

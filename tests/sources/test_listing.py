@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError
-from curate.sources.listing import Inputs, enclosing_ledgers, list_inputs
+from curate.sources import listing
+from curate.sources.listing import Inputs, Search, enclosing_ledgers, list_inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.storage.memory import MemoryStore, clear
 from curate.storage.open import open_store
@@ -424,3 +425,32 @@ def test_a_link_to_nothing_is_refused(tree: Path) -> None:
         find(str(tree))
     assert names(f"{tree}/2023/a*") == ["a.jsonl"]
     assert "2022/a.jsonl" in names(f"{tree}/202[0-2]/*")
+
+
+ODD = st.sampled_from(["a", "b.jsonl", "_c", ".d", "_curate/job.json", "é", "e/_f/g", "h/i.jsonl", "j\nk", "l/m"])
+
+
+@given(
+    found=st.lists(ODD, max_size=12, unique=True), rows=st.integers(1, 5), glob=st.sampled_from(["", "*", "**/*.jsonl"])
+)
+def test_in_blocks_as_one_by_one(found: list[str], rows: int, glob: str) -> None:
+    """However many objects are looked at together, and whatever else there is among them: the same are found."""
+    clear()
+    store = open_store("memory://blocks")
+    for name in found:
+        store.publish(f"memory://blocks/_in/{name}", name.encode())
+    told = f"memory://blocks/_in/{glob}"
+
+    def outcome(rows: int) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(listing, "BLOCK_ROWS", rows)
+            try:
+                inputs = list_inputs([parse_input(told)], open_store)
+            except ConfigError as error:
+                return str(error)
+            return inputs.table.table().to_pylist(), inputs.upstreams
+
+    assert outcome(rows) == outcome(1)
+    if isinstance(one := outcome(1), tuple):
+        search = Search(parse_input(told), store, {})
+        assert [(item.uri, name) for item, name in search.found()] == [(row["uri"], row["name"]) for row in one[0]]
