@@ -18,6 +18,7 @@ import inspect
 import operator
 import random
 import re
+import sys
 import textwrap
 import types
 import uuid
@@ -59,7 +60,8 @@ class Unhashable(Exception):
 def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
     """Returns a function as text: its code, its defaults, and the values that it closes over.
 
-    Where its module has no file, also the globals that it uses: nothing else tells them. Raises Unhashable.
+    Where its module has no file, or is none that can be found by its name (`runpy`, `exec`), also the globals that it
+    uses: nothing else tells them. Raises Unhashable.
     """
     if id(function) in seen:
         return "itself"
@@ -68,9 +70,14 @@ def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
     parts += [f"default {text}" for text in _defaults(function, seen)]
     for name, value in closed_over(function):
         parts.append(f"{name} = {value_text(name, value, seen)}")
-    if "__file__" not in function.__globals__:
+    if "__file__" not in function.__globals__ or is_of_no_file(function.__globals__.get("__name__")):
         parts += [f"{name} = {_lenient(name, value, seen)}" for name, value in _globals_used(function)]
     return "\n".join(parts)
+
+
+def is_of_no_file(module: str | None) -> bool:
+    """Returns whether no file is known to be the module of a name."""
+    return getattr(sys.modules.get(module or ""), "__file__", None) is None
 
 
 def code_text(code: types.CodeType) -> str:
@@ -257,11 +264,37 @@ def _globals_used(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _lenient(name: str, value: Any, seen: frozenset[int]) -> str:
-    """Returns the text of a global; most of those that have none are other libraries' objects."""
+    """Returns the text of a global; most of those that have none are other libraries' objects. Of a class that is in no
+    file, and of an object of one, also that of its code."""
+    if isinstance(value, type) and is_in_no_file(value):
+        return _class_text(value, seen)
     try:
         return value_text(name, value, seen)
     except Unhashable:
-        return type(value).__qualname__
+        cls = type(value)
+        return _class_text(cls, seen) if is_in_no_file(cls) else cls.__qualname__
+
+
+def _class_text(cls: type, seen: frozenset[int]) -> str:
+    if id(cls) in seen:
+        return "itself"
+    seen |= {id(cls)}
+    parts = [f"type {cls.__qualname__}"]
+    for base in filter(is_in_no_file, cls.__mro__):
+        for name, value in sorted(vars(base).items()):
+            inner = [getattr(value, one, None) for one in ("__func__", "fget", "fset", "func")]
+            functions = [one for one in (value, *inner) if isinstance(one, types.FunctionType)]
+            if functions or not (name.startswith("__") and name.endswith("__")):
+                parts += [f"{name} = {_lenient(name, one, seen)}" for one in functions or [value]]
+    return "\n".join(parts)
+
+
+def is_in_no_file(cls: type) -> bool:
+    """Returns whether a class is a notebook's, a function's or of what was executed under a name of its own, as `runpy`
+    does; not one that was compiled."""
+    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        return True
+    return is_of_no_file(cls.__module__) and any(isinstance(one, types.FunctionType) for one in vars(cls).values())
 
 
 def _may_be_docstring(code: types.CodeType) -> bool:

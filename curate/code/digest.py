@@ -22,15 +22,6 @@ from curate.code.sources import Imports, Module, Sources, Used
 from curate.code.variables import Variables
 from curate.errors import ConfigError
 
-_DESCRIBED = (
-    types.MemberDescriptorType
-    | types.GetSetDescriptorType
-    | types.MethodDescriptorType
-    | types.WrapperDescriptorType
-    | types.ClassMethodDescriptorType
-)
-"""Types of what a class written in C has, and of slots."""
-
 
 def code_digest(
     cls: type,
@@ -109,9 +100,21 @@ def _functions(value: Any) -> Iterator[Any]:
     yield from (one for one in candidates if isinstance(one, types.FunctionType))
 
 
+_COMPILED = (
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+)
+
+
 def _made_by_python(name: str, value: Any) -> bool:
-    """Returns whether a class has this by being one, or from curate, and not from what its author wrote."""
-    if name in ("_params", "_reads_files") or isinstance(value, _DESCRIBED):
+    """Returns whether a class has this by being one, or from curate, and not from what its author wrote: what it has
+    of compiled bases, such as dict and Exception, and for its slots and fields, which its source names."""
+    if name in ("_params", "_reads_files", "_abc_impl"):
+        return True
+    if isinstance(value, _COMPILED) or type(value).__name__ == "_tuplegetter":
         return True
     dunder = name.startswith("__") and name.endswith("__")
     return dunder and not isinstance(value, types.FunctionType)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from curate.code.closures import closed_over, function_text, is_of_curates, value_text
+from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, value_text
 from curate.code.digest import code_digest
 from curate.code.held import held
 from curate.code.sources import Sources, Used
@@ -47,7 +47,7 @@ def callable_text(name: str, function: Any) -> str:
         if (defined := sources.of(cls)) is not None:
             queue.append(defined)
             variables.take_body(defined, cls)
-        if "<locals>" in cls.__qualname__ or (defined is None and cls.__module__ == "__main__"):
+        if "<locals>" in cls.__qualname__ or (defined is None and is_in_no_file(cls)):
             digests.append(code_digest(cls))
     trees = list(variables.trees(queue))
     digests += [code_digest(one, is_identity=True, instead=_INSTEAD) for one in classes]
@@ -80,10 +80,8 @@ def _classes(function: Any, sources: Sources) -> Iterator[type]:
     for one in _functions(function, set()):
         held += [value for _, value in closed_over(one)]
     for one in held:
-        # A notebook's are in no file. Installed packages are pinned by the lock file.
-        if isinstance(one, type) and (
-            one.__module__ == "__main__" or "<locals>" in one.__qualname__ or sources.module(one.__module__) is not None
-        ):
+        # Installed packages are pinned by the lock file.
+        if isinstance(one, type) and (is_in_no_file(one) or sources.module(one.__module__) is not None):
             yield one
 
 

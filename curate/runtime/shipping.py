@@ -89,7 +89,7 @@ class _Nowhere:
     """A file that keeps nothing: what is sent may take as much memory as there is."""
 
     def write(self, data: Any) -> int:
-        return len(data)
+        return memoryview(data).nbytes  # which may be a buffer: that of a large array
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

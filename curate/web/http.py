@@ -15,7 +15,7 @@ from curate.units import KIB, MIB
 _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.I)
-_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,200})?\r\n")
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,200})?(\r?\n)")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _GZIP_BITS = 31
 """What `zlib` calls gzip."""
@@ -65,11 +65,15 @@ def answer(data: bytes) -> Answer | None:
     >>> answer(b"HTTP/1.1 200 OK\\r\\nContent-Type: text/html; charset=utf-8\\r\\n\\r\\n<p>").charset
     'utf-8'
     """
-    first = _STATUS.match(data)
-    if first is None:
-        return None
-    end = _HEAD_END.search(data)
-    head, payload = (data[: end.start()], data[end.end() :]) if end else (data, b"")
+    while True:
+        first = _STATUS.match(data)
+        if first is None:
+            return None
+        end = _HEAD_END.search(data)
+        head, payload = (data[: end.start()], data[end.end() :]) if end else (data, b"")
+        if not first[1].startswith(b"1") or _STATUS.match(payload) is None:
+            break
+        data = payload  # that was "100 Continue", or hints: the answer comes behind
     headers: dict[str, str] = {}
     # Not `splitlines`: 0x85, which ends a line for it, is a part of many letters in UTF-8.
     for line in re.split("[\r\n]+", head.decode("latin-1"))[1:]:
@@ -145,13 +149,13 @@ def _without_chunks(data: bytes) -> bytes:
     found: list[bytes] = []
     place = 0
     while (head := _CHUNK.match(data, place)) is not None:
-        size = int(head[1], 16)
-        behind = b"" if found else data[head.end() + size : head.end() + size + 2]
-        if size and not b"\r\n".startswith(behind):
+        size, end = int(head[1], 16), head[2]  # some servers send line feeds alone
+        behind = b"" if found else data[head.end() + size : head.end() + size + len(end)]
+        if size and not end.startswith(behind):
             # A page without chunks, whose first line only looks like a size.
             break
         found.append(data[head.end() : head.end() + size])
-        place = head.end() + size + 2
+        place = head.end() + size + len(end)
         if not size or place >= len(data):
             return b"".join(found)
     # No chunks, or other bytes behind some: as they are.

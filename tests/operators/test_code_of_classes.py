@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import collections
 import functools
+import linecache
+import runpy
+import sys
+import textwrap
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,3 +187,129 @@ def test_a_value_that_cannot_be_compared_is_refused_by_name() -> None:
 
     with pytest.raises(ConfigError, match=r"Locked\.__call__ depends on .*lock is a object; pass it to the construct"):
         curate.range(2).map_batches(Locked).write_parquet("memory://refused/out", backend="inline")
+
+
+KINDS = {
+    "dict": "{name}(dict)",
+    "exception": "{name}(KeyError)",
+    "abstract": "{name}(abc.ABC)",
+    "slots": "{name}:\n    __slots__ = ('k',)\nclass Other",
+    "named tuple": "{name}(typing.NamedTuple):\n    k: int = 1\nclass Other",
+    "dataclass": "Slotted:\n    pass\n@dataclasses.dataclass(slots=True)\nclass {name}:\n    k: int = 1\nclass Other",
+    "typed dictionary": "{name}(typing.TypedDict):\n    k: int\nclass Other",
+    "enumeration": "{name}(enum.Enum):\n    K = 1\nclass Other",
+    "ordered": "{name}(collections.OrderedDict)",
+    "protocol": "Protocol(typing.Protocol):\n    pass\nclass {name}(Protocol)",
+}
+"""How classes begin that have what no one wrote: methods of compiled bases, slots, what makes them abstract."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["in a module", "in a function", "without a source"])
+def test_a_class_of_any_kind_has_a_text_that_its_code_decides(
+    kind: str, where: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its bases are, and whether it is called or used."""
+
+    def text(number: int) -> str:
+        body = f"class {KINDS[kind].format(name='Kind')}:\n    def __call__(self, batch):\n        return {number}\n"
+        if where == "in a function":
+            used = f"lambda batch: (Kind, {number})"
+            body = "def make():\n" + textwrap.indent(f"{body}return {used}\n", "    ")
+        source = "import abc, collections, dataclasses, enum, typing\n" + body
+        if where == "without a source":
+            module = types.ModuleType("of_a_notebook")
+            monkeypatch.setitem(sys.modules, "of_a_notebook", module)  # which a dataclass looks for
+            exec(source, vars(module))
+            found = vars(module)["Kind"]
+        else:
+            loading = modules.load(source, "of_user")
+            found = loading.make() if where == "in a function" else loading.Kind
+        return callable_text("map", found)
+
+    assert text(1) == text(1)
+    if where == "in a function" or "Other" not in KINDS[kind]:
+        assert text(1) != text(2)
+
+
+@pytest.mark.parametrize("way", ["runpy", "exec", "exec with a file"])
+@pytest.mark.parametrize("callable", ["function", "Class", "method", "made"])
+@pytest.mark.parametrize(
+    "change", [("n + 1", "n + 2"), ("LIMIT = 3", "LIMIT = 4"), ("return 5", "return 6"), ("2 * n", "3 * n")]
+)
+def test_code_that_was_executed_under_any_name_counts_with_what_it_uses(
+    way: str, callable: str, change: tuple[str, str], tmp_path: Path
+) -> None:
+    """No module has that name, and so no file tells what a function, a class or a constant is."""
+
+    def text(source: str) -> str:
+        path = tmp_path / "job.py"
+        path.write_text(textwrap.dedent(source))
+        linecache.clearcache()
+        if way == "runpy":
+            names = runpy.run_path(str(path))
+        else:
+            names = {"__name__": "of_nobody"} | ({"__file__": str(path)} if way == "exec with a file" else {})
+            exec(compile(path.read_text(), str(path) if way == "exec with a file" else "<cell>", "exec"), names)
+        found = {
+            "function": lambda: names["function"],
+            "Class": lambda: names["Class"],
+            "method": lambda: names["Class"]().method,
+            "made": lambda: names["made"](),
+        }[callable]()
+        return callable_text("map", found)
+
+    source = """
+        LIMIT = 3
+        def helper(n):
+            return n + 1
+        class Used:
+            def own(self):
+                return 5
+        def function(n):
+            return helper(2 * n), LIMIT, Used().own()
+        class Class:
+            def __call__(self, n):
+                return function(n)
+            def method(self, n):
+                return function(n)
+        def made():
+            return lambda n: function(n)
+    """
+    assert text(source) == text(source)
+    assert text(source) != text(source.replace(*change))
+
+
+def test_of_a_notebook_the_code_of_classes_and_objects_that_a_function_uses_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cell that is changed and run again is other code, also behind a class, a base, or an object."""
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+
+    def text(source: str) -> str:
+        names = {"__name__": "__main__"}
+        exec(textwrap.dedent(source), names)
+        return callable_text("map", names["function"])
+
+    source = """
+        class Base:
+            limit = 1
+            @property
+            def more(self):
+                return 2
+        class Used(Base):
+            @staticmethod
+            def own():
+                return 3
+            def itself(self):
+                return Used()
+        class Kept:
+            def own(self):
+                return 4
+        KEPT = Kept()
+        def function(n):
+            return Used().own(), KEPT.own()
+    """
+    assert text(source) == text(source)
+    changes = [("limit = 1", "limit = 5"), ("return 2", "return 5"), ("return 3", "return 5"), ("return 4", "return 5")]
+    assert len({text(source.replace(*change)) for change in changes} | {text(source)}) == 5

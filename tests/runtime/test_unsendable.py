@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from curate.errors import ConfigError
-from curate.runtime.shipping import refuse_unsendable
+from curate.runtime.shipping import pickle_value, refuse_unsendable
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,11 +44,36 @@ class NoPickle:
         raise RuntimeError("I stay here")
 
 
+LARGE = np.arange(1 << 18)
+
+
 @pytest.mark.parametrize(
-    "value", [lambda: None, {"a": [1, len, str]}, NoPickle, b"x" * 1000], ids=["lambda", "dict", "class", "bytes"]
+    "value",
+    [
+        *(
+            lambda: None,
+            {"a": [1, len, str]},
+            NoPickle,
+            b"x" * 1000,
+            b"x" * (1 << 20),
+            bytearray(1 << 20),
+            "é" * (1 << 20),
+        ),
+        *(
+            LARGE,
+            LARGE[::2],
+            LARGE.reshape(512, 512).T,
+            lambda: LARGE,
+            pa.table({"a": LARGE}),
+            pd.DataFrame({"a": LARGE}),
+        ),
+    ],
+    ids=lambda value: f"{type(value).__name__}",
 )
 def test_what_can_be_sent_is_not_refused(value: object) -> None:
+    """However large it is, and wherever its bytes lie."""
     refuse_unsendable("my job", value)
+    assert pickle_value(value)
 
 
 def test_the_variables_that_hold_what_cannot_are_named() -> None:

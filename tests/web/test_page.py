@@ -121,6 +121,8 @@ def deflated(data: bytes, bits: int) -> bytes:
         (deflated(pack(b"page"), 15), "gzip, deflate", ""),
         (b"2\r\npa\r\n2;x=y\r\nge\r\n0\r\n\r\n", "", "chunked"),
         (b"2\r\npa\r\n9\r\nge", "", "Chunked"),
+        (b"2\npa\n2;x=y\nge\n0\n\n", "", "chunked"),
+        (b"2\npa\n9\nge", "", "chunked"),
         (b"page", "br", ""),
         (b"page", "zstd", ""),
         (zstd(b"page"), "zstd", ""),
@@ -133,8 +135,9 @@ def test_what_a_page_was_sent_in_is_taken_off_if_it_is_there(payload: bytes, enc
 
 @pytest.mark.parametrize("line", [b"Database connected", b"Deprecated: x", b"add", b"2"])
 def test_a_page_without_chunks_keeps_a_first_line_that_begins_as_their_sizes_do(line: bytes) -> None:
-    page = line + b"\r\n<html>" + b"x" * 4000
-    assert http.unpacked(page, "", "chunked", MOST) == page
+    for end in (b"\r\n", b"\n"):
+        page = line + end + b"<html>" + b"x" * 4000
+        assert http.unpacked(page, "", "chunked", MOST) == page
 
 
 def test_what_is_cut_off_is_unpacked_as_far_as_it_goes() -> None:
@@ -184,6 +187,16 @@ def test_answers() -> None:
     assert (found.charset, found.headers["y"]) == ("x", "")
     assert [http.answer(one) for one in (b"", b"hello", b"HTTP/1.1 abc\r\n\r\n")] == [None] * 3
     assert [is_html(one) for one in (b" <!doctype HTML>", b"<p>", b"%PDF <html>"[:6])] == [True, False, False]
+
+
+def test_the_answer_behind_those_that_say_to_wait_is_the_one() -> None:
+    """A record may have all that came: "100 Continue", and hints of what will be needed."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\npage"
+    for before in (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"):
+        assert http.answer(before * 2 + answer) == http.answer(answer)
+    alone = http.answer(b"HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP")
+    assert alone is not None
+    assert alone.status == 101
 
 
 def row(payload: bytes, charset: str | None = None) -> dict[str, object]:
