@@ -20,7 +20,7 @@ from curate.errors import BegunRunInterrupted, ConfigError
 from curate.graph import dry
 from curate.graph.graph import JobRun
 from curate.graph.keys import asks_of, checkpoints_of
-from curate.keywords import option
+from curate.keywords import naming_columns, option
 from curate.late_pandas import import_pandas_late
 from curate.ledger.summary import Summary
 from curate.log import get_logger
@@ -48,9 +48,10 @@ def dry_run(stage: Stage, options: RunOptions) -> DryRun:
     known only to who writes or connects (no right to write, a cluster that does not answer), and for a driver that is
     at work: the text says so.
     """
-    stage, chosen = _checked(stage, options, None)
-    chosen.dry = True
-    prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name), chosen)
+    with naming_columns(stage.record.parameters):
+        stage, chosen = _checked(stage, options, None)
+        chosen.dry = True
+        prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name), chosen)
     for line, way in _unwritten(stage):
         text += f"\nnote     {line}; {way}"
     if len(prepared.todo):
@@ -65,6 +66,11 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     job cannot run as asked, or another driver is at work on it; KeyboardInterrupt if it was interrupted before;
     RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
+    with naming_columns(stage.record.parameters):
+        return _run(stage, options, clock, backend)
+
+
+def _run(stage: Stage, options: RunOptions, clock: Clock | None, backend: Backend | None) -> Summary:
     import_pandas_late()
     stage, chosen = _checked(stage, options, backend)
     clock = clock or SystemClock()
