@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Self
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -37,6 +37,26 @@ class ConfigError(CurateError):
     curate.errors.ConfigError: select_columns('nr'): there is no column 'nr'; there are 'id'
     """
 
+    column: str = ""
+    """The column that is not there, or that cannot be what it is asked for as: options may have named it."""
+    argument: tuple[str, Any, str] | None = None
+    """The argument that is refused, if it is one: its name, its value, and what is wrong, as it goes on behind that."""
+
+    @classmethod
+    def of_column(cls, message: str, column: str) -> Self:
+        """Returns the error for a column that somebody has named."""
+        error = cls(message)
+        error.column = column
+        return error
+
+    @classmethod
+    def of_argument(cls, what: str, value: Any, problem: str) -> Self:
+        """Returns the error for an argument: `what` it is called, behind who was given it, if that is told; `problem`
+        goes on from there."""
+        error = cls(what + problem)
+        error.argument = (what.rpartition(": ")[2], value, problem)
+        return error
+
 
 class CannotBeMet(ConfigError):
     """What was asked for cannot be made of these rows, which is known once all of them were looked at: the job is taken
@@ -45,13 +65,6 @@ class CannotBeMet(ConfigError):
 
 class MissingColumn(ConfigError):
     """A file lacks a column that was asked for."""
-
-    def __init__(self, message: str, column: str) -> None:
-        super().__init__(message, column)
-        self.column = column
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class StorageError(CurateError):
@@ -261,4 +274,4 @@ def refuse_other(what: str, value: object, known: Collection[str]) -> None:
     if value not in known:
         *others, last = known
         told = f"{', '.join(others)} and {last}" if others else last
-        raise ConfigError(f"{what}={value!r}{did_you_mean(value, known)}; there are {told}")
+        raise ConfigError.of_argument(what, value, f"={value!r}{did_you_mean(value, known)}; there are {told}")

@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from inspect import Parameter
 from typing import Any, Required, TypeVar, get_args, get_origin, get_type_hints
 
+from curate.errors import ConfigError
+
 F = TypeVar("F", bound=Callable[..., Any])
 BY_USING = ("max_failed_shards", "redo_stale", "drop_removed", "allow_concurrent")
 """Options of a run that `Dataset.using` has as well."""
@@ -61,6 +63,31 @@ def option(name: str, value: Any = True) -> str:
         return " ".join(option(name, one) for one in value)
     text = "" if value is True else " ..." if value is ... else f" {value}"
     return f"--{name.replace('_', '-')}{text}"
+
+
+@contextmanager
+def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
+    """Is around what looks for columns that parameters name: for one that is refused it says which of them do.
+
+    >>> with naming_columns({"text_column": "txt", "label": "txt"}):
+    ...     raise ConfigError.of_column("there is no column 'txt'", "txt")
+    Traceback (most recent call last):
+    curate.errors.ConfigError: there is no column 'txt'. Another one is chosen with text_column=...
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if not error.column:
+            raise
+        named = [
+            one for one, value in parameters.items() if error.column in (value if isinstance(value, list) else [value])
+        ]
+        # Where one is called after columns, whatever else has the same value means something else.
+        of = [one for one in named if one.endswith(("column", "columns"))] or named
+        if not of:
+            raise
+        chosen = " and ".join(option(one, ...) for one in of)
+        raise ConfigError(f"{error}. Another one is chosen with {chosen}").with_traceback(error.__traceback__) from None
 
 
 def start_over() -> str:

@@ -40,9 +40,9 @@ def whole(what: str, value: Any, least: int, most: int = LARGEST) -> int:
     except TypeError:
         number = least - 1
     if number < least:
-        raise ConfigError(f"{what} is {value!r}, expected a whole number, at least {least}")
+        raise ConfigError.of_argument(what, value, f" is {value!r}, expected a whole number, at least {least}")
     if number > most:
-        raise ConfigError(f"{what} is {value!r}, expected a whole number, at most {most:,}")
+        raise ConfigError.of_argument(what, value, f" is {value!r}, expected a whole number, at most {most:,}")
     return number
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.types import is_text, value_type
-from curate.errors import ConfigError, MissingColumn, did_you_mean
+from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
@@ -124,18 +124,18 @@ class Urls(RowsJob):
         if self._parts:
             yield PART, self._parts.within(urls.letters(addresses))
 
-    def _check_columns(self, found: pa.Schema) -> None:
+    def check_columns(self, found: pa.Schema) -> None:
         """Raises ConfigError for rows without a column of URLs: before anything is written, too."""
         if self.url_column not in found.names:
             hint = did_you_mean(self.url_column, found.names)
             known = f"no column {self.url_column!r}{hint}; there are {', '.join(found.names)}"
-            raise MissingColumn(f"{known}; give --url-column", self.url_column)
+            raise ConfigError.of_column(known, self.url_column)
         type = value_type(found.field(self.url_column).type)
         if not is_text(type) and not pa.types.is_null(type):
-            raise ConfigError(f"column {self.url_column!r} is {type}, expected text; give --url-column")
+            raise ConfigError.of_column(f"column {self.url_column!r} is {type}, expected text", self.url_column)
 
     def _having_urls(self, batch: pa.Table) -> pa.Table:
-        self._check_columns(batch.schema)
+        self.check_columns(batch.schema)
         column = batch[self.url_column]
         plain, unread = readable(column)
         if not column.null_count and not unread:

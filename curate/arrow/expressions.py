@@ -193,7 +193,7 @@ def refuse_unknown(where: str, wanted: Iterable[str], names: Sequence[str]) -> N
     """Raises ConfigError naming the first of the wanted columns that is not there. `where` asks for it."""
     for name in wanted:
         if name not in names:
-            raise ConfigError(f"{where}: {unknown_column(name, names)}")
+            raise ConfigError.of_column(f"{where}: {unknown_column(name, names)}", name)
 
 
 def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:

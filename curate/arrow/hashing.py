@@ -78,13 +78,14 @@ def digest_rows(table: pa.Table, columns: Sequence[str], seed: int = 0) -> tuple
     parts = []
     for name in columns:
         if name not in table.column_names:
-            raise ConfigError(
-                f"there is no column {name!r} to hash; there are {', '.join(table.column_names) or 'none'}"
+            raise ConfigError.of_column(
+                f"there is no column {name!r} to hash; there are {', '.join(table.column_names) or 'none'}", name
             )
         try:
             found = [_values(chunk, how) for chunk in table[name].chunks]
         except _NoEncoding as error:
-            raise ConfigError(f"rows cannot be compared by the column {name!r}: it is {error}") from error
+            told = f"rows cannot be compared by the column {name!r}: it is {error}"
+            raise ConfigError.of_column(told, name) from error
         parts.append([np.concatenate([chunk[lane] for chunk in found]) if found else _NONE for lane in range(2)])
     low, high = how.folded("row", parts, table.num_rows)
     return low, high

@@ -67,24 +67,28 @@ class Order:
         for key in self.keys:
             found = schema.get_all_field_indices(key.column)
             if not found:
-                raise ConfigError(
+                raise ConfigError.of_column(
                     f"{where}: there is no column {key.column!r}{did_you_mean(key.column, schema.names)}; "
-                    f"the columns are: {', '.join(schema.names) or 'none'}"
+                    f"the columns are: {', '.join(schema.names) or 'none'}",
+                    key.column,
                 )
             if len(found) > 1:
-                raise ConfigError(
-                    f"{where}: {len(found)} columns are named {key.column!r}; rename all but one of them first"
+                raise ConfigError.of_column(
+                    f"{where}: {len(found)} columns are named {key.column!r}; rename all but one of them first",
+                    key.column,
                 )
             type = schema.field(found[0]).type
             if pt.is_nested(type) and not pt.is_run_end_encoded(type):
-                raise ConfigError(
+                raise ConfigError.of_column(
                     f"{where}: column {key.column!r} is nested ({type}), which has no order; add a column to sort by "
-                    "first, with with_column() or map_batches()"
+                    "first, with with_column() or map_batches()",
+                    key.column,
                 )
             if not _ordered(type):
-                raise ConfigError(
+                raise ConfigError.of_column(
                     f"{where}: column {key.column!r} is of type {type}, which has no order; "
-                    "cast it to text, a number or a timestamp first, with with_column() or map_batches()"
+                    "cast it to text, a number or a timestamp first, with with_column() or map_batches()",
+                    key.column,
                 )
 
     def identity(self) -> Any:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from curate.backends.make import AUTO, begin_backend, make_backend
+from curate.backends.make import AUTO, begin_backend, check_installed, make_backend
 from curate.backends.ray.find import find
+from curate.errors import ConfigError
 from curate.local import machine
 from curate.log import ensure_configured, get_logger
 from curate.runtime.protocol import Backend, PoolSpec, Resources
@@ -26,10 +27,15 @@ VARIABLE = "CURATE_BACKEND"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the tasks and the pools of one stage ask for."""
+    """What one stage asks of where it runs."""
 
     resources: Resources
+    """What a task of it holds."""
     pools: tuple[PoolSpec, ...] = ()
+    name: str = ""
+    """What the stage is called."""
+    program: Any = None
+    """What is sent to its workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,8 @@ class Chosen:
     """Empty if it was named, and once it was said."""
     given: Backend | None = None
     """Used in place of one that is made."""
+    dry: bool = False
+    """Whether none is ever started: a dry run only asks."""
 
     @classmethod
     def of(cls, name: str, asks: Iterable[Ask], given: Backend | None = None) -> Chosen:
@@ -125,16 +133,21 @@ class Chosen:
             get_logger().info(f"tasks run on {_WORDS[self.name]}", backend=self.name, reason=self.why)
             self.why = ""
 
-    def begin(self, *programs: tuple[str, Any]) -> None:
+    def begin(self, asks: Iterable[Ask]) -> None:
         """Begins what takes time before a backend can start, beside whatever else this process does.
 
-        Raises ConfigError for a program, of a stage of that name, that cannot be sent to its workers.
+        `asks` are those of the stages that are to run, in order. Raises ConfigError for the first of which it is known
+        here that it cannot: its program cannot be sent to workers, this machine has no room for it, or a package is
+        not installed.
         """
-        if self.name != "inline":
-            for name, program in programs:
-                refuse_unsendable(name, program)
+        for ask in asks if self.name != "inline" else ():
+            refuse_unsendable(ask.name, ask.program)
+            if self.name == "local" and (missing := does_not_fit(machine.holds(), ask.resources, ask.pools)):
+                raise ConfigError(missing)
         if self.given is None:
-            begin_backend(self.name)
+            check_installed(self.name)
+            if not self.dry:
+                begin_backend(self.name)
 
     def backend(self) -> Backend:
         """Returns a backend that has not started. Raises ConfigError if what it needs is not installed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import sys
 import threading
 from importlib.metadata import PackageNotFoundError, requires
@@ -37,19 +37,21 @@ def make_backend(name: str) -> Backend:
     if name == "ray":
         from curate.runtime.interrupts import uninterrupted
 
-        try:
-            # Half imported, it could not be imported again.
-            with uninterrupted():
-                from curate.backends.ray.backend import RayBackend
-        except ModuleNotFoundError as error:
-            if error.name != "ray":
-                raise
-            raise ConfigError(
-                f"Ray is not installed here: pip install '{_ray_required()}', or run without it (backend \"local\")"
-            ) from error
+        check_installed(name)
+        # Half imported, it could not be imported again.
+        with uninterrupted():
+            from curate.backends.ray.backend import RayBackend
 
         return RayBackend()
     raise AssertionError(check_backend(name))
+
+
+def check_installed(name: str) -> None:
+    """Raises ConfigError if a backend of this name needs a package that is not installed. Imports nothing."""
+    if name == "ray" and sys.modules.get("ray") is None and importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            f"Ray is not installed here: pip install '{_ray_required()}', or run without it (backend \"local\")"
+        )
 
 
 def begin_backend(name: str) -> None:

@@ -86,7 +86,7 @@ class Decontamination:
         refuse_unknown("decontaminate", self._named, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
-            raise ConfigError(f"decontaminate: column {self.column!r} is {type}, expected texts")
+            raise ConfigError.of_column(f"decontaminate: column {self.column!r} is {type}, expected texts", self.column)
         if self.action == CUT and self.id_column == self.column:
             raise ConfigError(
                 f"decontaminate: parts are cut out of {self.column!r}, so it cannot identify rows; name another id "

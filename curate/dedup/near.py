@@ -86,9 +86,11 @@ class NearDedup:
     def __post_init__(self) -> None:
         for name, column in (("column", self.column), ("id_column", self.id_column), ("source_column", self.source)):
             if not isinstance(column, str) and (column is not None or name != "source_column"):
-                raise ConfigError(f"dedup_minhash: {name} is {column!r}, expected the name of a column")
+                told = f" is {column!r}, expected the name of a column"
+                raise ConfigError.of_argument(f"dedup_minhash: {name}", column, told)
         if not isinstance(self.threshold, int | float) or not 0 < self.threshold <= 1:
-            raise ConfigError(f"dedup_minhash: threshold is {self.threshold!r}, expected more than 0, at most 1")
+            told = f" is {self.threshold!r}, expected more than 0, at most 1"
+            raise ConfigError.of_argument("dedup_minhash: threshold", self.threshold, told)
         keep_whole(self, "dedup_minhash: ", {"ngram": 1, "bands": 1, "rows": 1}, MOST)
         whole("dedup_minhash: bands times rows", self.bands * self.rows, 1, PLACES)
         refuse_other("dedup_minhash: unit", self.unit, UNITS)
@@ -127,12 +129,12 @@ class NearDedup:
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             told = f"dedup_minhash: column {self.column!r} is {type}, expected texts"
-            raise ConfigError(f"{told}; use dedup_exact to find rows with equal values")
+            raise ConfigError.of_column(f"{told}; use dedup_exact to find rows with equal values", self.column)
         if self.exempt is not None and self.exempt_values is None:
             type = found.field(self.exempt).type
             if not pa.types.is_boolean(type):
                 told = f"dedup_minhash: exempt column {self.exempt!r} is {type}, expected booleans"
-                raise ConfigError(f"{told}; or name its values that may not be dropped")
+                raise ConfigError.of_column(f"{told}; or name its values that may not be dropped", self.exempt)
         for what, of, values in (
             ("exempt", self.exempt, self.exempt_values),
             ("priority", self.priority, self.priority_values),

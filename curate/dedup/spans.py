@@ -109,7 +109,7 @@ class SpanDedup:
         refuse_unknown(self.method, self._named, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
-            raise ConfigError(f"{self.method}: column {self.column!r} is {type}, expected texts")
+            raise ConfigError.of_column(f"{self.method}: column {self.column!r} is {type}, expected texts", self.column)
         if self.id_column == self.column:
             raise ConfigError(
                 f"{self.method}: parts are cut out of {self.column!r}, so it cannot identify rows; name another id "

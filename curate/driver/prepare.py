@@ -59,27 +59,18 @@ def prepare(
     run_id: str,
     clock: Clock | None = None,
     seen: OutputSnapshot | None = None,
-    work_ahead: Callable[[tuple[str, Any]], None] = lambda _: None,
+    work_ahead: Callable[[], None] = lambda: None,
 ) -> Prepared:
     """Lists inputs and outputs once each, these if they were not `seen`, and decides what is to be done. Writes
-    nothing. Calls `work_ahead` with the stage's name and operator once there is likely something to run.
+    nothing. Calls `work_ahead` once there is likely something to run.
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
     if not options.inputs and stage.rows.grows:
         raise ConfigError(no_input())
-    if options.limit is not None and options.limit < 1:
-        raise ConfigError(
-            f"{option('limit', options.limit)} leaves nothing to do; it is a number of shards, at least 1"
-        )
-    if options.overwrite and options.retry_failed:
-        raise ConfigError(
-            f"{option('overwrite')} removes all outputs, so {option('retry_failed')} would have nothing to retry; pass "
-            "one of them"
-        )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     if not prepared.matched.done.all() or prepared.growth.new.any():
-        work_ahead((stage.record.name, stage.operator))
+        work_ahead()
     _plan_work(prepared, options)
     _check(prepared, options)
     _warn(prepared, options)
@@ -89,9 +80,8 @@ def prepare(
 def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: OutputSnapshot | None) -> Prepared:
     """Returns what is there: inputs, outputs, the job and its plan, without what is to be removed of them."""
     output = resolve_output(options.output)
-    _refuse_file(output)
+    refuse_place(options)
     patterns = [parse_input(text) for text in options.inputs]
-    refuse_overlap(patterns, output)
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
     owned = FencedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
@@ -120,8 +110,11 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
     return Prepared(stage, output, run_id, stores, ledger, listing, inputs, plan, job, owned, run_ids, todo)
 
 
-def _refuse_file(output: str) -> None:
-    """Raises ConfigError for a local output that can be no folder, for it, or something above it, is a file."""
+def refuse_place(options: RunOptions) -> None:
+    """Raises ConfigError for an output that lies among its inputs, and for a local one that can be no folder, for it,
+    or something above it, is a file."""
+    output = resolve_output(options.output)
+    refuse_overlap([parse_input(text) for text in options.inputs], output)
     for path in (Path(output), *Path(output).parents) if is_local(output) else ():
         # Not as a path: that raises where there is no right to look.
         if os.path.exists(path):  # noqa: PTH110

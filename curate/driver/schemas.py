@@ -19,8 +19,7 @@ import pyarrow as pa
 from curate.arrow.unknown import is_of_no_rows
 from curate.clock import Clock
 from curate.driver.state import Prepared, Stores
-from curate.errors import ConfigError, CurateError, MissingColumn
-from curate.keywords import option
+from curate.errors import ConfigError, CurateError
 from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import schema_name
 from curate.log import bound, get_logger
@@ -43,22 +42,8 @@ def with_input_schemas(
     def stored(name: str) -> Any:
         return None if ledger is None else ledger.read_schema(f"input-{name}")
 
-    try:
-        with bound(job=stage.record.name):
-            return replace(stage, rows=stage.rows.sampled(inputs, undone, stores.of, stored))
-    except MissingColumn as error:
-        named = _named_by(stage.record.parameters, error.column)
-        hint = f". Another one is chosen with {' and '.join(option(name, ...) for name in named)}" if named else ""
-        raise ConfigError(f"{error}{hint}") from None
-
-
-def _named_by(parameters: Mapping[str, Any], column: str) -> list[str]:
-    """Returns the parameters that name a column."""
-    return [
-        name
-        for name, value in parameters.items()
-        if name.endswith(("_column", "_columns")) and column in (value if isinstance(value, list) else [value])
-    ]
+    with bound(job=stage.record.name):
+        return replace(stage, rows=stage.rows.sampled(inputs, undone, stores.of, stored))
 
 
 PROBES = 32

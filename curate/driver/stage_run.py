@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from curate.backends.choose import Chosen
@@ -55,8 +55,6 @@ LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
 MOST_ROUNDS = 3
 """How often a run that has done everything does again what others removed or replaced meanwhile."""
-
-
 LATE_BLOCK = 256
 """Shards that were given up and are looked at once more, between two looks at whether the run is to end now."""
 
@@ -80,20 +78,21 @@ def run_stage(
     chosen: Chosen,
     signals: Signals,
     *,
+    ahead: Callable[[], None] = lambda: None,
     seen: OutputSnapshot | None = None,
     at: StageHandle | None = None,
 ) -> Summary:
     """Runs one stage: what it reads is there.
 
-    `at` is where it is in a run of several stages. With `seen`, which says that nothing is left to do, raises
-    WorkLeftError if there is.
+    `ahead` is called once there is likely something to run. `at` is where it is in a run of several stages. With
+    `seen`, which says that nothing is left to do, raises WorkLeftError if there is.
     """
     started_s, started = clock.monotonic(), clock.now()
     run_id = (at and at.run_id) or new_run_id(started)
     log = get_logger(job=stage.record.name, run=run_id)
     rounds: list[Summary] = []
     while True:
-        prepared = prepare(stage, options, run_id, clock, seen, chosen.begin if at is None else lambda _: None)
+        prepared = prepare(stage, options, run_id, clock, seen, ahead)
         if seen is not None and len(prepared.todo):
             raise WorkLeftError
         if prepared.has_work and not rounds:

@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.helping import describe_part
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.prepare import describe, prepare
-from curate.driver.removal import refuse_links
 from curate.driver.rivals import describe_rivals, running_drivers
 from curate.driver.state import Prepared
 from curate.errors import ConfigError, DamagedRun
-from curate.graph.keys import planned
-from curate.graph.outdated import refuse_outdated
-from curate.graph.start import PlannedShards, look_at, refuse_mixed_keys, with_seed
+from curate.graph.keys import ask_of, planned
+from curate.graph.start import PlannedShards, look_at, with_seed
+from curate.graph.unready import Ahead, over_checkpoint, refuse_asked, refuse_unready
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.keywords import of_checkpoint, option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
 from curate.stage.stage import Stage
-from curate.storage.uris import is_local
 from curate.units import format_count, shell_word
 
 
-def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
-    """Returns what a run of a job would begin with, and in words what it would do. Writes nothing."""
+def dry_run(last: Stage, options: RunOptions, chosen: Chosen, ahead: Ahead | None = None) -> tuple[Prepared, str]:
+    """Returns what a run of a job would begin with, and in words what it would do. Writes nothing. `ahead` is
+    called if there is something to run; None: `chosen` says alone whether that can be."""
+    ahead = ahead or chosen.begin
     if not last.needs_all_inputs:
-        _, prepared, text = _unfinished(last, "", options)
+        _, prepared, text = _unfinished(last, "", options, chosen, ahead)
         return prepared, text
     output = resolve_output(options.output)
     job = look_at(last, options, output, SystemClock())
     last = with_seed(job, 0) if job.job is None else job.last
     if job.done:
+        refuse_asked(job, options)
         return _dry_stage(replace(last, rows=PlannedShards(job.plan)), options)
-    refuse_mixed_keys(job)
-    refuse_outdated(job.last, options, begun=job.begun)
-    if is_local(output):
-        refuse_links(output)
     # Where a run would have them it knows once it is connected; here, where they are.
+    refuse_unready(job, options, chosen, ahead)
     try:
-        ready, prepared, text = _unfinished(
-            last, stages_root(output, alone=has_scratch(output) and options.part is None), options
-        )
+        root = stages_root(output, alone=has_scratch(output) and options.part is None)
+        ready, prepared, text = _unfinished(last, root, options, chosen)
     except DamagedRun as error:
         raise ConfigError(f"{error}: run the job, which makes it again") from error
     if job.added:
@@ -51,23 +50,28 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
     return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
 
 
-def _unfinished(last: Stage, root: str, options: RunOptions) -> tuple[Ready, Prepared, str]:
-    """Looks at the stages of a job, and returns the first that is not done; the last one, if all before it are."""
+def _unfinished(
+    last: Stage, root: str, options: RunOptions, chosen: Chosen, ahead: Ahead | None = None
+) -> tuple[Ready, Prepared, str]:
+    """Looks at the stages of a job, and returns the first that is not done; the last one, if all before it are. `ahead`
+    is called if there is something to run; None: it was."""
     for ready in ready_stages(last, root, options):
         if ready.checkpoint is None:
-            prepared, text = _dry_stage(ready.stage, ready.options)
+            prepared, text = _dry_stage(ready.stage, ready.options, lambda: ahead and ahead([ask_of(last)]))
         else:
+            before, how = ready.checkpoint.stage, checkpoint_options(ready.options, ready.checkpoint)
+            asked = ahead and over_checkpoint(last, options, ahead)
             with of_checkpoint():
-                prepared, text = dry_run(ready.checkpoint.stage, checkpoint_options(ready.options, ready.checkpoint))
+                prepared, text = dry_run(before, how, chosen, asked)
             text += f"\nthen     {ready.stage.record.name} over this checkpoint, into {ready.options.output}"
         if len(prepared.todo):
             break
     return ready, prepared, text
 
 
-def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
+def _dry_stage(stage: Stage, options: RunOptions, ask: Callable[[], None] = lambda: None) -> tuple[Prepared, str]:
     clock = SystemClock()
-    prepared = prepare(stage, options, new_run_id(clock.now()), clock)
+    prepared = prepare(stage, options, new_run_id(clock.now()), clock, work_ahead=ask)
     found = prepared.run_ids if prepared.has_work else ()
     rivals = running_drivers(prepared.ledger, found, clock, wait=False, part=options.part)
     return prepared, describe(prepared, describe_rivals(rivals), describe_part(options.part, prepared))

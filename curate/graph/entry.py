@@ -10,15 +10,17 @@ from dataclasses import replace
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
-from curate.backends.choose import Ask, Chosen
+from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.options import RunOptions, resolve_output
+from curate.driver.prepare import refuse_place
 from curate.driver.signals import Signals
 from curate.driver.state import Prepared
 from curate.errors import BegunRunInterrupted, ConfigError
 from curate.graph import dry
 from curate.graph.graph import JobRun
-from curate.graph.keys import checkpoints_of
+from curate.graph.keys import asks_of, checkpoints_of
+from curate.keywords import naming_columns, option
 from curate.late_pandas import import_pandas_late
 from curate.ledger.summary import Summary
 from curate.log import get_logger
@@ -42,14 +44,14 @@ class DryRun(NamedTuple):
 def dry_run(stage: Stage, options: RunOptions) -> DryRun:
     """Returns what a run would do. Writes nothing, starts nothing, waits not.
 
-    Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
+    Raises ConfigError for whatever a run would be refused for: both come to it by the same functions. But for what is
+    known only to who writes or connects (no right to write, a cluster that does not answer), and for a driver that is
+    at work: the text says so.
     """
-    if stage.from_inputs is not None:
-        stage = stage.from_inputs(options)
-    stage.record.refuse_unwritable(None)
-    _refuse_checkpoints(stage, resolve_output(options.output))
-    chosen = Chosen.of(options.backend, asks_of(stage))
-    prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name))
+    with naming_columns(stage.record.parameters):
+        stage, chosen = _checked(stage, options, None)
+        chosen.dry = True
+        prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name), chosen)
     for line, way in _unwritten(stage):
         text += f"\nnote     {line}; {way}"
     if len(prepared.todo):
@@ -64,12 +66,13 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
     job cannot run as asked, or another driver is at work on it; KeyboardInterrupt if it was interrupted before;
     RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
+    with naming_columns(stage.record.parameters):
+        return _run(stage, options, clock, backend)
+
+
+def _run(stage: Stage, options: RunOptions, clock: Clock | None, backend: Backend | None) -> Summary:
     import_pandas_late()
-    if stage.from_inputs is not None:
-        stage = stage.from_inputs(options)
-    stage.record.refuse_unwritable(None)
-    _refuse_checkpoints(stage, resolve_output(options.output))
-    chosen = Chosen.of(options.backend, asks_of(stage), backend)
+    stage, chosen = _checked(stage, options, backend)
     clock = clock or SystemClock()
     for line, way in _unwritten(stage):
         get_logger(job=stage.record.name).warning(line, next=way)
@@ -86,6 +89,17 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
             raise
         teller.ended(ended)
     return ended
+
+
+def _checked(stage: Stage, options: RunOptions, backend: Backend | None) -> tuple[Stage, Chosen]:
+    """Returns the stage that makes the outputs of a run's inputs, and where it runs. Raises ConfigError for each reason
+    not to run that is known before anything is looked at."""
+    if stage.from_inputs is not None:
+        stage = stage.from_inputs(options)
+    _refuse_options(options)
+    stage.record.refuse_unwritable(None)
+    _refuse_checkpoints(stage, resolve_output(options.output))
+    return stage, Chosen.of(options.backend, asks_of(stage), backend)
 
 
 @contextmanager
@@ -111,6 +125,20 @@ def _written_down(signals: Signals, options: RunOptions) -> Iterator[None]:
             os.kill(os.getpid(), came[0])
 
 
+def _refuse_options(options: RunOptions) -> None:
+    """Raises ConfigError for options that cannot be, whatever the job is: all of it, and not its first stage alone."""
+    refuse_place(options)
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(
+            f"{option('limit', options.limit)} leaves nothing to do; it is a number of shards, at least 1"
+        )
+    if options.overwrite and options.retry_failed:
+        raise ConfigError(
+            f"{option('overwrite')} removes all outputs, so {option('retry_failed')} would have nothing to retry; pass "
+            "one of them"
+        )
+
+
 def _refuse_checkpoints(stage: Stage, output: str) -> None:
     """Raises ConfigError for a checkpoint in the output, or around it, or among what it is made of: files of one would
     be taken for those of the other."""
@@ -131,10 +159,3 @@ def _unwritten(stage: Stage) -> Iterator[tuple[str, str]]:
         yield line, "to keep it, put a checkpoint between the two: it is written beside the checkpoint"
     for before in stage.before:
         yield from _unwritten(before.stage)
-
-
-def asks_of(stage: Stage) -> Iterator[Ask]:
-    """Yields what a stage, and each of those that are run before it, asks of where it runs."""
-    yield Ask(stage.tasks.resources, tuple(stage.operator.pools))
-    for before in stage.before:
-        yield from asks_of(before.stage)

@@ -22,14 +22,12 @@ from functools import partial
 from curate.backends.choose import Chosen
 from curate.clock import Clock
 from curate.driver.options import RunOptions, resolve_output
-from curate.driver.removal import refuse_links
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress
 from curate.driver.stage_run import run_stage
 from curate.driver.state import WorkLeftError
 from curate.errors import CannotBeMet, ConfigError, CurateError, DamagedRun, DiskFull, StorageError
-from curate.graph.keys import checkpoints_of, key_of, planned, reports_of, stages_of
-from curate.graph.outdated import refuse_outdated
+from curate.graph.keys import ask_of, checkpoints_of, key_of, planned, reports_of, stages_of
 from curate.graph.start import (
     StagedJob,
     as_planned,
@@ -38,10 +36,10 @@ from curate.graph.start import (
     is_complete,
     look_at,
     place_of,
-    refuse_mixed_keys,
     sweep,
     take_back,
 )
+from curate.graph.unready import Ahead, over_checkpoint, refuse_asked, refuse_unready
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.graph.upstream_books import upstream_books_of
 from curate.keywords import of_checkpoint, start_over
@@ -79,18 +77,20 @@ class JobRun:
         self._signals = signals
         self._run_stage = partial(run_stage, clock=clock, chosen=chosen, signals=signals)
 
-    def run(self, last: Stage, options: RunOptions) -> Summary:
+    def run(self, last: Stage, options: RunOptions, ahead: Ahead | None = None) -> Summary:
         """Runs a job until every shard is done or has failed, and returns the summary of the last stage, or of the
-        stage or checkpoint that did not end well."""
+        stage or checkpoint that did not end well. `ahead` is called if there is something to run; None: the backend
+        begins."""
+        ahead = ahead or self._chosen.begin
         if not last.needs_all_inputs:
             for ready in ready_stages(last, "", options):
                 if ready.checkpoint is None:
-                    return self._run_stage(ready.stage, ready.options)
-                ended = self._run_checkpoint(ready.checkpoint, ready.options)
+                    return self._run_stage(ready.stage, ready.options, ahead=lambda: ahead([ask_of(last)]))
+                ended = self._run_checkpoint(ready.checkpoint, ready.options, over_checkpoint(last, options, ahead))
                 if ended.state is not RunState.COMPLETE:
                     break
             return ended
-        ended = self._run_staged(last, options)
+        ended = self._run_staged(last, options, ahead)
         if ended.state is RunState.COMPLETE and not ended.dispatched:
             # Nothing was left to do, so that no checkpoint was looked at; others may read it.
             for before in checkpoints_of(last):
@@ -100,10 +100,10 @@ class JobRun:
                         return made
         return ended
 
-    def _run_checkpoint(self, before: Upstream, options: RunOptions) -> Summary:
+    def _run_checkpoint(self, before: Upstream, options: RunOptions, ahead: Ahead | None = None) -> Summary:
         """Runs the job of a checkpoint, for who is run with these options."""
         with of_checkpoint():
-            ended = self.run(before.stage, checkpoint_options(options, before))
+            ended = self.run(before.stage, checkpoint_options(options, before), ahead)
         if ended.state is RunState.COMPLETE and self._stopped():
             raise KeyboardInterrupt
         return ended
@@ -111,15 +111,13 @@ class JobRun:
     def _stopped(self) -> bool:
         return bool(self._signals.interrupts.interrupts or self._signals.interrupts.terminated)
 
-    def _run_staged(self, last: Stage, options: RunOptions) -> Summary:
+    def _run_staged(self, last: Stage, options: RunOptions, ahead: Ahead) -> Summary:
         """Runs a job of several stages. Nothing is started, and no stage looked at, if it is complete."""
         output = resolve_output(options.output)
         job = look_at(last, options, output, self._clock)
         if job.done:
-            if options.redo_stale or options.drop_removed:
-                refuse_outdated(job.last, options, begun=job.begun)
+            refuse_asked(job, options)
             try:
-                # It was not asked for what is there; and there is nothing else.
                 ended = self._conclude(job, options)
             except WorkLeftError:
                 pass
@@ -127,11 +125,7 @@ class JobRun:
                 if ended.state is RunState.COMPLETE and not options.keep_stages:
                     sweep(job.stores.of(output), output, known=job.listing.stages)
                 return ended
-        self._chosen.begin(*((one.record.name, one.operator) for one in (*stages_of(last), last)))
-        refuse_mixed_keys(job)
-        refuse_outdated(job.last, options, begun=job.begun)
-        if is_local(output):
-            refuse_links(output)
+        refuse_unready(job, options, self._chosen, ahead)
         try:
             with _connected(self._chosen, self._signals) as (alone, start_s):
                 # The drivers of other parts read what this one writes.

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from curate.backends.choose import Ask
 from curate.driver.state import Stores
 from curate.ledger import layout
 from curate.ledger.ledger import open_ledger
@@ -57,6 +58,18 @@ def checkpoints_of(stage: Stage) -> Iterator[Upstream]:
         yield from checkpoints_of(before.stage)
         if before.path is not None:
             yield before
+
+
+def ask_of(stage: Stage) -> Ask:
+    """Returns what a stage asks of where it runs."""
+    return Ask(stage.tasks.resources, tuple(stage.operator.pools), stage.record.name, stage.operator)
+
+
+def asks_of(stage: Stage) -> Iterator[Ask]:
+    """Yields what a stage, and each of those that are run before it, asks of where it runs, in that order."""
+    for before in stage.before:
+        yield from asks_of(before.stage)
+    yield ask_of(stage)
 
 
 def planned(last: Stage) -> tuple[StageReport, ...]:

@@ -281,14 +281,6 @@ def _take_inputs(job: StagedJob, options: RunOptions, clock: Clock, run_id: str)
             ledger.store.delete(listing.summary.uri, listing.summary.generation)
 
 
-def refuse_mixed_keys(job: StagedJob) -> None:
-    """Raises ConfigError if a key has other types in some of the files that a job is about to begin with."""
-    if job.job is None:
-        for stage in stages_of(job.last):
-            if stage.runs is not None:
-                stage.rows.refuse_keys(stage.record.name, [key.column for key in stage.runs.order.keys])
-
-
 def with_seed(job: StagedJob, seed: int) -> Stage:
     """Returns the last stage of a job as it is with this seed, if there is something in it that takes one."""
     last = job.last

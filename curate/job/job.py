@@ -176,6 +176,9 @@ class Job:
     def check(self) -> None:
         """Raises ConfigError for parameters that contradict each other. Called before anything is read or written."""
 
+    def check_columns(self, found: pa.Schema) -> None:
+        """Raises ConfigError for columns that `process` cannot take; called before any is written, where known."""
+
     def identity(self) -> Mapping[str, Any]:
         """Returns what else decides the bytes of outputs, as JSON values by name: what a file says. After `check`.
 
@@ -271,10 +274,9 @@ class Job:
     def count(self, name: str, n: int | float = 1) -> None:
         """Adds `n` to a counter that is stored in the output.
 
-        It is exact across kills and reruns, and changes the output's bytes: count only values that depend on rows and
-        parameters. Values that differ between runs (times, retries of a service, cache hits) make the output
-        non-deterministic, which is reported; use `metric` for them. Counts of a `process` call that raises BadRow or
-        RetryLater are undone.
+        It is exact across kills and reruns, and changes the output's bytes: count only what depends on rows and
+        parameters. What differs between runs (times, retries of a service) makes the output non-deterministic, which is
+        reported; use `metric`. Counts of a `process` call that raises BadRow or RetryLater are undone.
         """
         call = f"count({name!r}, {n!r})"
         self._booking("count").count(self._named(name, call), check_count(n, call, whole=False))
@@ -303,9 +305,8 @@ class Job:
     def run(self, **options: Unpack[RunArguments]) -> Summary:
         """Runs the job over `input` (files, directories, globs) into the prefix `output` and returns the summary.
 
-        Idempotent: shards whose output exists are skipped, so calling it again completes the rest. Options are those of
-        the command line. Raises ConfigError if the job cannot run with them; failed shards do not raise: the summary
-        lists them, with `state` `failed`.
+        Idempotent: calling it again completes the rest. Options are those of the command line. Raises ConfigError if
+        the job cannot run with them; failed shards do not raise: the summary lists them, with `state` `failed`.
         """
         from curate.graph.entry import run
 
@@ -403,8 +404,7 @@ class Job:
 
     def _say_unused(self, names: Iterable[str], needs: str) -> None:
         """Logs which of these parameters are not as by default, though they have no effect without `needs`."""
-        params = [self._params[name] for name in names]
-        given = [one.option for one in params if getattr(self, one.name) != one.default]
+        given = [one.option for one in map(self._params.__getitem__, names) if getattr(self, one.name) != one.default]
         if given:
             verb = "has" if len(given) == 1 else "have"
             self.log.warning(f"{', '.join(given)} {verb} no effect without {needs}", options=given)

@@ -96,6 +96,10 @@ class Hooks(Protocol):
 class BatchHooks(Hooks, Protocol):
     """What a job has that takes batches of rows."""
 
+    def check_columns(self, found: pa.Schema) -> None:
+        """Raises ConfigError if it cannot take rows with these columns."""
+        ...
+
     def process(self, batch: Any) -> Any:
         """Returns what a batch becomes."""
         ...
@@ -156,10 +160,9 @@ class Process:
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         """Returns None: what `process` gives, only running it tells. Raises ConfigError where the job says that it
-        cannot take rows with these columns, by the one method that jobs of this repository may have for it."""
-        check = getattr(self.job, "_check_columns", None)
-        if found is not None and check is not None:
-            check(found)
+        cannot take rows with these columns."""
+        if found is not None:
+            self.job.check_columns(found)
         return None
 
     def identity(self) -> Any:

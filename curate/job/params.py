@@ -6,7 +6,6 @@ import difflib
 import inspect
 import math
 import os
-import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import orjson
 from curate.driver.options import OPTIONS
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
+from curate.keywords import naming_columns
 from curate.log import holds_secret
 
 SCALARS = (str, int, float, bool)
@@ -251,26 +251,20 @@ class Param:
 @contextmanager
 def naming_options(params: Mapping[str, Param], job: Any) -> Iterator[None]:
     """Is around what a job passes its parameters to: an argument that is refused there with the name and the value of a
-    parameter is named as the option that was given."""
+    parameter is named as the option that was given; so are parameters that name a column that is refused."""
     try:
-        yield
+        with naming_columns({name: getattr(job, name) for name in params}):
+            yield
     except ConfigError as error:
-        named = "" if type(error) is not ConfigError else _named(str(error), params, vars(job))
-        if not named:
+        name, value, problem = error.argument or ("", None, "")
+        # One of the same name may be another one: an operator's own `n`.
+        if (
+            type(error) is not ConfigError
+            or name not in params
+            or getattr(job, name) is not value != getattr(job, name)
+        ):
             raise
-        raise ConfigError(named).with_traceback(error.__traceback__) from None
-
-
-def _named(text: str, params: Mapping[str, Param], values: Mapping[str, Any]) -> str:
-    """Returns what is wrong with an argument or a column, with the options that it is of; empty if it is of none."""
-    refused = re.match(r"(?:\w+: )?(\w+)((?: is |=)(.+?)(?:, expected |; ))", text, re.DOTALL)
-    one = params.get(refused[1]) if refused else None
-    if refused and one and repr(values[one.name]) == refused[3]:
-        return one.option + text[refused.start(2) :]
-    missing = re.search(r": there is no column ('.+?')(?:;|$)", text)
-    given = {one.option: values[one.name] for one in params.values() if one.name.endswith(("column", "columns", "by"))}
-    of = [option for option, value in given.items() if missing and missing[1] in (repr(value), *map(repr, value or ()))]
-    return f"{text}. Another one is chosen with {' and '.join(of)}" if of else ""
+        raise ConfigError(f"{params[name].option}{problem}").with_traceback(error.__traceback__) from None
 
 
 def _texts(value: Any) -> Iterator[str]:

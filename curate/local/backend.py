@@ -91,13 +91,12 @@ class LocalBackend:
 
         Raises ConfigError if the machine cannot hold a task beside the pools.
         """
-        gpus = machine.gpus()
-        has = {"CPU": machine.cpus(), "GPU": float(len(gpus)), "memory": float(machine.memory_limit())}
+        has = machine.holds()
         if missing := does_not_fit(has, resources, pools):
             raise ConfigError(missing)
         self.close()
         self._resources, self._has, self._free = resources, has, dict(has)
-        self._gpus = Gpus.of(gpus)
+        self._gpus = Gpus.of(machine.gpus())
         ensure_configured()
         spawner.start()
         return 0.0

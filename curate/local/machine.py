@@ -58,6 +58,11 @@ def fullest() -> tuple[int, int]:
     return max(((used, limit) for limit, used in [_machine(), *_groups()]), key=lambda one: one[0] / one[1])
 
 
+def holds() -> dict[str, float]:
+    """Returns what all tasks and actors may hold together, in Ray's names."""
+    return {"CPU": cpus(), "GPU": float(len(gpus())), "memory": float(memory_limit())}
+
+
 def held_bytes(pid: int) -> int:
     """Returns the memory that a process holds for itself: not files, nor what it shares. 0 if it is gone."""
     try:

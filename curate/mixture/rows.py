@@ -81,15 +81,18 @@ class Mixing:
         refuse_unknown("mix", sorted(self.needed), found.names)
         type = value_type(found.field(self.source_column).type)
         if not (is_text(type) or pa.types.is_integer(type) or pa.types.is_null(type)):
-            raise ConfigError(f"mix: the column of sources, {self.source_column!r}, is {type}, expected texts")
+            told = f"mix: the column of sources, {self.source_column!r}, is {type}, expected texts"
+            raise ConfigError.of_column(told, self.source_column)
         if self.measured is not None:
             type = value_type(found.field(self.measured).type)
             fits = pa.types.is_integer(type) if self.count_column is not None else is_text(type)
             if not fits and not pa.types.is_null(type):
                 wanted = "whole numbers" if self.count_column is not None else "texts"
-                raise ConfigError(f"mix: the column {self.measured!r} is {type}, expected {wanted}")
-        if self.epoch_column in found.names:
-            raise ConfigError(f"mix: there is a column {self.epoch_column!r} already; choose another epoch column")
+                told = f"mix: the column {self.measured!r} is {type}, expected {wanted}"
+                raise ConfigError.of_column(told, self.measured)
+        if self.epoch_column is not None and self.epoch_column in found.names:
+            told = f"mix: there is a column {self.epoch_column!r} already; choose another epoch column"
+            raise ConfigError.of_column(told, self.epoch_column)
         self.hashes(empty(found))
         self.strata(empty(found))
 

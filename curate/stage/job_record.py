@@ -81,7 +81,7 @@ class JobRecord:
         schema = schema if self.output_schema is None else self.output_schema
         if schema is None or is_of_no_rows(schema) or any(pa.types.is_null(one) for one in schema.types):
             return
-        if self.sink is None and self.format not in (*OF_TOKENS, OutputFormat.RUN):
+        if self.format not in (*OF_TOKENS, OutputFormat.RUN):
             self.check_writable(schema)
 
     def check_writable(self, schema: pa.Schema | None) -> None:

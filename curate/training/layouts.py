@@ -126,7 +126,7 @@ def look_at_parquet(object: Object, column: str) -> TokenFile:
         file = open_parquet(stored)
         names = file.schema_arrow.names
         if column not in names:
-            raise MissingColumn(
+            raise MissingColumn.of_column(
                 f"{object.uri}: there is no column {column!r} of tokens, only {', '.join(names) or 'none'}; name the "
                 "column of tokens with column=, or make tokens of texts first",
                 column,

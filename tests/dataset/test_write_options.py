@@ -184,7 +184,7 @@ def test_a_checkpoint_that_an_exchange_had_read_before_it_was_made_again(source:
     doubled(source).checkpoint(tmp_path / "kept").take_all()
     write_jsonl(source / "a.jsonl", [{"n": 5}])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("curate.graph.graph.refuse_outdated", lambda *_, **__: None)
+        patch.setattr("curate.graph.unready.refuse_outdated", lambda *_, **__: None)
         assert sorted_rows().state == "complete"
     assert sorted_rows().attempts == 0
     with refusing("is out of date") as caught:

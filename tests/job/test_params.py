@@ -16,7 +16,8 @@ from curate.job.asset import Asset
 from curate.job.job import Job
 from curate.job.locate import locate
 from curate.job.origin import job_origin
-from curate.job.params import param
+from curate.job.params import naming_options, param
+from curate.keywords import on_command_line
 from tests.job.inline import refusing
 
 
@@ -251,3 +252,30 @@ class TestAssetParameters:
         second.spec()
         assert first.model is not None
         assert first.model.identity() == before["model"]
+
+
+def test_what_is_refused_is_named_as_an_option_whatever_the_words() -> None:
+    """The error carries the argument, or the column; an argument of the same name and another value is another one."""
+
+    class Asking(Job):
+        """Passes its parameters on."""
+
+        version = "1"
+        least: int = param(3)
+        word_column: str = param("n")
+        mode: str = param("n")
+
+    job = Asking()
+
+    def told(error: ConfigError) -> str:
+        with pytest.raises(ConfigError) as caught, naming_options(Asking._params, job):
+            raise error
+        return str(caught.value)
+
+    assert told(ConfigError.of_argument("sift: least", 3, " cannot be so")) == "--least cannot be so"
+    assert told(ConfigError.of_argument("sift: least", 4, " cannot be so")) == "sift: least cannot be so"
+    assert told(ConfigError.of_argument("most", 3, " cannot be so")) == "most cannot be so"
+    assert told(ConfigError.of_column("nothing to see", "n")).endswith("chosen with word_column=...")
+    with on_command_line():
+        assert told(ConfigError.of_column("nothing to see", "n")).endswith("chosen with --word-column ...")
+    assert told(ConfigError.of_column("nothing to see", "m")) == "nothing to see"

@@ -149,10 +149,10 @@ def test_a_number_that_is_refused_is_named_as_its_option(name: str, needed: dict
     ("name", "options", "told"),
     [
         ("dedup_exact", {"keep": "frist"}, "^--keep='frist'; did you mean 'first'"),
-        ("dedup_exact", {"by": ["id", "txt"]}, "no column 'txt'; .*. Another one is chosen with --by$"),
+        ("dedup_exact", {"by": ["id", "txt"]}, "no column 'txt'; .*. Another one is chosen with by=...$"),
         ("dedup_minhash", {"unit": "line"}, "^--unit='line'; there are word and character$"),
-        ("paragraphs", {"text_column": "x", "id_column": "x"}, "chosen with --text-column and --id-column$"),
-        ("mix", {"source_column": "sauce"}, "no column 'sauce'; .*. Another one is chosen with --source-column$"),
+        ("paragraphs", {"text_column": "x", "id_column": "x"}, "chosen with text_column=... and id_column=...$"),
+        ("mix", {"source_column": "sauce"}, "no column 'sauce'; .*. Another one is chosen with source_column=...$"),
     ],
     ids=str,
 )

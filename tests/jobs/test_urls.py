@@ -139,8 +139,11 @@ def test_a_list_of_the_wrong_shape_is_refused(tmp_path: Path, name: str, data: b
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"address": "https://a.de"}], "no column 'url'; there are address; give --url-column"),
-        ([{"url": 1}], "column 'url' is int64, expected text; give --url-column"),
+        (
+            [{"address": "https://a.de"}],
+            "no column 'url'; there are address. Another one is chosen with url_column=...",
+        ),
+        ([{"url": 1}], "column 'url' is int64, expected text. Another one is chosen with url_column=..."),
     ],
 )
 def test_a_column_that_is_missing_or_no_text_is_refused(

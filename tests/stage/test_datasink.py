@@ -212,9 +212,10 @@ def test_refused(tmp_path: Path, sink: Any, codec: str | None, said: str) -> Non
 
 
 def test_a_schema_without_a_place(tmp_path: Path) -> None:
-    """Is refused before anything runs."""
+    """Is refused before anything runs, or is written."""
     with pytest.raises(ConfigError, match=r"'n' alone, found \['id'\]"):
         curate.range(1).write_datasink(tmp_path / "out", Texts(), backend="inline")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

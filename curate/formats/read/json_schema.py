@@ -164,4 +164,6 @@ def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]
     """Returns the error for a wanted column that the file does not have."""
     shown = ", ".join(map(repr, list(known)[:30])) + (f" and {len(known) - 30} more" if len(known) > 30 else "")
     folder = f"; the folder {name}=... is a column for datasets, and not for jobs" if f"/{name}=" in uri else ""
-    return MissingColumn(f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{folder}", name)
+    return MissingColumn.of_column(
+        f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{folder}", name
+    )
