@@ -402,10 +402,8 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
 def _is_rounded(column: pa.ChunkedArray) -> bool:
     """Returns whether there is a whole number in it of which a float would have other digits."""
     column = column.filter(pc.greater(pc.binary_length(column), _ALWAYS_EXACT))
-    return any(
-        len(one) > _NEVER_EXACT or rounds(int(one))
-        for one in column.filter(pc.match_substring_regex(column, _WHOLE)).to_pylist()
-    )
+    whole = column.filter(pc.match_substring_regex(column, _WHOLE)).to_pylist()
+    return any(len(one) > _NEVER_EXACT or rounds(int(one)) for one in whole)
 
 
 def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
