@@ -175,10 +175,12 @@ def owner_of(method: Any) -> Any:
 
 def fields_of(value: Any) -> dict[str, Any] | None:
     """Returns the values of a record by name: of a dataclass, of parsed arguments, of one of attrs or pydantic; None of
-    other objects, which may hold what each process has of its own."""
+    other objects, as a Dataset, which may hold what each process has of its own."""
     cls = type(value)
     if isinstance(value, types.SimpleNamespace | argparse.Namespace):
         return dict(vars(value))
+    if is_of_curates(cls):
+        return None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
     elif isinstance(attributes := getattr(cls, "__attrs_attrs__", None), tuple):

@@ -250,6 +250,12 @@ def test_what_holds_itself_and_objects_that_are_called_are_refused_with_what_hel
     def f(row: Any) -> Any:
         return endless and row
 
+    def g(row: Any) -> Any:
+        return ds and row
+
+    ds = curate.range(2)
+    with pytest.raises(ConfigError, match=r"map\(g\) depends on a value .*: ds is a Dataset; pass plain values"):
+        ds.map(g).write_parquet("memory://held/out", backend="inline")
     with pytest.raises(ConfigError, match=r"map\(f\) depends on a value that holds itself"):
         curate.range(2).map(f).write_parquet("memory://held/out", backend="inline")
     with pytest.raises(ConfigError, match=r"calls an object, .*: pass its class \(Called\) and fn_constructor_args"):
