@@ -196,7 +196,7 @@ def _pickled(name: str, value: Any, seen: frozenset[int]) -> str:
     """Returns what pickle would send of an object as text: its state, and what it is made with. Raises Unhashable."""
     try:
         reduced = value.__reduce_ex__(4)
-    except TypeError:
+    except Exception:  # a class may raise what it likes
         raise Unhashable(name, value) from None
     if isinstance(reduced, str):
         return reduced
