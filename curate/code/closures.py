@@ -196,8 +196,8 @@ def _pickled(name: str, value: Any, seen: frozenset[int]) -> str:
     """Returns what pickle would send of an object as text: its state, and what it is made with. Raises Unhashable."""
     try:
         reduced = value.__reduce_ex__(4)
-    except Exception:  # a class may raise what it likes
-        raise Unhashable(name, value) from None
+    except Exception as error:  # a class may raise what it likes
+        raise Unhashable(name, value) from error
     if isinstance(reduced, str):
         return reduced
     made, args, state, *others = (*tuple(reduced), None)[:5]
