@@ -45,9 +45,9 @@ class PagedListing(Generic[T]):
 
     def _behind(self, after: str, until: str | None) -> Iterator[T]:
         """Yields the objects behind a key, up to another one."""
-        looked, ends, token = set[str](), list[str](), ""
+        looked, ends, token, last = set[str](), list[str](), "", ""
         for pages in count(1):
-            found, more = self.page(after, token)
+            found, more, last = self._page(after, token, last)
             yield from self._between(found, after, until)
             if more is None or (until is not None and found and self.key(found[-1]) >= until):
                 return
@@ -68,15 +68,23 @@ class PagedListing(Generic[T]):
     def _range(self, ends: tuple[str, str]) -> tuple[list[T], str | None]:
         """Returns the objects behind a key, up to another one, and the last of them if there may be more."""
         after, until = ends
-        objects, reached, token = list[T](), after, ""
+        objects, reached, token, last = list[T](), after, "", ""
         for _ in range(MOST_PAGES):
-            found, more = self.page(after, token)
+            found, more, last = self._page(after, token, last)
             objects += self._between(found, after, until)
             reached = max(reached, self.key(found[-1])) if found else reached
             if more is None or reached >= until:
                 return objects, None
             token = more
         return objects, reached
+
+    def _page(self, after: str, token: str, last: str) -> tuple[list[T], str | None, str]:
+        """Returns a page, the token of the next one, and its last key. What a service repeats, the `last` key of the
+        page before, is left out."""
+        found, more = self.page(after, token)
+        if token and found and self.key(found[0]) == last:
+            found = found[1:]
+        return found, more, self.key(found[-1]) if found else last
 
     def _between(self, found: list[T], after: str, until: str | None) -> list[T]:
         if found and after < self.key(found[0]) and (until is None or self.key(found[-1]) <= until):

@@ -683,7 +683,7 @@ def _page(response: _Response) -> tuple[list[dict[str, Any]], str | None]:
                 _FIELDS[name](item[name])
             except (LookupError, ValueError, TypeError) as error:
                 raise _cut(f"a page of a listing has an item without {name}") from error
-    return items, token
+    return items, token or None
 
 
 def _uploaded(uri: str, response: _Response, size: int) -> Object:

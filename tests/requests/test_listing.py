@@ -127,6 +127,20 @@ def test_a_service_that_begins_at_the_beginning() -> None:
     assert list(service.listing().objects()) == service.keys
 
 
+@pytest.mark.parametrize("folders", [1, 12])
+def test_a_service_that_begins_a_page_with_the_last_key_of_the_one_before(folders: int) -> None:
+    """Each object comes once, in ranges too."""
+    service = Service([f"{n:03d}/{k:03d}" for n in range(folders) for k in range(60)])
+    page = service._page
+
+    def repeated(prefix: str, after: str, token: str) -> tuple[list[str], str | None]:
+        found, more = page(prefix, after, token)
+        return ([token, *found] if token else found), more
+
+    service._page = repeated  # type: ignore[method-assign]
+    assert list(service.listing().objects()) == service.keys
+
+
 def test_ranges_are_listed_side_by_side() -> None:
     """As many as may be: each waits here for the others."""
     service = Service([f"{n:03d}/{k:03d}" for n in range(12) for k in range(10)])

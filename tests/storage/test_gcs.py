@@ -533,3 +533,14 @@ def test_leave_to_delete_is_asked_for_by_a_delete_that_cannot_happen(emulator: G
     emulator.fail(operation="delete", status=503)
     assert gcs.may_delete("gs://bucket/out/a") is True
     assert sorted(emulator.objects()) == ["gs://bucket/out/_curate/b", "gs://bucket/out/a"]
+
+
+def test_a_listing_whose_last_page_names_an_empty_token_ends(
+    emulator: GcsEmulator, gcs: GCSStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some look-alikes write that there is no other; with it, the first page would come again, for ever."""
+    emulator.put("gs://bucket/a", b"a")
+    said = b'{"items": [{"name": "a", "size": "1", "generation": "1"}], "nextPageToken": ""}'
+    monkeypatch.setattr(emulator, "_list", lambda _: _Answer(200, said))
+    assert [one.uri for one in gcs.list("gs://bucket/")] == ["gs://bucket/a"]
+    assert emulator.counts()["list"] == 1

@@ -288,6 +288,26 @@ def test_a_delete_removes_only_what_was_seen(
     assert s3.calls.as_dict() == emulator.counts()
 
 
+@pytest.mark.parametrize("how", ["lax", "strict", "no star"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_is_deleted_after_a_failure_is_gone(
+    emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch, how: str, when: Any
+) -> None:
+    """Also where a service takes the star, "whatever is there", for an ETag: a refusal is no sign of a lost answer."""
+    monkeypatch.setitem(s3_store._deletes_by_generation, emulator.url, how != "lax")
+    emulator.deletes = how  # type: ignore[assignment]
+    emulator.fail(operation="delete", status=503, when=when)
+    assert s3.delete(X) is True
+    assert emulator.objects() == {}
+
+
+def test_a_refusal_without_a_word_names_credentials(emulator: S3Emulator, s3: S3Store) -> None:
+    """AWS answers so to HEAD when a token has expired: an answer to HEAD has no body."""
+    emulator.fail(operation="get", status=400)
+    with pytest.raises(StorageError, match=r"stat s3://bucket/x: S3 answered 400, .* credentials may have expired"):
+        s3.stat(X)
+
+
 class TestProbe:
     """Before the first write to an output, the service shows that it keeps what it is asked to."""
 

@@ -8,7 +8,8 @@ the *completion* of uploads in parts, and on deletes; 412 for what is taken, 404
 a read of one ETag; parts of at least 5 MiB but the last, of 10,000 at most; ranges; pages of 1,000; keys of 1,024 bytes
 at most; archived objects; the region of a bucket.
 
-Look-alikes are scripted: `creates="lax"` ignores the preconditions of uploads, `deletes="lax"` those of deletes.
+Look-alikes are scripted: `creates="lax"` ignores the preconditions of uploads, `deletes="lax"` those of deletes;
+`deletes="no star"` takes the star of a condition for an ETag there.
 
     with S3Emulator() as emulator:
         emulator.fail(operation="complete", status=409)
@@ -78,7 +79,7 @@ class S3Emulator(Emulator):
         buckets: Iterable[str] = ("bucket",),
         *,
         creates: Literal["strict", "lax"] = "strict",
-        deletes: Literal["strict", "lax"] = "strict",
+        deletes: Literal["strict", "lax", "no star"] = "strict",
         smallest_part: int = SMALLEST_PART,
     ) -> None:
         self.creates, self.deletes, self.smallest_part = creates, deletes, smallest_part
@@ -263,8 +264,10 @@ class S3Emulator(Emulator):
 
     def _delete(self, asked: Asked) -> Answer:
         stored = self._buckets[asked.bucket].objects.get(asked.name)
-        if self.deletes == "strict" and (refused := self._refused(asked)):
+        if self.deletes != "lax" and (refused := self._refused(asked)):
             return refused
+        if self.deletes == "no star" and asked.headers.get("if-match") == "*":
+            return _error(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
         if stored is not None:
             self._remove(asked.bucket, asked.name)
         return Answer(204)

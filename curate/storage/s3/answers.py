@@ -125,7 +125,10 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
         return StorageError(
             f"{asked.what}: {said}: the service at {asked.endpoint} lacks what curate needs; choose another store"
         )
-    return StorageError(f"{asked.what}: {said}, which a retry would not change; expected success from {asked.endpoint}")
+    why = "" if response.body else "; without a word: credentials may have expired (aws sso login), or a key is needed"
+    return StorageError(
+        f"{asked.what}: {said}, which a retry would not change; expected success from {asked.endpoint}{why}"
+    )
 
 
 def denied(asked: Asked, said: str, code: str = "") -> PermissionDenied:

@@ -146,14 +146,14 @@ class S3Store:
             return self.service.once(request).status
 
         status = self.service.retry.call(request.what, attempt, self.service.place)
-        if tries > 1 and status in (404, 412):
+        if tries > 1 and (status == 404 or (status == 412 and generation is not None)):
             # The answer of an earlier try was lost, and what was to go is gone, by it or by others.
             return True
         if status != 412:
             return status != 404
         found = self.service.stat_or_none(uri)
         if found is None:
-            return False
+            return tries > 1
         if generation is None:
             # A service that takes the star for an ETag.
             return self.delete(uri, found.generation)
