@@ -37,13 +37,13 @@ class ConfigError(CurateError):
     curate.errors.ConfigError: select_columns('nr'): there is no column 'nr'; there are 'id'
     """
 
-    column: str = ""
+    column: str | None = None
     """The column that is not there, or that cannot be what it is asked for as: options may have named it."""
     argument: tuple[str, Any, str] | None = None
     """The argument that is refused, if it is one: its name, its value, and what is wrong, as it goes on behind that."""
 
     @classmethod
-    def of_column(cls, message: str, column: str) -> Self:
+    def of_column(cls, message: str, column: str | None) -> Self:
         """Returns the error for a column that somebody has named."""
         error = cls(message)
         error.column = column

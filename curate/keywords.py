@@ -5,6 +5,7 @@ in the words of Python or of the command line."""
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -65,6 +66,30 @@ def option(name: str, value: Any = True) -> str:
     return f"--{name.replace('_', '-')}{text}"
 
 
+def called(owner: str, name: str) -> str:
+    """Returns a parameter or a setting of a job as whoever reads the message gives it.
+
+    >>> called("Short", "most_words")
+    'Short.most_words'
+    >>> with on_command_line():
+    ...     called("Short", "most_words")
+    '--most-words'
+    """
+    return option(name) if _GIVEN.get() == "command line" else f"{owner}.{name}"
+
+
+def chosen_with(name: str) -> str:
+    """Returns the sentence that an option chooses another one, on the command line; in Python it is a method's own.
+
+    >>> chosen_with("format")
+    ''
+    >>> with on_command_line():
+    ...     chosen_with("format")
+    '. Another one is chosen with --format ...'
+    """
+    return f". Another one is chosen with {option(name, ...)}" if _GIVEN.get() == "command line" else ""
+
+
 @contextmanager
 def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
     """Is around what looks for columns that parameters name: for one that is refused it says which of them do.
@@ -77,17 +102,25 @@ def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if not error.column:
+        if error.column is None:
             raise
-        named = [
-            one for one, value in parameters.items() if error.column in (value if isinstance(value, list) else [value])
-        ]
+        given = {one: value if isinstance(value, list) else [value] for one, value in parameters.items()}
+        named = [one for one, values in given.items() if error.column in values]
         # Where one is called after columns, whatever else has the same value means something else.
-        of = [one for one in named if one.endswith(("column", "columns"))] or named
+        of = [one for one in named if one.endswith(("column", "columns"))] or named or _containing(given, error.column)
         if not of:
             raise
         chosen = " and ".join(option(one, ...) for one in of)
+        if (kept := parameters.get("keep_columns")) and type(error) is ConfigError and error.column not in kept:
+            chosen += f"; {option('keep_columns', ...)} leaves out what it does not name"
         raise ConfigError(f"{error}. Another one is chosen with {chosen}").with_traceback(error.__traceback__) from None
+
+
+def _containing(given: Mapping[str, list[Any]], column: str) -> list[str]:
+    """Returns the parameters with a text in which a column stands, as in an expression."""
+    word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)")
+    texts = {one: [value for value in values if isinstance(value, str)] for one, values in given.items()}
+    return [one for one, found in texts.items() if column and any(map(word.search, found))]
 
 
 def start_over() -> str:

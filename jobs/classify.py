@@ -15,7 +15,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
-from curate.texts.fasttext_model import FastTextModel, check_installed, named_label
+from curate.texts.fasttext_model import FastTextModel, check_installed, labels_of, named_label
 
 LOW_SCORE = "score too low"
 OTHER_LABEL = "other label"
@@ -45,11 +45,21 @@ class Classify(TextJob):
                 "attributes are of each row, and --keep and --min-score drop some; leave these out, and filter by "
                 f"{self.column}"
             )
+        if not self.column:
+            raise ConfigError("--column is empty; name the column of the probability")
         taken = (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns)
         for name in (self.column, *[f"{self.column}_label"] * (self.label is None)):
             if name in taken:
                 raise ConfigError(f"the output has a column {name!r} already; give --column another name")
         check_installed()
+        with self.model.open() as file:
+            labels = labels_of(file, f"--model {self.model.uri}")
+        wanted = [("--keep", one) for one in self.keep] if self.label is None else [("--label", self.label)]
+        for option, label in wanted:
+            try:
+                named_label(labels, label)
+            except ConfigError as error:
+                raise ConfigError(f"{option}: {error}") from None
 
     def setup(self) -> None:
         self._model = FastTextModel(self.model.local())

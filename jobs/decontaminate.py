@@ -66,6 +66,10 @@ class Decontaminate(RowsJob):
 
     def check(self) -> None:
         """Raises ConfigError for sets without names of their own, or columns of none."""
+        if not self.sets:
+            raise ConfigError("--sets names no evaluation set, so nothing would be found; name at least one")
+        if not self.set_columns and set(self._names()) - set(self.columns_of_sets):
+            raise ConfigError("--set-columns is empty; name the columns with the texts of an example")
         if self.set_names and len(self.set_names) != len(self.sets):
             raise ConfigError(
                 f"--set-names has {len(self.set_names)} names for {len(self.sets)} sets; give one for each"

@@ -20,6 +20,7 @@ make anew.
 from __future__ import annotations
 
 from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
 from curate.job.params import param
 from curate.job.shapes import RowsJob
 
@@ -38,6 +39,11 @@ class DedupExact(RowsJob):
     keep: str = param("first", help="which row to keep, in input order: first or last")
     priority: str = param("", help="column: keep the row with its largest value, before --keep applies")
     id_column: str = param("id", help="column that identifies rows in the list of duplicates")
+
+    def check(self) -> None:
+        """Raises ConfigError where there is nothing to compare."""
+        if not self.by:
+            raise ConfigError("--by names no column, so there is nothing to compare; name one or several")
 
     def build(self, ds: Dataset) -> Dataset:
         return ds.dedup_exact(

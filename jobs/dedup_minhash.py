@@ -32,6 +32,8 @@ cluster). With `--source-column`, which is `--priority-column` unless given, it 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.params import param
@@ -50,7 +52,7 @@ class DedupMinhash(RowsJob):
     text_column: str = param("text", help="column with the text")
     id_column: str = param("id", help="column that identifies rows in the list of duplicates")
     threshold: float = param(0.8, help="Jaccard similarity from which two texts are near duplicates, up to 1")
-    drop_by: str = param(
+    drop_by: Literal["verified", "component"] = param(
         "verified", help="rows to drop: verified (like a row that is kept) or component (connected to one)"
     )
     exempt_column: str | None = param(None, help="column of rows that are never dropped: true, or of --exempt-values")

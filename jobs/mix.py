@@ -75,7 +75,9 @@ class Mix(RowsJob):
     allow_shortfall: bool = param(False, help="write what there is where a source has too little", identity=False)
 
     def check(self) -> None:
-        """Raises ConfigError for a file that is no mixture."""
+        """Raises ConfigError for a file that is no mixture, and a column without a name."""
+        if self.epoch_column == "":
+            raise ConfigError("--epoch-column is empty; name the column, or leave it out")
         self._read()
 
     def identity(self) -> Mapping[str, Any]:

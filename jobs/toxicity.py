@@ -19,7 +19,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
-from curate.texts.fasttext_model import FastTextModel, check_installed, named_label, plain_label
+from curate.texts.fasttext_model import FastTextModel, check_installed, labels_of, named_label, plain_label
 
 Scores = npt.NDArray[np.float64]
 
@@ -135,6 +135,8 @@ class Toxicity(TextJob):
                 raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
         if self.model is not None:
             check_installed()
+            with self.model.open() as file:
+                choose_label(labels_of(file, f"--model {self.model.uri}"), self.model_label)
         elif importlib.util.find_spec("profanity_check") is None:
             raise ConfigError(
                 "without --model, the classifier is that of the package alt-profanity-check, which is not installed: "

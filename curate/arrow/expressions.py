@@ -24,6 +24,7 @@ from curate.errors import ConfigError, did_you_mean
 
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
 
+_NAMES = re.compile(r"FieldRef\.Name\((.*?)\)")
 
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BY_POSITION = re.compile(r"(?:^|[(, ]|(?<!field_ref=FieldRef)\.)FieldPath\(\d")
@@ -171,14 +172,16 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
     try:
         return project(empty(schema), [expression], ["value"]).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise ConfigError(f"{where}: {_problem(error, schema)}") from error
+        told = ConfigError(f"{where}: {_problem(error, schema)}")
+        told.column = next((name for name in _NAMES.findall(str(error)) if name not in schema.names), None)
+        raise told from error
 
 
 def _problem(error: Exception, schema: pa.Schema) -> str:
     found = _NO_MATCH.match(str(error))
     if found is None:
         return f"{error}; the rows have {format_schema(schema)}"
-    name, *inside = re.findall(r"FieldRef\.Name\((.*?)\)", found[0])
+    name, *inside = _NAMES.findall(found[0])
     if inside and name in schema.names:
         return f"column {name!r} has no field {'.'.join(inside)!r}; it is {schema.field(name).type}"
     return unknown_column(name, schema.names)

@@ -111,10 +111,8 @@ class SpanDedup:
         if not is_text(value_type(type)):
             raise ConfigError.of_column(f"{self.method}: column {self.column!r} is {type}, expected texts", self.column)
         if self.id_column == self.column:
-            raise ConfigError(
-                f"{self.method}: parts are cut out of {self.column!r}, so it cannot identify rows; name another id "
-                "column"
-            )
+            told = f"{self.method}: parts are cut out of {self.column!r}, so it cannot identify rows"
+            raise ConfigError.of_column(told, self.column)
 
     def identity(self) -> Any:
         """Returns what decides which parts are cut out, as JSON values."""

@@ -31,6 +31,7 @@ from curate.driver.removal import (
 from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
+from curate.formats.read.json_schema import in_folder
 from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
@@ -189,7 +190,11 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
         undone = (uri for block in plan.blocks(prepared.todo, "uri") for uri in block["uri"].to_pylist())
         known = ledger if listing.has_job else None
         prepared.stage = with_input_schemas(prepared.stage, known, prepared.inputs, undone, prepared.stores)
-        refuse_unfitting(prepared.stage)
+        try:
+            refuse_unfitting(prepared.stage)
+        except ConfigError as error:
+            first = prepared.plan.shard(int(prepared.todo[0])).uri
+            raise ConfigError.of_column(f"{error}{in_folder(first, error.column)}", error.column) from error
         if known is None:
             prepared.stage.rows.warn_of_misfits(prepared.inputs.table)
     if is_local(prepared.output) and (len(prepared.todo) or todo):

@@ -23,13 +23,14 @@ from curate.driver.finish import (
 from curate.driver.helping import Helping, held_back
 from curate.driver.options import RunOptions
 from curate.driver.prepare import prepare
+from curate.driver.removal import remove_job
 from curate.driver.rivals import refuse_rivals
 from curate.driver.run_recorder import RunRecorder
 from curate.driver.schemas import Schemas, output_schemas
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
-from curate.errors import ObjectNotFound, StorageError
+from curate.errors import CannotBeMet, ConfigError, ObjectNotFound, StorageError
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import companion, companion_name, side_name
@@ -169,16 +170,29 @@ class _Run:
             with self.signals.in_order(backend):
                 state = self._work(backend)
             self._tidy()
-        except BaseException:
+        except BaseException as raised:
             # On a cluster that lives on, tasks would go on without a driver.
             with contextlib.suppress(Exception):
                 backend.cancel()
+            if isinstance(raised, CannotBeMet):
+                self._take_back()
             raise
         finally:
             if not self.signals.interrupts.terminated:
                 # Ray's farewell may take longer than a terminated process has; its cluster ends with the process too.
                 backend.close()
         return self.account.summary(state)
+
+    def _take_back(self) -> None:
+        """Removes a job that this run began, and of which no row can be written: it would be in the way of another. It
+        stays if another driver has come."""
+        prepared, how = self.prepared, replace(self.options, confirm=lambda _: True)
+        if prepared.uncommitted.job is not None:
+            self._tidy()
+            with contextlib.suppress(ConfigError, StorageError):
+                remove_job(prepared.ledger, prepared.record.name, {prepared.run_id}, [], how)
+                if self.account.of_job:
+                    registry.forget(prepared.output)
 
     def _settle(self) -> Summary:
         """Ends a run in which no shard is left to do. It writes only what the ledger does not say yet."""
@@ -239,7 +253,10 @@ class _Run:
         prepared, account, part = self.prepared, self.account, self.options.part
         self._load(backend)
         setup = SetupWatch(self.clock, prepared.stage.tasks.task_timeout_s)
-        schemas = self._schemas(backend, setup)
+        try:
+            schemas = self._schemas(backend, setup)
+        except ConfigError as error:
+            raise CannotBeMet(str(error)) from error
         dispatcher = Dispatcher(
             account.scheduler,
             backend,

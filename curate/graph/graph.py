@@ -143,8 +143,8 @@ class JobRun:
                     course.start_s = start_s
                     ended = self._run_stages(job, replace(options, display=course.display), root, course)
                     ended = course.summary(ended)
-        except UnmetError as error:
-            take_back(job, options, self._clock, run_id, error.key)
+        except CannotBeMet as error:
+            take_back(job, options, self._clock, run_id, error.key if isinstance(error, UnmetError) else "")
             raise ConfigError(str(error)) from None
         finally:
             if is_local(output):

@@ -57,9 +57,25 @@ class Asset:
             several = "; of several, each is an option (an item of a list) of its own" if "," in self.uri else ""
             raise ConfigError(f"asset {self.uri!r} {problem}; check the path in {given_as}{several}") from error
 
+    def look_up(self, given_as: str) -> None:
+        """Looks the object up as `resolve` does. Raises ConfigError, too, for a URI of no store."""
+        try:
+            store = open_store(self.uri)
+        except ConfigError as error:
+            raise ConfigError(f"{given_as.removesuffix(' ...')}: {error}") from error
+        self.resolve(store, given_as)
+
     def identity(self) -> dict[str, Any]:
         """Returns its part of the job's identity."""
         return {"uri": self.uri, "generation": self.object.generation if self.object else None}
+
+    def open(self) -> BinaryIO:
+        """Returns a stream over its bytes, for who needs some of them. Raises as `local`."""
+        store = open_store(self.uri)
+        if self.object is None:
+            self.resolve(store)
+        assert self.object is not None
+        return store.open(self.object)
 
     def local(self) -> str:
         """Returns the path of a copy on this node, fetched by the first call on the node for this generation.

@@ -32,7 +32,6 @@ from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import Stage, TaskSettings
-from curate.storage.open import open_store
 from curate.units import MIB
 
 
@@ -439,7 +438,7 @@ class Job:
                 value = one.check(getattr(self, one.name), type(self).__name__)
                 for asset in value if isinstance(value, list) else [value]:
                     if isinstance(asset, Asset):
-                        asset.resolve(open_store(asset.uri), option(one.name, ...))
+                        asset.look_up(option(one.name, ...))
                 recorded[one.name] = one.recorded(value)
             setattr(self, one.name, value)
         self._hidden = Secrets(secrets)

@@ -18,7 +18,7 @@ import orjson
 from curate.driver.options import OPTIONS
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
-from curate.keywords import naming_columns
+from curate.keywords import called, naming_columns
 from curate.log import holds_secret
 
 SCALARS = (str, int, float, bool)
@@ -202,16 +202,17 @@ class Param:
         """Returns `value` as this parameter holds it. Raises ConfigError naming the parameter."""
         if value is None and self.optional:
             return None
+        what = called(owner, self.name)
         if self.many:
             if not isinstance(value, list | tuple):
                 such = f", such as [{value!r}]" if isinstance(value, str) and self.type is str else ""
-                raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a list of {type_text(self.type)}{such}")
-            return [self._check_one(item, f"{owner}.{self.name}") for item in value]
+                raise ConfigError(f"{what} is {value!r}, expected a list of {type_text(self.type)}{such}")
+            return [self._check_one(item, what) for item in value]
         if self.named:
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a dict of {self.shape}")
-            return check_keys(f"{owner}.{self.name}", value, lambda what, one: self._check_one(one, what))
-        return self._check_one(value, f"{owner}.{self.name}")
+                raise ConfigError(f"{what} is {value!r}, expected a dict of {self.shape}")
+            return check_keys(what, value, lambda what, one: self._check_one(one, what))
+        return self._check_one(value, what)
 
     @property
     def shape(self) -> str:
@@ -227,7 +228,10 @@ class Param:
     def _check_one(self, value: Any, what: str) -> Any:
         if self.type is Asset and isinstance(value, str | os.PathLike | Asset):
             # A new one each time: which object it names is looked up for each job.
-            return Asset(value.uri if isinstance(value, Asset) else os.fspath(value))
+            try:
+                return Asset(value.uri if isinstance(value, Asset) else os.fspath(value))
+            except ConfigError as error:
+                raise ConfigError(f"{what}: {error}") from error
         if value is None and not self.many and not self.named:
             raise ConfigError(
                 f"{what} is None, expected {type_text(self.type)}; "

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
+from curate.keywords import called
 from curate.ledger.side_outputs import check_side
 from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
@@ -256,9 +257,9 @@ def check_setting(owner: str, name: str, value: Any) -> None:
     if not isinstance(value, setting.kinds) or (isinstance(value, bool) and bool not in setting.kinds):
         names = " or ".join("None" if kind is _NONE else kind.__name__ for kind in setting.kinds)
         hint = "; is @property missing above it?" if callable(value) else ""
-        raise ConfigError(f"{owner}.{name} is {value!r} ({type(value).__name__}), expected {names}{hint}")
+        raise ConfigError(f"{called(owner, name)} is {value!r} ({type(value).__name__}), expected {names}{hint}")
     if problem := setting.problem(value):
-        raise ConfigError(f"{owner}.{name} is {value!r}: {problem}")
+        raise ConfigError(f"{called(owner, name)} is {value!r}: {problem}")
     if name == "columns":
         parse_columns(owner, value)
 

@@ -18,6 +18,7 @@ from curate.arrow.hashing import Words, digest_rows, salted
 from curate.arrow.types import is_text, value_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
+from curate.keywords import option
 from curate.mixture.lowest import Ints
 from curate.mixture.mixture import CHARACTERS, DOCUMENTS, Mixture, Source
 from curate.operators.protocol import OperatorDefaults
@@ -54,8 +55,8 @@ class Mixing:
         unit = self.mixture.unit
         if unit == DOCUMENTS and self.count_column is not None:
             raise ConfigError(
-                f"mix: the budget is in documents, so the counts of {self.count_column!r} have no use; leave the count "
-                'column out, or write unit = "tokens"'
+                f"mix: the budget is in documents, so the counts of {self.count_column!r} have no use; leave out "
+                f'{option("count_column", ...)}, or write unit = "tokens"'
             )
         if self.measured is None and unit != DOCUMENTS:
             raise ConfigError(f"mix: the budget is in {unit}; name the column with the number of {unit} of each row")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.arrow.expressions import chosen_by, columns_of, expression_text, project, refuse_unknown, type_of
 from curate.arrow.order import rows_where
@@ -35,7 +36,10 @@ class FilterExpression(OperatorDefaults):
     def made(self, found: pa.Schema) -> pa.Schema:
         type = type_of(self.expression, found, self.name)
         if not pa.types.is_boolean(type):
-            raise ConfigError(f"{self.name} is {type}, expected a boolean expression, such as pc.field('n') > 0")
+            told = f"{self.name} is {type}, expected a boolean expression, such as pc.field('n') > 0"
+            # A column alone is the usual slip.
+            names = [name for name in found.names if pc.field(name).equals(self.expression)]
+            raise ConfigError.of_column(told, names[0]) if names else ConfigError(told)
         return found
 
     def identity(self) -> Any:

@@ -104,7 +104,7 @@ def first_schema(
             try:
                 return sample_schema(store_of(item.uri), item, how, wanted, json_bytes)
             except MissingColumn as error:
-                if how.format is not Format.JSONL or error.column in required or wanted is None:
+                if how.format is not Format.JSONL or error.column in required or not (wanted and error.column):
                     return error
                 missing.setdefault(error.column, error)
                 wanted = {name: type for name, type in wanted.items() if name != error.column}

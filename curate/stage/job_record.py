@@ -14,6 +14,7 @@ import pyarrow as pa
 from curate.arrow.unknown import is_of_no_rows
 from curate.errors import ConfigError
 from curate.formats.write.writer import OutputWriter, make_writer, suffix
+from curate.keywords import chosen_with
 from curate.objects.compress import Sink
 from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.stage.datasink import SinkOutput
@@ -81,13 +82,16 @@ class JobRecord:
         schema = schema if self.output_schema is None else self.output_schema
         if schema is None or is_of_no_rows(schema) or any(pa.types.is_null(one) for one in schema.types):
             return
-        if self.format not in (*OF_TOKENS, OutputFormat.RUN):
+        if self.format is not OutputFormat.RUN:
             self.check_writable(schema)
 
     def check_writable(self, schema: pa.Schema | None) -> None:
         """Raises ConfigError if rows of a schema cannot be written; None: nobody knows it."""
         if schema is not None:
-            self.make_writer(io.BytesIO(), schema)
+            try:
+                self.make_writer(io.BytesIO(), schema)
+            except ConfigError as error:
+                raise ConfigError(f"{error}{chosen_with('format')}") from error
 
 
 def _numbers(value: Any) -> Iterator[int]:

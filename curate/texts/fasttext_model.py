@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import struct
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import numpy as np
 
@@ -52,6 +54,36 @@ class FastTextModel:
             if full in labels:
                 scores[row] = probabilities[labels.index(full)]
         return np.clip(scores, 0.0, 1.0, out=scores)
+
+
+_MAGIC, _SUPERVISED = 793712314, 3
+_HEAD = struct.Struct("<2i12id3i2q")
+"""Two numbers of the format; thirteen arguments, of which the eighth is the kind of model; how many words and labels
+there are, words, labels, and two more."""
+_COUNTS = 9
+"""Bytes of an entry of the dictionary behind its text."""
+_BLOCK = 1 << 20
+
+
+def labels_of(file: BinaryIO, name: str) -> tuple[str, ...]:
+    """Returns the labels of a supervised model, sorted and without fastText's prefix; of its file it reads the
+    dictionary, which is at the beginning. Raises ConfigError, which calls the file `name`, if it is no such model."""
+    head = file.read(_HEAD.size)
+    found = _HEAD.unpack(head) if len(head) == _HEAD.size else (0,) * 20
+    entries, words, labels = found[15:18]
+    if found[0] != _MAGIC or found[9] != _SUPERVISED or entries != words + labels or labels < 1:
+        raise ConfigError(f"{name} cannot be used as a fastText model; give a supervised .bin or .ftz file")
+    texts: list[str] = []
+    rest, at = b"", 0
+    for number in range(entries):
+        while (end := rest.find(b"\0", at)) < 0 or end + _COUNTS >= len(rest):
+            if not (more := file.read(_BLOCK)):
+                raise ConfigError(f"{name} cannot be used as a fastText model: its file is cut off; copy it again")
+            rest, at = rest[at:] + more, 0
+        if number >= words:
+            texts.append(rest[at:end].decode(errors="replace").removeprefix(PREFIX))
+        at = end + 1 + _COUNTS
+    return tuple(sorted(texts))
 
 
 def check_installed() -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError
+from curate.keywords import option
 from curate.texts.characters import sentence_marks
 from curate.texts.pieces import Array, lengths, per_text
 
@@ -97,8 +98,8 @@ def check_installed(words: str) -> None:
     """Raises ConfigError if words are to be split by spaCy, and it is not installed here."""
     if words == SPACY and importlib.util.find_spec("spacy") is None:
         raise ConfigError(
-            "words as spaCy has them need spaCy, which is not installed: pip install 'curate[words]'; or choose "
-            f"{WHITESPACE!r}, which needs nothing"
+            f"{option('words', words)}: they need spaCy, which is not installed: pip install 'curate[words]'; or "
+            f"choose {WHITESPACE!r}, which needs nothing"
         )
 
 

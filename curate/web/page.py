@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from curate.errors import BadRow, ConfigError
+from curate.keywords import option
 from curate.web import http
 
 RESILIPARSE, TRAFILATURA = "resiliparse", "trafilatura"
@@ -86,7 +87,8 @@ class Extractor:
             self.extracted(_SAMPLE)
         except Exception as error:  # whatever it raises, it would for each page
             found = f"{self.name} raised {type(error).__name__}: {error}"
-            raise ConfigError(f"{found}, on a plain page; give the extractor other options") from error
+            other = option("extractor_options", ...)
+            raise ConfigError(f"{found}, on a plain page; give it other options ({other})") from error
 
     def extracted(self, html: str) -> tuple[str | None, str]:
         """Returns title and text of a page."""

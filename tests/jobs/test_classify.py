@@ -8,8 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from curate.errors import ConfigError
 from curate.testing.local import run_local
+from curate.texts.fasttext_model import FastTextModel, labels_of
 from jobs.classify import Classify
+from jobs.langid import model_path
 from tests.job.inline import refusing
 from tests.support.fasttext_model import expected_probability, write_fasttext_model
 
@@ -81,13 +84,31 @@ def test_what_makes_no_sense_is_refused(model: str, given: dict[str, Any], messa
     ],
 )
 def test_a_model_with_other_labels_is_said(model: str, given: dict[str, Any], message: str) -> None:
-    [failure] = run_local(Classify(model=model, **given), ROWS).summary.failures
-    assert failure.count == 1
-    assert message in failure.error
+    """Before anything runs, though no model is loaded there."""
+    with pytest.raises(ConfigError) as refused:
+        run_local(Classify(model=model, **given), ROWS)
+    assert str(refused.value) == f"--{next(iter(given))}: {message}"
 
 
-def test_a_file_that_is_no_model_is_said(tmp_path: Path) -> None:
-    (tmp_path / "model.bin").write_bytes(b"no model")
-    [failure] = run_local(Classify(model=str(tmp_path / "model.bin")), ROWS).summary.failures
-    assert failure.count == 1
-    assert "cannot be used as a fastText model" in failure.error
+@pytest.mark.parametrize("length", [0, 8, 100, 150])
+def test_a_file_that_is_no_model_is_said(model: str, tmp_path: Path, length: int) -> None:
+    """Also one that is cut off."""
+    path = tmp_path / "model.bin"
+    path.write_bytes(Path(model).read_bytes()[:length])
+    with pytest.raises(ConfigError, match=rf"--model {path} cannot be used as a fastText model"):
+        run_local(Classify(model=str(path)), ROWS)
+
+
+def test_labels_are_read_as_the_model_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the beginning of its file, a block at a time, of models of words and of those that are compressed."""
+    words = {f"w\u00f6rd{number}": [0.5, 0.25] for number in range(50)}
+    path = write_fasttext_model(tmp_path / "model.bin", ["__label__b c", "__label__\u00e4"], words)
+    for block in (1, 7, 1 << 20):
+        monkeypatch.setattr("curate.texts.fasttext_model._BLOCK", block)
+        with path.open("rb") as file:
+            assert labels_of(file, "it") == FastTextModel(str(path)).labels
+    with Path(model_path()).open("rb") as file:
+        assert labels_of(file, "it") == FastTextModel(str(model_path())).labels
+    skipgrams = write_fasttext_model(tmp_path / "words.bin", ["__label__a", "__label__b"], words, supervised=False)
+    with skipgrams.open("rb") as file, pytest.raises(ConfigError, match="give a supervised"):
+        labels_of(file, "it")

@@ -134,7 +134,7 @@ def test_what_makes_no_sense_is_refused(sets: list[str], tmp_path: Path) -> None
         "no column 'questions'; did you mean 'question'": job(sets, columns_of_sets={"math": ["questions"]}),
         "column 'n' is int64, expected texts": job(sets, columns_of_sets={"math": ["question"], "other": ["n"]}),
         "max-documents is -1, expected a whole number": job(sets, max_documents=-1),
-        "no evaluation set to look for": Decontaminate(sets=[]),
+        "--sets names no evaluation set": Decontaminate(sets=[]),
         "no column 'body'": job(sets, text_column="body"),
     }.items():
         with pytest.raises(ConfigError, match=said):

@@ -109,7 +109,7 @@ def test_what_each_source_lost_to_which() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"drop_by": "verify"}, "drop='verify'; did you mean 'verified'"),
+        ({"drop_by": "verify"}, "drop_by is 'verify', expected one of .*; did you mean 'verified'"),
         ({"exempt_values": ["a"]}, "--exempt-values needs --exempt-column"),
         ({"exempt_column": "source"}, "exempt column 'source' is string, expected booleans; or name its values"),
         ({"priority_column": "source"}, "--priority-column and --priority go together"),

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pytest
 
+from curate.errors import ConfigError
 from curate.ledger.summary import RunState, Summary
 from curate.storage.memory import clear
 from curate.storage.open import open_store
@@ -152,18 +153,19 @@ class TestModel:
             run_job(Toxicity(model=str(model)), source, tmp_path / "out")
 
     @pytest.mark.parametrize("content", [b"no model", b""])
-    def test_a_file_that_is_no_model_fails_every_shard_with_what_it_should_be(
+    def test_a_file_that_is_no_model_is_refused_with_what_it_should_be(
         self, source: Path, tmp_path: Path, content: bytes
     ) -> None:
         (tmp_path / "model.bin").write_bytes(content)
-        summary = run_job(Toxicity(model=str(tmp_path / "model.bin")), source, tmp_path / "out")
-        assert (summary.state, summary.attempts) == (RunState.FAILED, 1)
-        assert "give a supervised .bin or .ftz file" in summary.failures[0].error
+        with pytest.raises(ConfigError, match=r"--model .*; give a supervised \.bin or \.ftz file"):
+            run_job(Toxicity(model=str(tmp_path / "model.bin")), source, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
     def test_a_label_in_doubt_lists_the_labels(self, source: Path, tmp_path: Path) -> None:
         path = write_fasttext_model(tmp_path / "model.bin", ["__label__x", "__label__y"], VOTES)
-        summary = run_job(Toxicity(model=str(path)), source, tmp_path / "out")
-        assert "it has: x, y. Name the toxic one with --model-label" in summary.failures[0].error
+        with pytest.raises(ConfigError, match=r"it has: x, y\. Name the toxic one with --model-label"):
+            run_job(Toxicity(model=str(path)), source, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 def test_texts_that_are_none_are_set_aside(tmp_path: Path) -> None:

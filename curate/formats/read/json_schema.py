@@ -163,7 +163,10 @@ def infer_schema(
 def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> MissingColumn:
     """Returns the error for a wanted column that the file does not have."""
     shown = ", ".join(map(repr, list(known)[:30])) + (f" and {len(known) - 30} more" if len(known) > 30 else "")
-    folder = f"; the folder {name}=... is a column for datasets, and not for jobs" if f"/{name}=" in uri else ""
-    return MissingColumn.of_column(
-        f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{folder}", name
-    )
+    told = f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{in_folder(uri, name)}"
+    return MissingColumn.of_column(told, name)
+
+
+def in_folder(uri: str, name: str | None) -> str:
+    """Returns what to say where a folder on the way to a file names the column that it does not have."""
+    return f"; the folder {name}=... is a column for datasets, and not for jobs" if f"/{name}=" in uri else ""

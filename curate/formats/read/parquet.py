@@ -66,12 +66,13 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
     for name in found.names if wanted is None else wanted:
         if name not in found.names:
             raise missing_column(object.uri, name, found.names)
-        if found.names.count(name) > 1:
-            raise ConfigError(f"column {name!r} is in {object.uri} {found.names.count(name)} times")
+        if (times := found.names.count(name)) > 1:
+            raise ConfigError.of_column(f"column {name!r} is in {object.uri} {times} times", name)
         type = type_to_read(found.field(name).type)
         declared = None if wanted is None else wanted[name]
         if declared is not None and not widens(type, declared):
-            raise ConfigError(f"column {name!r} of {object.uri} is {type}; it cannot be read as {declared}")
+            told = f"column {name!r} of {object.uri} is {type}; it cannot be read as {declared}"
+            raise ConfigError.of_column(told, name)
         fields.append(pa.field(name, type if declared is None else declared))
     return pa.schema(fields) if rows else of_no_rows(pa.schema(fields))
 
