@@ -42,7 +42,7 @@ class Job:
     Annotated attributes are parameters (see `param`). `setup` runs once in each worker process, `process` for every
     batch of every shard. Batches are Arrow tables of at most `batch_size` rows and never cross shards.
 
-    >>> import pyarrow.compute as pc
+    >>> import pyarrow as pa, pyarrow.compute as pc
     >>> from curate.testing import run_local
     >>> class Long(curate.Job):
     ...     version = "1"
@@ -52,10 +52,11 @@ class Job:
     ...     def check(self):
     ...         if self.least > self.most:
     ...             raise curate.ConfigError(f"least is {self.least}, above most, {self.most}; give a smaller one")
-    ...
+    ...     def check_columns(self, found):
+    ...         if not pa.types.is_string(found.field("text").type):
+    ...             raise curate.ConfigError("column 'text' is no text; choose another with columns")
     ...     def setup(self):
     ...         self.length = pc.utf8_length  # or a model, which takes long to load
-    ...
     ...     def process(self, batch):
     ...         lengths = self.length(batch["text"])
     ...         self.count("characters", pc.sum(lengths).as_py())

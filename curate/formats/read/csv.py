@@ -70,12 +70,7 @@ class _Parser:
     """
 
     def __init__(
-        self,
-        store: Store,
-        object: Object,
-        codec: Codec | None,
-        how: ReadAs | None = None,
-        sample: bool = False,
+        self, store: Store, object: Object, codec: Codec | None, how: ReadAs | None = None, sample: bool = False
     ) -> None:
         """Reads, of a `sample`, no more than the beginning of the file."""
         delimiter = "," if how is None else how.delimiter

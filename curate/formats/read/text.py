@@ -105,13 +105,7 @@ def read_lines(
 
 
 def _lines(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    start: int,
-    stop: int | None,
-    encoding: str,
-    on_bad_row: OnBadRow,
+    store: Store, object: Object, codec: Codec | None, start: int, stop: int | None, encoding: str, on_bad_row: OnBadRow
 ) -> Iterator[list[str | None]]:
     """Yields the lines; None for one that is a bad row."""
     seen = 0

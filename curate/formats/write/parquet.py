@@ -42,12 +42,7 @@ class ParquetOutput:
     """Writes tables of one schema as a Parquet file; `close` adds the record and the footer."""
 
     def __init__(
-        self,
-        sink: Sink,
-        schema: pa.Schema,
-        codec: str,
-        group_rows: int = GROUP_ROWS,
-        group_bytes: int = GROUP_BYTES,
+        self, sink: Sink, schema: pa.Schema, codec: str, group_rows: int = GROUP_ROWS, group_bytes: int = GROUP_BYTES
     ) -> None:
         """Raises ConfigError for a column of a type that Parquet has no place for."""
         self.rows = 0
