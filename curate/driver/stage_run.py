@@ -55,8 +55,6 @@ LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
 MOST_ROUNDS = 3
 """How often a run that has done everything does again what others removed or replaced meanwhile."""
-
-
 LATE_BLOCK = 256
 """Shards that were given up and are looked at once more, between two looks at whether the run is to end now."""
 
@@ -225,6 +223,8 @@ class _Run:
             tmp = prepared.ledger.uri(layout.TMP).rstrip("/")
             sweep_scratch(tmp, prepared.stores.scratch, self.clock.now(), LEFTOVER_S, layout.is_scratch)
         self.account.open()
+        if prepared.uncommitted.job is not None:
+            prepared.owned.confirm()  # who began to overwrite it before that knew of no run
         if self.account.of_job:
             registry.register(prepared.output, prepared.record.name, prepared.run_id, self.account.started)
 
