@@ -195,6 +195,8 @@ def final_check(prepared: Prepared, generations: Any) -> Any:
     """
     listing = prepared.ledger.list()
     prepared.owned.confirm_by(listing)
+    if len(prepared.plan) and not listing.plan_parts:
+        return np.arange(len(prepared.plan))  # an overwrite was cut off behind it: it is to be written again
     now = match_outputs(prepared.plan, listing, prepared.record.suffix)
     ranks = lost_or_foreign(prepared, generations, listing, now)
     if not len(ranks):

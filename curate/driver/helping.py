@@ -130,8 +130,7 @@ class Helping:
         """Books what others have done, from their events, else from the outputs. Raises StorageError, ConfigError."""
         if self._seen is None or not self._unread.any():
             return
-        listing, matched = self._seen
-        prepared = self._prepared
+        (listing, matched), prepared = self._seen, self._prepared
         there = JobOutputs(prepared.record, prepared.ledger, listing, prepared.plan)
         for rank, books, quarantine in recovered(there, matched, self._unread):
             # One of another identity is found by the last look, and done again.

@@ -59,8 +59,8 @@ class JobOutputs:
         return None
 
     def done(self, matched: OutputMatch) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields rank and event of shards that are done, as `done_events`."""
-        return done_events(self.ledger, self.listing, self.plan, matched)
+        """Yields rank and event of shards that this job has done, as `done_events`."""
+        return done_events(self.ledger, self.listing, self.plan, matched, self.job.fingerprint)
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ def _books(there: JobOutputs, found: Object) -> Books:
 def ours(there: JobOutputs, matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it has an output, and curate wrote that."""
     mine = np.zeros(len(there.plan), dtype=bool)
-    for rank, _ in there.done(matched):
+    for rank, _ in done_events(there.ledger, there.listing, there.plan, matched):
         mine[rank] = True
 
     def read(rank: int) -> tuple[int, bool]:

@@ -88,7 +88,8 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
     ledger = Ledger(owned, output)
     inputs = stage.rows.inputs(patterns, stores.of)
     before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
-    owned.claim(listing.job_generation or None, before)
+    owned.claim(stage.begun or listing.job_generation or None, before)
+    owned.confirm_by(listing, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = PendingWrites()
     if options.overwrite and (listing.has_job or listing.plan_parts):

@@ -119,7 +119,8 @@ def refuse_rivals(
     if not found:
         return
     beat, _ = found[-1]
-    problem = f"another driver is running on {ledger.root}: {beat}, last heartbeat {_ago(clock.now() - beat.updated)}"
+    ago = max(0, round(clock.now() - beat.updated))
+    problem = f"another driver is running on {ledger.root}: {beat}, last heartbeat {ago:,} s ago"
     if overwrite:
         raise ConfigError(
             f"{problem}; {option('overwrite')} would remove what it makes. Wait until it has ended (curate status "
@@ -165,7 +166,3 @@ def describe_rivals(found: Sequence[tuple[Heartbeat, Liveness]]) -> str:
     """Returns a line for each run of `running_drivers`, for `--dry-run`."""
     words = {Liveness.ALIVE: "is running", Liveness.UNCLEAR: "may be running"}
     return "\n".join(f"driver   another one {words[standing]}: {beat}" for beat, standing in found)
-
-
-def _ago(seconds: float) -> str:
-    return f"{max(0, round(seconds)):,} s ago"

@@ -183,6 +183,7 @@ class RunRecorder:
                 **books.sorted_metrics(),
                 "bytes_out": record.bytes_out,
                 "generation": record.generation,
+                "fingerprint": self.prepared.record.fingerprint,
                 **{name: text for name in ("checksum", "quarantine") if (text := getattr(record, name))},
                 "existed": record.existed,
                 "different": record.different,
@@ -298,8 +299,7 @@ class RunRecorder:
         """Sees what the run waits for."""
         totals = self.totals
         left = len(self.prepared.scope) - len(self.scheduler.held()) - totals.done - totals.elsewhere - totals.failed
-        busy = self._retrying.waiting()
-        return self._still.look(self.scheduler, self.ahead.id, left, self._slots, busy)
+        return self._still.look(self.scheduler, self.ahead.id, left, self._slots, self._retrying.waiting())
 
     def _show(self, now_s: float) -> None:
         if now_s - self._shown_s >= self.options.display.interval_s:

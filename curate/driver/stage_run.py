@@ -238,6 +238,8 @@ class _Run:
             tmp = prepared.ledger.uri(layout.TMP).rstrip("/")
             sweep_scratch(tmp, prepared.stores.scratch, self.clock.now(), LEFTOVER_S, layout.is_scratch)
         self.account.open()
+        if prepared.uncommitted.job is not None:
+            prepared.owned.confirm()  # who began to overwrite it before that knew of no run
         if self.account.of_job:
             registry.register(prepared.output, prepared.record.name, prepared.run_id, self.account.started)
 

@@ -172,7 +172,8 @@ class JobRun:
                     if ended is None:
                         _refuse_other_shards(ready.stage, job)
                         earlier = upstream_books_of(last, partial(place_of, root), job.ledger)
-                        whole = replace(ready.stage, earlier=earlier, reports=reports_of(course.stages, root))
+                        reports = reports_of(course.stages, root)
+                        whole = replace(ready.stage, earlier=earlier, reports=reports, begun=job.owned.job)
                 except CurateError as error:
                     # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                     if not complete_now(job):

@@ -86,7 +86,8 @@ def outputs_of(stage: Stage, output: str) -> list[Object]:
     """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone, or all of it."""
     ledger = open_ledger(output)
     listing = ledger.list()
-    if not listing.has_job:
+    # Of a stage that is complete the summary is there, also if it has no shard. Who overwrites removes the plan late.
+    if not listing.has_job or (listing.summary is None and not listing.plan_parts):
         raise DamagedRun(output, "it is missing")
     plan = ledger.read_plan(listing)
     matched = match_outputs(plan, listing, stage.record.suffix)

@@ -50,6 +50,11 @@ class FencedStore:
         """
         self._job, self._sure = generation, since
 
+    @property
+    def job(self) -> str:
+        """Generation of the `job.json` that is this run's own; empty while there is none."""
+        return self._job or ""
+
     def moment(self) -> tuple[float, float]:
         """Returns the time by both clocks."""
         return self._clock.now(), self._clock.monotonic()
@@ -65,9 +70,9 @@ class FencedStore:
             found = ""
         self._compare(found, now)
 
-    def confirm_by(self, listing: OutputListing) -> None:
-        """Does the same from a listing that was just made. Raises JobReplacedError."""
-        self._compare(listing.job_generation, self.moment())
+    def confirm_by(self, listing: OutputListing, since: tuple[float, float] | None = None) -> None:
+        """Does the same from a listing that was just made, or begun at the moment `since`. Raises JobReplacedError."""
+        self._compare(listing.job_generation, since or self.moment())
 
     def raise_if_lost(self) -> None:
         """Raises JobReplacedError if any thread has found that out. Asks nobody."""

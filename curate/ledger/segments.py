@@ -28,11 +28,12 @@ from curate.units import MIB
 
 
 def done_events(
-    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
+    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch, of: str | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields rank and event of shards that are done, some perhaps several times.
 
-    An event counts only for the object that is there: by its generation.
+    An event counts only for the object that is there: by its generation. With `of`, a job's fingerprint, not if a run
+    of another job tells of it, which went on for a moment when this one had taken its place: that output is foreign.
     """
     if not matched.count:
         return
@@ -40,7 +41,8 @@ def done_events(
         rank = event["index"]
         if rank >= len(plan) or not matched.done[rank]:
             continue
-        if listing.generations[matched.position[rank]] == generation_hash(event["generation"]):
+        own = of is None or event.get("fingerprint", of) == of  # earlier versions do not say it
+        if own and listing.generations[matched.position[rank]] == generation_hash(event["generation"]):
             yield rank, event
 
 

@@ -131,6 +131,9 @@ class Stage:
     """What steps before it would list in extra outputs, but for an exchange behind them: one sentence each."""
     reports: tuple[StageReport, ...] = ()
     """What is known of the job's stages when its last one, which is the last of them, begins."""
+    begun: str = ""
+    """Of the last stage: the generation of the `job.json` that its run began with, or adopted. Its outputs are not for
+    another one, which may have another seed."""
 
     @property
     def needs_all_inputs(self) -> bool:

@@ -1,0 +1,209 @@
+"""A job is overwritten while another driver is at work on it that seemed gone, or that nobody could know of yet; and
+who overwrites is killed. Whatever is said to be complete afterwards has all rows, each once, and is of one job."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import curate
+from curate.dataset.dataset import Dataset
+from curate.driver.options import RunOptions
+from curate.errors import CurateError
+from curate.exchange import run_file
+from curate.exchange.run_file import RunWriter
+from curate.graph.entry import run
+from curate.ledger.summary import RunState
+from curate.objects.record import OutputFormat
+from curate.plan import rewrites
+from curate.plan import stages as plan_stages
+from curate.reduce import ranges
+from curate.stage import program
+from curate.storage import memory
+from curate.storage.faulty import FaultyStore
+from curate.storage.memory import MemoryStore
+from curate.storage.open import wrap_stores
+from curate.storage.protocol import Store
+from curate.testing.clock import FakeClock
+from tests.e2e.jobs.seams import SMALL_BYTES, rows
+from tests.support.sweeps import Mode
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+INPUTS = 2
+_numbers = itertools.count()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class WasAlive(BaseException):
+    """Who looks at another driver for a while sees it move."""
+
+
+class Alive(FakeClock):
+    """A clock on which other drivers beat while one waits, or is begun in the same moment."""
+
+    def sleep(self, seconds: float) -> None:
+        raise WasAlive(seconds)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", SMALL_BYTES)
+    monkeypatch.setattr(ranges, "LEAST_BYTES", SMALL_BYTES)
+    monkeypatch.setattr(program, "RunWriter", partial(RunWriter, page_bytes=150))
+
+
+@dataclass
+class Script:
+    """Has something happen before the `at`th change that one driver makes, and kills who that is at its `kill`th."""
+
+    at: int
+    kill: int | None
+    act: Callable[[], object] = lambda: None
+    mine: int = 0
+    theirs: int = 0
+    acting: bool = False
+
+    def next(self, operation: str) -> None:
+        if operation not in ("publish", "replace", "delete"):
+            return
+        if self.acting:
+            self.theirs += 1
+            if self.kill is not None and self.theirs >= self.kill:
+                raise Killed
+            return
+        self.mine += 1
+        if self.mine == self.at:
+            self.acting = True
+            try:
+                self.act()
+            finally:
+                self.acting = False
+
+
+class Scripted(FaultyStore):
+    """A store whose changes a script counts."""
+
+    def __init__(self, inner: Store, script: Script) -> None:
+        super().__init__(inner)
+        self._script = script
+
+    def _call(self, operation: str, uri: str, *how: Any) -> Any:
+        if "heartbeat" not in uri:  # a thread of their own writes these
+            self._script.next(operation)
+        return super()._call(operation, uri, *how)
+
+
+@dataclass
+class World:
+    """Inputs, and one output that two drivers write, in a bucket of its own."""
+
+    made: Callable[[Dataset], Dataset]
+    root: str = field(default_factory=lambda: f"memory://overtaken-{next(_numbers)}")
+
+    def __post_init__(self) -> None:
+        for number in range(INPUTS):
+            sink = pa.BufferOutputStream()
+            pq.write_table(rows(number), sink, compression="none")
+            MemoryStore().publish(f"{self.root}/in/{number}.parquet", sink.getvalue().to_pybytes())
+
+    def run(self, made: Callable[[Dataset], Dataset], clock: FakeClock, **options: Any) -> str:
+        """Runs the job; returns how it ended, or of what."""
+        run_file.opened.cache_clear()
+        ds = made(curate.read_parquet(f"{self.root}/in"))
+        spec = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
+        given: dict[str, Any] = {"output": f"{self.root}/out", "backend": "inline", "confirm": lambda _: True} | options
+        try:
+            return run(spec, RunOptions(inputs=tuple(spec.inputs), **given), clock=clock).state.value
+        except (CurateError, Killed, WasAlive) as error:
+            return type(error).__name__
+
+    @property
+    def complete(self) -> bool:
+        """Whether the ledger says that all is done."""
+        return "out/_curate/summary.json" in memory._buckets[self.root.removeprefix("memory://")]
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Returns all rows that are written, sorted."""
+        stored = memory._buckets[self.root.removeprefix("memory://")]
+        outputs = [data for name, (data, _) in stored.items() if name.startswith("out/part-") or name[4:5].isdigit()]
+        return sorted(tuple(row.values()) for one in outputs for row in pq.read_table(io.BytesIO(one)).to_pylist())
+
+
+def shuffled(ds: Dataset) -> Dataset:
+    """In an order that each run from nothing chooses."""
+    return ds.random_shuffle(num_shards=3)
+
+
+def halved(ds: Dataset) -> Dataset:
+    return ds.with_column("k", pc.divide(pc.field("k").cast("float64"), 2.0))
+
+
+def plain(ds: Dataset) -> Dataset:
+    return ds
+
+
+def check(
+    first: Callable[[Dataset], Dataset], second: Callable[[Dataset], Dataset], at: int, kill: int | None, alive: bool
+) -> None:
+    """Checks that what is complete is whole, at once and after another run of the job that is there."""
+    expected = []
+    for made in (first, second):
+        whole = World(made)
+        assert whole.run(made, FakeClock()) == RunState.COMPLETE.value
+        expected.append(whole.rows())
+    world, clock, script = World(first), FakeClock(), Script(at, kill)
+    script.act = lambda: world.run(second, Alive() if alive else clock, overwrite=True)
+    with wrap_stores(lambda store: Scripted(store, script)):
+        ended = world.run(first, clock)
+    where = f"change {at}, killed at {kill}, {'alive' if alive else 'paused'}: {ended}"
+    if world.complete:
+        assert world.rows() in expected, where
+    again = [world.run(made, FakeClock()) for made in dict.fromkeys((second, first))]
+    if again == ["ConfigError"] * len(again):
+        # Of what is left of both nothing can be told, and what is advised works.
+        again = [world.run(second, FakeClock(), overwrite=True)]
+    assert RunState.COMPLETE.value in again, f"{where}: {again}"
+    assert world.rows() in expected, where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("kill", [None, 3, 4, 6, 10, 12, 18])
+def test_an_exchange_with_a_seed_of_its_run(kill: int | None, alive: bool, mode: Mode) -> None:
+    """Each beginning has another order: rows of two of them would be lost and doubled. Up to the first output."""
+    for at in range(1, 18, 1 if mode is Mode.NIGHTLY else 3):
+        check(shuffled, shuffled, at, kill, alive)
+
+
+@pytest.mark.parametrize(("at", "kill", "alive"), [(3, 3, True), (8, 6, False), (6, 4, False)])
+def test_an_exchange_whose_stage_loses_its_plan(at: int, kill: int, alive: bool) -> None:
+    """Who overwrites is killed when the plan of a stage is gone, and its `job.json` is not: no row was read of it."""
+    check(shuffled, shuffled, at, kill, alive)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("kill", [None, 2, 4, 5, 6, 8, 10])
+def test_other_parameters(kill: int | None, alive: bool) -> None:
+    """Both write outputs of the same names: none is taken for one of the other job."""
+    for at in range(1, 9):
+        check(plain, halved, at, kill, alive)
+
+
+@pytest.mark.parametrize(("at", "kill"), [(2, 9), (3, 7), (4, 6)])
+def test_events_of_another_job(at: int, kill: int) -> None:
+    """A driver of other parameters that went on for a moment, and told of what it did, which is not what is to be."""
+    check(plain, halved, at, kill, True)
