@@ -44,7 +44,11 @@ class ConfigError(CurateError):
 
     @classmethod
     def of_column(cls, message: str, column: str | None) -> Self:
-        """Returns the error for a column that somebody has named."""
+        """Returns the error for a column that somebody has named.
+
+        >>> curate.ConfigError.of_column("no column 'txet'; it has text", "txet").column
+        'txet'
+        """
         error = cls(message)
         error.column = column
         return error
@@ -52,7 +56,11 @@ class ConfigError(CurateError):
     @classmethod
     def of_argument(cls, what: str, value: Any, problem: str) -> Self:
         """Returns the error for an argument: `what` it is called, behind who was given it, if that is told; `problem`
-        goes on from there."""
+        goes on from there.
+
+        >>> str(curate.ConfigError.of_argument("take: limit", -1, " is -1; give 0 or more"))
+        'take: limit is -1; give 0 or more'
+        """
         error = cls(what + problem)
         error.argument = (what.rpartition(": ")[2], value, problem)
         return error
