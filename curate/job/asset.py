@@ -31,7 +31,7 @@ class Asset:
     ...     _ = file.write("spam")
     ...     file.flush()
     ...     words = curate.Asset(file.name)
-    ...     words.resolve(open_store(words.uri))
+    ...     words.resolve(open_store(words.uri))  # or, where its store is not known yet, words.look_up("--words")
     ...     sorted(words.identity()), open(words.local()).read()
     (['generation', 'uri'], 'spam')
     """
