@@ -35,6 +35,11 @@ def on_command_line() -> AbstractContextManager[None]:
     return _set(_GIVEN, "command line")
 
 
+def in_file() -> AbstractContextManager[None]:
+    """Says that what runs within it was asked for by the keys of a file."""
+    return _set(_GIVEN, "file")
+
+
 def by_using() -> AbstractContextManager[None]:
     """Says that what runs within it has its options from `Dataset.using`."""
     return _set(_GIVEN, "using")
@@ -74,8 +79,13 @@ def called(owner: str, name: str) -> str:
     >>> with on_command_line():
     ...     called("Short", "most_words")
     '--most-words'
+    >>> with in_file():
+    ...     called("Short", "most_words")
+    'most_words'
     """
-    return option(name) if _GIVEN.get() == "command line" else f"{owner}.{name}"
+    if (given := _GIVEN.get()) == "file":
+        return name
+    return option(name) if given == "command line" else f"{owner}.{name}"
 
 
 def chosen_with(name: str) -> str:

@@ -48,10 +48,14 @@ def make_backend(name: str) -> Backend:
 
 def check_installed(name: str) -> None:
     """Raises ConfigError if a backend of this name needs a package that is not installed. Imports nothing."""
-    if name == "ray" and sys.modules.get("ray") is None and importlib.util.find_spec("ray") is None:
-        raise ConfigError(
-            f"Ray is not installed here: pip install '{_ray_required()}', or run without it (backend \"local\")"
-        )
+    if name != "ray" or sys.modules.get("ray") is not None:
+        return
+    with contextlib.suppress(ModuleNotFoundError):  # by a hook of somebody's, who forbids it
+        if importlib.util.find_spec("ray") is not None:
+            return
+    raise ConfigError(
+        f"Ray is not installed here: pip install '{_ray_required()}', or run without it (backend \"local\")"
+    )
 
 
 def begin_backend(name: str) -> None:

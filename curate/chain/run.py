@@ -21,7 +21,7 @@ from curate.job.job import Job
 from curate.job.locate import named_job
 from curate.job.origin import job_origin
 from curate.job.settings import SIZES, TUNABLE
-from curate.keywords import option
+from curate.keywords import in_file, option
 from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
 from curate.notify.receiver import parse_receiver
@@ -146,7 +146,8 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
     problems: list[str] = []
     for step in steps:
         try:
-            stages[step.name] = stage_of(step, {"step": step.name, "sha256": digest})
+            with in_file():
+                stages[step.name] = stage_of(step, {"step": step.name, "sha256": digest})
             options[step.name] = _options(step, inputs_of(step, steps), request)
             _refuse_unknown_sides(step, stages)
         except ConfigError as error:

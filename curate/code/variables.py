@@ -16,6 +16,7 @@ import inspect
 import re
 import sys
 import types
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -324,8 +325,10 @@ def _is_data(value: Any) -> bool:
             return all(map(_is_data, value))
         if isinstance(value, BOUND):
             return not _CHANGING.fullmatch(value.__name__) and owner_of(value) is not None and _is_data(owner_of(value))
-        # Another mapping may be the environment, or a database. Of a record what is asked of it counts.
-        return not isinstance(value, _CODE | Mapping) and fields_of(value) is None and bool(value_text("", value))
+        if isinstance(value, _CODE | Mapping | deque):
+            return False  # another mapping may be the environment, or a database; a queue is there to be filled
+        # Of a record what is asked of it counts.
+        return fields_of(value) is None and bool(value_text("", value))
     except (Unhashable, RecursionError):
         return False
 

@@ -72,7 +72,7 @@ BAD = {
         CHAIN.replace("least =", "leasst ="),
         "step 'kept': steps_of_test.py:Kept has no parameter 'leasst'; did you mean 'least'?; it has: attributes, ",
     ),
-    "mistyped parameter": (CHAIN.replace("least = 4", 'least = "4"'), "step 'kept': Kept.least is '4'"),
+    "mistyped parameter": (CHAIN.replace("least = 4", 'least = "4"'), "step 'kept': least is '4'"),
     "for one run": (
         CHAIN.replace("least = 4", "limit = 4"),
         "step 'kept': limit is for one run; take it out of the step",

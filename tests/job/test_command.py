@@ -160,7 +160,7 @@ class TestParameters:
         [
             (["--size", "3.5"], "Invalid value for '--size': '3.5' is not a valid integer"),
             (["--ratio", "much"], "Invalid value for '--ratio': 'much' is not a valid float"),
-            (["--ratio", "nan"], "Options.ratio is nan; pass a number"),
+            (["--ratio", "nan"], "--ratio is nan; pass a number"),
             (["--mode", "fats"], "Invalid value for '--mode': 'fats' is not one of 'fast', 'slow'"),
             (["--level", "3"], "Invalid value for '--level'"),
             (["--sizes", "1,x"], "Invalid value for '--sizes': 'x' is not a valid integer"),
@@ -178,7 +178,7 @@ class TestParameters:
             (["--word"], "Option '--word' requires an argument"),
             (["--model", "/nowhere/model.bin"], "asset '/nowhere/model.bin' does not exist"),
             (["--key", "NO_SUCH_VARIABLE"], "environment variable 'NO_SUCH_VARIABLE', which is not set"),
-            (["--batch-size", "0"], "Options.batch_size is 0: expected at least 1"),
+            (["--batch-size", "0"], "--batch-size is 0: expected at least 1"),
             (["--shard-bytes", "much"], "'much' is not a size"),
             (["--format", "parqet"], "'parqet' is not one of 'parquet', 'jsonl'"),
             (["--codec", "gzip"], "parquet is not written with codec 'gzip'"),

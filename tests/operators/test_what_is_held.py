@@ -166,7 +166,11 @@ IMPORTS = "import argparse, array, collections, dataclasses, fractions, functool
 IMPORTS += "import numpy as np\nclass R: __annotations__ = {'k': int}\n"
 CLOSED = "def make(v): return lambda row: (v, getattr(v, 'k', 0))\nf = make"
 VALUES |= {f"{name} closed over": f"{IMPORTS}{CLOSED}({one})" for name, one in {**KINDS, **RECORDS}.items()}
-VALUES |= {f"{name} in a global": f"{IMPORTS}v = {one}\ndef f(row): return v" for name, one in KINDS.items()}
+VALUES |= {
+    f"{name} in a global": f"{IMPORTS}v = {one}\ndef f(row): return v"
+    for name, one in KINDS.items()
+    if "deque" not in one
+}
 OWN = {
     "a moment that a function sets": "import time\ndef start():\n    global k\n    k = time.time() + read()\nstart()\n"
     "def f(row): return print(k)",
@@ -178,6 +182,7 @@ OWN = {
     "a decorator with a moment": "import time\ndef timed(h):\n    t = time.time() + read()\n"
     "    return lambda x: (t, h(x))[1]\n"
     f"@timed\ndef h(x): return x\n{CALLED}",
+    "a queue": "import collections\nseen = collections.deque([read()])\ndef f(row): return len(seen)",
     "the random numbers of all": "import random\nrandom.seed(read())\ndef make(v): return lambda row: v(row)\n"
     "f = make(random.choice)",
     "a table that it does not use": "T = {'a': read()}\ndef f(row): return row",

@@ -18,15 +18,14 @@ ROOT = Path(__file__).parents[2]
 
 CHECKS = ["ruff check --quiet .", "ruff format --check .", "mypy ", "lint-imports "]
 LANE = "python -m pytest --durations=25 --durations-min=0.5"
-MANY = f"{LANE} -n logical --maxprocesses 4 --dist worksteal"
-ALONE = f"{LANE} -n {len(os.sched_getaffinity(0)) + 1} --maxprocesses 4 --dist worksteal"
+MANY = f"{LANE} -n {len(os.sched_getaffinity(0)) + 1} --maxprocesses 4 --dist worksteal"
 
 
 def test_all_checks_then_the_tests(checkout: Checkout) -> None:
     """What a passing check prints is not shown; what pytest prints is."""
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test -k 'one or two' -x")
     assert code == 0
-    assert checkout.calls() == [*CHECKS, f"{ALONE} -k one or two -x"]
+    assert checkout.calls() == [*CHECKS, f"{MANY} -k one or two -x"]
     assert "output of mypy" not in out
     assert "output of python -m pytest" in out
 
@@ -121,7 +120,7 @@ def test_extras_that_nobody_tests_fail(checkout: Checkout) -> None:
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test --extras")
     assert code == 1
     assert out.endswith("Failed: pytest --extras\n")
-    assert checkout.calls()[-1] == ALONE
+    assert checkout.calls()[-1] == MANY
 
 
 @pytest.mark.slow
@@ -147,7 +146,7 @@ def test_a_failed_check_stops_nothing_and_fails_in_the_end(checkout: Checkout) -
     checkout.fail("mypy", 2)
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test")
     assert code == 1
-    assert checkout.calls() == [*CHECKS, ALONE]
+    assert checkout.calls() == [*CHECKS, MANY]
     assert "FAILED  mypy\noutput of mypy" in out
     assert "ok      import-linter" in out
     assert out.endswith("Failed: ruff check, ruff format, mypy\n")
