@@ -30,7 +30,8 @@ from curate.driver.schemas import Schemas, output_schemas
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
-from curate.errors import CannotBeMet, ConfigError, ObjectNotFound, StorageError
+from curate.errors import CannotBeMet, ConfigError, CurateError, ObjectNotFound, StorageError
+from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import companion, companion_name, side_name
@@ -414,11 +415,9 @@ class _Run:
             sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched)
         for one in self.account.exchanges():
             if one.rows_in != one.rows_out:
-                self.account.log.error(
-                    "an exchange wrote a different number of rows than it read: do not use this output",
-                    exchange=one.name,
-                    rows_in=one.rows_in,
-                    rows_out=one.rows_out,
+                raise CurateError(
+                    f"the exchange of {one.name} was given {one.rows_in:,} rows and gave {one.rows_out:,}, so the "
+                    f"output is not to be used; {start_over()}, and report this as an error of curate's or the store's"
                 )
         publish_shard_index(self.prepared)
         publish_summary(self.prepared, value)

@@ -433,6 +433,23 @@ class TestDamaged:
         assert len(maps) <= 1
         bench.check()
 
+    def test_rows_that_an_exchange_lost_fail_the_run(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No summary calls such an output complete, in this run or the next; it is made anew with `overwrite`."""
+
+        def one_less(stages: Any) -> list[places.ExchangeReport]:
+            return [replace(one, rows_out=one.rows_out - 1) for one in places.exchanges(stages)]
+
+        with monkeypatch.context() as patch:
+            patch.setattr("curate.driver.run_recorder.exchanges", one_less)
+            for _ in range(2):
+                with pytest.raises(
+                    CurateError, match=r"given 300 rows and gave 299, .* start over with overwrite=True"
+                ):
+                    bench.write()
+        assert "_curate/summary.json" not in bench.objects()
+        complete(bench.write(overwrite=True))
+        bench.check()
+
     def test_what_fails_by_itself_is_not_tried_again(self, bench: Bench) -> None:
         """A step that raises after the exchange fails its output, as in any stage; no map runs again."""
         summary = bench.write(bench.rows().sort("n").map_batches(_raises, batch_size=None))
