@@ -48,7 +48,7 @@ def make_backend(name: str) -> Backend:
 
 def check_installed(name: str) -> None:
     """Raises ConfigError if a backend of this name needs a package that is not installed. Imports nothing."""
-    if name != "ray" or sys.modules.get("ray") is not None:
+    if name != "ray":
         return
     with contextlib.suppress(ModuleNotFoundError):  # by a hook of somebody's, who forbids it
         if importlib.util.find_spec("ray") is not None:

@@ -256,10 +256,7 @@ class _Run:
         prepared, account, part = self.prepared, self.account, self.options.part
         self._load(backend)
         setup = SetupWatch(self.clock, prepared.stage.tasks.task_timeout_s)
-        try:
-            schemas = self._schemas(backend, setup)
-        except ConfigError as error:
-            raise CannotBeMet(str(error)) from error
+        schemas = self._schemas(backend, setup)
         dispatcher = Dispatcher(
             account.scheduler,
             backend,
@@ -315,15 +312,18 @@ class _Run:
         backend.load(program, program.pools, stopped=stopped)
 
     def _schemas(self, backend: Backend, setup: SetupWatch) -> Schemas:
-        """Returns the schemas of the outputs. Raises ConfigError if rows of these cannot be sorted or written."""
+        """Returns the schemas of the outputs. Raises CannotBeMet if rows of these cannot be sorted or written."""
         prepared, account, interrupts = self.prepared, self.account, self.signals.interrupts
         schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
-        if (runs := prepared.stage.runs) is None:
-            for schema in (schemas.main, *schemas.sides.values()):
-                prepared.record.check_writable(schema)
-        elif schemas.main is not None and len(schemas.main):
-            # What user functions give is known only now; not if they gave no row.
-            runs.order.check(prepared.record.name, schemas.main)
+        try:
+            if (runs := prepared.stage.runs) is None:
+                for schema in (schemas.main, *schemas.sides.values()):
+                    prepared.record.check_writable(schema)
+            elif schemas.main is not None and len(schemas.main):
+                # What user functions give is known only now; not if they gave no row.
+                runs.order.check(prepared.record.name, schemas.main)
+        except ConfigError as error:
+            raise CannotBeMet(str(error)) from error
         return schemas
 
     def _payload(self, launch: Launch, schemas: Schemas, backend: Backend, *, says_ready: bool) -> TaskInput:
@@ -416,8 +416,8 @@ class _Run:
         for one in self.account.exchanges():
             if one.rows_in != one.rows_out:
                 raise CurateError(
-                    f"the exchange of {one.name} was given {one.rows_in:,} rows and gave {one.rows_out:,}, so the "
-                    f"output is not to be used; {start_over()}, and report this as an error of curate's or the store's"
+                    f"the exchange of {one.name} read {one.rows_in:,} rows and wrote {one.rows_out:,}, so the "
+                    f"output must not be used; {start_over()}, and report this as an error of curate's or the store's"
                 )
         publish_shard_index(self.prepared)
         publish_summary(self.prepared, value)

@@ -40,8 +40,8 @@ class Serving:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fails == "later" and list(self.folder.iterdir()):
             raise ValueError("the weights are gone")
-        while self.gate is not None and self.gate.exists():
-            time.sleep(0.01)
+        if self.gate is not None:
+            held(None, self.gate)
         (self.folder / str(os.getpid())).touch()
 
     def call(self, payload: tuple[Any, ...]) -> Any:
@@ -131,6 +131,13 @@ def answer(call: Call) -> Any:
 def slowly(value: Any, wait_s: float) -> Any:
     """Returns the value after a while, in which the CPU is free."""
     time.sleep(wait_s)
+    return value
+
+
+def held(value: Any, gate: Path) -> Any:
+    """Returns the value once a file is gone."""
+    while gate.exists():
+        time.sleep(0.01)
     return value
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from curate.runtime.protocol import PoolSpec, Resources
 from tests.backends.calling import Calling
-from tests.backends.pooling import Conducting, Serving, slowly
+from tests.backends.pooling import Conducting, Serving, held, slowly
 from tests.backends.test_pools import Pooled, values
 from tests.backends.test_ray_nodes import Nodes
 
@@ -57,20 +57,33 @@ def nodes(cluster: Any, backend: Any) -> Iterator[Nodes]:
         made.kill(node)
 
 
+@pytest.fixture
+def pooled(backend: Any, tmp_path: Path) -> Pooled:
+    (tmp_path / "pids").mkdir()
+    return Pooled(backend, tmp_path / "pids")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """While it is there, no call ends."""
+    (tmp_path / "gate").touch()
+    return tmp_path / "gate"
+
+
 def spec(folder: Path, size: int) -> PoolSpec:
     return PoolSpec("serving", Serving(folder), Resources(num_cpus=1), min_size=size, max_size=size, max_in_flight=2)
 
 
-def test_a_node_is_lost_with_its_actor(nodes: Nodes, backend: Any, tmp_path: Path) -> None:
+def test_a_node_is_lost_with_its_actor(nodes: Nodes, backend: Any, pooled: Pooled, gate: Path) -> None:
     """All answers come, in order, from those that are left, and from the one that a new node brings."""
     first, _ = nodes.add(), nodes.add()
-    pooled = Pooled(backend, tmp_path)
-    backend.load(Conducting(), [spec(tmp_path, 2)])
+    backend.load(Conducting(), [spec(pooled.folder, 2)])
     pooled.until(lambda state: state.ready == 2)
-    backend.launch(0, [(slowly, k, 0.02) for k in range(400)], 1)
+    backend.launch(0, [(held, k, gate) for k in range(400)], 1)
     pooled.until(lambda state: state.queued > 0)
     nodes.kill(first)
     pooled.until(lambda state: state.ready == 1)
+    gate.unlink()
     assert (backend.pools()[0].starting, len(pooled.pids())) == (1, 2)
     nodes.add()
     (items,) = pooled.told(1)
@@ -79,17 +92,18 @@ def test_a_node_is_lost_with_its_actor(nodes: Nodes, backend: Any, tmp_path: Pat
     assert len(pooled.pids()) == 3
 
 
-def test_a_draining_node_gets_no_calls(nodes: Nodes, backend: Any, tmp_path: Path) -> None:
+def test_a_draining_node_gets_no_calls(nodes: Nodes, backend: Any, pooled: Pooled, gate: Path) -> None:
     """As soon as another actor is ready; the one there goes on until then, and ends with what it has."""
     first = nodes.add()
-    pooled = Pooled(backend, tmp_path)
-    backend.load(Conducting(), [spec(tmp_path, 1)])
+    backend.load(Conducting(), [spec(pooled.folder, 1)])
     (before,) = pooled.pids()
-    backend.launch(0, [(slowly, k, 0.02) for k in range(700)], 1)
+    backend.launch(0, [(held, 0, gate), *((slowly, k, 0.02) for k in range(1, 700))], 1)
     pooled.until(lambda state: state.queued > 0)
     nodes.drain(first)
     pooled.until(lambda state: state.starting == 1)
     nodes.add()
+    pooled.until(lambda state: state.starting == 0 and len(pooled.pids()) == 2)
+    gate.unlink()
     (items,) = pooled.told(1)
     assert values(items) == list(range(700))
     (after,) = pooled.pids() - {before}

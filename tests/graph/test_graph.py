@@ -443,7 +443,7 @@ class TestDamaged:
             patch.setattr("curate.driver.run_recorder.exchanges", one_less)
             for _ in range(2):
                 with pytest.raises(
-                    CurateError, match=r"given 300 rows and gave 299, .* start over with overwrite=True"
+                    CurateError, match=r"read 300 rows and wrote 299, .* start over with overwrite=True"
                 ):
                     bench.write()
         assert "_curate/summary.json" not in bench.objects()
