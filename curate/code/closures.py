@@ -5,7 +5,6 @@ A value is hashed by its content, never by its address; a value for which that i
 
 from __future__ import annotations
 
-import argparse
 import array
 import ast
 import copyreg
@@ -45,6 +44,7 @@ PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _MADE = (deque, array.array, bytearray, slice, Fraction, *_GETTERS)
 """Types whose values pickle tells whole."""
+_PARSED = ("argparse", "Namespace")
 BOUND = types.BuiltinFunctionType | types.MethodWrapperType
 """Types of what is written in C: functions, and methods such as the `get` of a dictionary."""
 
@@ -177,7 +177,10 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     """Returns the values of a record by name: of a dataclass, of parsed arguments, of one of attrs or pydantic; None of
     other objects, as a Dataset, which may hold what each process has of its own."""
     cls = type(value)
-    if isinstance(value, types.SimpleNamespace | argparse.Namespace):
+    # By its name: to import argparse takes ten milliseconds of each program.
+    if isinstance(value, types.SimpleNamespace) or any(
+        (one.__module__, one.__name__) == _PARSED for one in cls.__mro__
+    ):
         return dict(vars(value))
     if is_of_curates(cls):
         return None

@@ -112,7 +112,7 @@ class SpanDedup:
             raise ConfigError.of_column(f"{self.method}: column {self.column!r} is {type}, expected texts", self.column)
         if self.id_column == self.column:
             told = f"{self.method}: parts are cut out of {self.column!r}, so it cannot identify rows"
-            raise ConfigError.of_column(told, self.column)
+            raise ConfigError.of_column(f"{told}; name another id column", self.column)
 
     def identity(self) -> Any:
         """Returns what decides which parts are cut out, as JSON values."""
