@@ -5,8 +5,7 @@ By itself Arrow imports pandas with the first array that it makes of Python valu
 its C++ part does so, once and for all: a pandas that it did not find then, it would never know of. So that is left to
 it, and what each run does gives the types, by `text`, and takes the numbers of columns by `numbers`.
 
-Where other threads were at work before curate, as in a worker of Ray, Arrow is left as it is: one of them may be in the
-middle of importing pandas, and a shard has failed by half of it.
+Where another thread is in the middle of importing pandas, as one may be in a worker of Ray, Arrow is left as it is.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Corpus(Quality):
         good = super().build(ds)
         assert isinstance(good, Dataset)
         told = good.map_batches(Languages, fn_constructor_args=[self.text_column], compute=ActorPool(), batch_size=4096)
-        filtered = told.filter(pc.field(LANGUAGE).isin(self.languages), reason=OTHER_LANGUAGE)
+        filtered = told.filter(pc.field(LANGUAGE).isin(pa.array(self.languages, pa.string())), reason=OTHER_LANGUAGE)
         exact = filtered.checkpoint(f"{work}/filtered").dedup_exact(
             self.text_column, normalise=True, id_column=self.id_column
         )

@@ -46,6 +46,8 @@ COMPARISONS: dict[type[ast.cmpop], Any] = {
 }
 VALUES = {"true": True, "false": False, "null": None}
 """Values that are written as names."""
+TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+"""Types of values that are written as such: Arrow infers the same ones, and imports pandas to do so."""
 _SQL = {word.upper(): word for word in ("and", "or", "not", "in", "is", "null")} | {"=": "==", "<>": "!="}
 _RESERVED = {*keyword.kwlist} - {"and", "or", "not", "in", "is", "True", "False", "None"}
 
@@ -156,15 +158,15 @@ def _column(node: ast.expr) -> tuple[str, ...] | None:
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(bool() | str() | float() as value):
-            return value
+        case ast.Constant(str() | float() as value):
+            return pa.scalar(value, TYPES[type(value)])
         case ast.Constant(int(value)):
-            # Such are hashes.
-            return pa.scalar(value, pa.uint64()) if value >= 1 << 63 else value
+            # The large ones are hashes.
+            return pa.scalar(value, pa.uint64() if value >= 1 << 63 else pa.int64())
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
-            return -value
+            return pa.scalar(-value, TYPES[type(value)])
         case ast.Name("true" | "false" as name):
-            return VALUES[name]
+            return pa.scalar(VALUES[name], pa.bool_())
         case ast.Name("null"):
             raise _Unfit("nothing equals null; write: column is null, or column is not null")
     raise _Unfit(f"{ast.unparse(node)} is neither a column nor a value: a number, a text in quotes, true or false")

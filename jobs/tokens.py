@@ -24,6 +24,7 @@ from curate.errors import ConfigError, CorruptInput
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
+from curate.late_pandas import numbers
 from curate.objects.record import OutputFormat
 from curate.texts.pieces import shown
 from curate.tokens.documents import TOKENS, Documents
@@ -137,7 +138,7 @@ class Tokenize(TextJob):
             if longer.any():
                 table, lists, marked = self._without(table, lists, marked, longer)
         # Of documents that are kept.
-        kept = lists.flatten().to_numpy()
+        kept = numbers(lists.flatten())
         if self._unknown is not None and (unknown := int(np.count_nonzero(kept == self._unknown))):
             self.count(N_UNKNOWN, unknown)
         self.count(N_DOCUMENTS, len(lists))

@@ -18,6 +18,7 @@ from curate.arrow.offsets import one_array
 from curate.arrow.order import Order, take_rows
 from curate.arrow.types import is_text_or_binary
 from curate.errors import SumOverflow
+from curate.late_pandas import numbers
 
 Numbers = np.ndarray[Any, Any]
 
@@ -71,14 +72,14 @@ class Groups:
         if pt.is_decimal(values.type):
             return self._by_arrow(values, "sum")
         if not values.null_count:
-            return pa.array(self._sums(values.to_numpy(), column))
+            return pa.array(self._sums(numbers(values), column))
         valid = _valid(values)
         ids = self.ids[valid]
         seen = np.zeros(self.count, bool)
         seen[ids] = True
         rows = np.flatnonzero(valid)
         some = Groups(ids, self.count, lambda row: self.told(int(rows[row])))
-        return pa.array(some._sums(values.drop_null().to_numpy(), column), mask=~seen)
+        return pa.array(some._sums(numbers(values.drop_null()), column), mask=~seen)
 
     def _sums(self, values: Numbers, column: str) -> Numbers:
         if values.dtype.kind == "f" or not len(values):
@@ -110,20 +111,20 @@ class Groups:
         plain = pt.is_integer(values.type) or pt.is_float32(values.type) or pt.is_float64(values.type)
         if not plain or values.null_count or not len(values):
             return self._by_arrow(values, function)
-        numbers = values.to_numpy()
-        whole = numbers.dtype.kind != "f"
-        if not whole and np.isnan(numbers).any():
+        given = numbers(values)
+        whole = given.dtype.kind != "f"
+        if not whole and np.isnan(given).any():
             return self._by_arrow(values, function)
-        least, most = (np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max) if whole else (-np.inf, np.inf)
-        found = np.full(self.count, most if function == "min" else least, numbers.dtype)
-        (np.minimum if function == "min" else np.maximum).at(found, self.ids, numbers)
+        least, most = (np.iinfo(given.dtype).min, np.iinfo(given.dtype).max) if whole else (-np.inf, np.inf)
+        found = np.full(self.count, most if function == "min" else least, given.dtype)
+        (np.minimum if function == "min" else np.maximum).at(found, self.ids, given)
         return pa.array(found)
 
     def _by_arrow(self, values: pa.Array, function: str) -> pa.Array:
         table = pa.table([pa.array(self.ids), values], names=["id", "value"])
         found = table.group_by("id", use_threads=False).aggregate([("value", function)])
         places = np.empty(self.count, np.int64)
-        places[found["id"].to_numpy()] = np.arange(self.count)
+        places[numbers(found["id"])] = np.arange(self.count)
         return one_chunk(found[f"value_{function}"]).take(pa.array(places))
 
 
@@ -160,15 +161,15 @@ def _numbered(values: pa.Array) -> Groups | None:
         return _numbered(values.cast(type.value_type))
     if pt.is_float32(type) or pt.is_float64(type):
         # The two zeros are one value, and so is all that is not a number.
-        numbers = values.to_numpy(zero_copy_only=False) + 0.0
-        numbers[np.isnan(numbers)] = np.nan
-        values = pa.array(numbers, mask=~_valid(values))
+        given = values.to_numpy(zero_copy_only=False) + 0.0
+        given[np.isnan(given)] = np.nan
+        values = pa.array(given, mask=~_valid(values))
     elif pt.is_integer(type) and not values.null_count and len(values):
-        numbers = values.to_numpy()
-        numbers = numbers if pt.is_uint64(type) else numbers.astype(np.int64, copy=False)
-        least, most = numbers.min(), numbers.max()
-        if int(most) - int(least) < DIRECT * len(numbers):
-            places = (numbers - least).astype(np.int64, copy=False)
+        given = numbers(values)
+        given = given if pt.is_uint64(type) else given.astype(np.int64, copy=False)
+        least, most = given.min(), given.max()
+        if int(most) - int(least) < DIRECT * len(given):
+            places = (given - least).astype(np.int64, copy=False)
             there = np.zeros(int(most) - int(least) + 1, bool)
             there[places] = True
             return Groups((np.cumsum(there) - 1).take(places), int(there.sum()))
@@ -178,12 +179,12 @@ def _numbered(values: pa.Array) -> Groups | None:
         found = values.dictionary_encode("encode")
     except pa.ArrowNotImplementedError:
         return None
-    return Groups(found.indices.to_numpy().astype(np.int64), len(found.dictionary))
+    return Groups(numbers(found.indices).astype(np.int64), len(found.dictionary))
 
 
 def _valid(values: pa.Array) -> Numbers:
     """Returns which values are not null."""
-    return np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
+    return np.asarray(numbers(values.is_valid()), bool)
 
 
 def _teller(order: Order, table: pa.Table) -> Callable[[int], str]:

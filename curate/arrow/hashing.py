@@ -38,6 +38,7 @@ import xxhash
 
 from curate.arrow.types import is_list, is_text, is_text_or_binary
 from curate.errors import ConfigError
+from curate.late_pandas import numbers
 from curate.units import whole_seed
 
 VERSION = 1
@@ -203,13 +204,13 @@ def _values(array: pa.Array, how: _Hash) -> list[Words]:
         return how.words("null", np.zeros(len(array), np.uint64))
     if pa.types.is_dictionary(type):
         entries = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
-        at = array.indices.cast(pa.int64()).fill_null(len(array.dictionary)).to_numpy()
+        at = numbers(array.indices.cast(pa.int64()).fill_null(len(array.dictionary)))
         return [lane[at] for lane in _values(entries, how)]
     if pa.types.is_run_end_encoded(type):
         return _values(pc.run_end_decode(array), how)
     found = _present(array, how)
     if array.null_count:
-        absent = array.is_null().to_numpy(zero_copy_only=False)
+        absent = numbers(array.is_null())
         for lane, null in zip(found, how.words("null", np.zeros(1, np.uint64)), strict=True):
             lane[absent] = null
     return found
@@ -253,7 +254,7 @@ def _present(array: pa.Array, how: _Hash) -> list[Words]:
 
 def _numbers(array: pa.Array) -> Any:
     """Returns numbers as they are, with zeros for nulls."""
-    return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    return numbers(array.fill_null(0) if array.null_count else array)
 
 
 def _doubles(array: pa.Array) -> Words:
@@ -271,7 +272,7 @@ def _digits(array: pa.Array) -> pa.Array:
 
 def _lists(array: pa.Array, how: _Hash) -> list[Words]:
     """Returns the words of lists: of the words of their elements, as bytes."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    lengths = numbers(pc.fill_null(pc.list_value_length(array), 0))
     # Not a cast, which makes negative lengths of lists that are views and null (Arrow 26).
     elements = array.flatten()  # without what lies under nulls, and beyond a slice
     words = np.stack(_values(elements, how), axis=1)
@@ -279,6 +280,10 @@ def _lists(array: pa.Array, how: _Hash) -> list[Words]:
     data = np.ascontiguousarray(words.astype("<u8", copy=False))
     buffers = [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(data)]
     return how.bytes("list", pa.Array.from_buffers(pa.large_binary(), len(array), buffers))
+
+
+_FEW, _LONG = 1000, 200
+"""Values, and bytes of each on average: so many are not worth an import, and so long ones no copy."""
 
 
 def _bytes(values: pa.Array) -> Any:
@@ -289,4 +294,11 @@ def _bytes(values: pa.Array) -> Any:
         # By way of large types: texts of views and of fixed size have no other cast that takes them all.
         values = values.cast(pa.large_string() if is_text(values.type) else pa.large_binary())
         values = values.cast(pa.large_binary())
-    return (values.fill_null(b"") if values.null_count else values).to_numpy(zero_copy_only=False)
+    values = values.fill_null(b"") if values.null_count else values
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    if len(values) > _FEW and ends[-1] - ends[0] < _LONG * len(values):
+        # Copies of short ones take half of the time, and Arrow imports pandas for them.
+        return values.to_numpy(zero_copy_only=False)
+    starts = ends.tolist()
+    return map(memoryview(data or b"").__getitem__, map(slice, starts[:-1], starts[1:]))

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.types import is_text_or_binary
+from curate.late_pandas import numbers
 
 Numbers = np.ndarray[Any, Any]
 Key = Callable[[Numbers], Numbers]
@@ -96,7 +97,7 @@ def changes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
         differs = pc.and_not(differs, pc.and_(pc.is_nan(before), pc.is_nan(here)))
     if column.null_count:
         differs = pc.coalesce(differs, pc.xor(pc.is_null(before), pc.is_null(here)))
-    return np.asarray(differs.to_numpy(), dtype=bool)
+    return np.asarray(numbers(differs), dtype=bool)
 
 
 def _reversed(key: Key) -> Key:
@@ -112,8 +113,8 @@ def _absent(column: pa.ChunkedArray) -> Numbers | None:
     nan = pc.fill_null(pc.is_nan(column), False) if pt.is_floating(column.type) else None
     if not column.null_count and (nan is None or not pc.any(nan).as_py()):
         return None
-    absent: Numbers = 2 * column.is_null().to_numpy().astype(np.int8)
-    return absent if nan is None else absent + nan.to_numpy()
+    absent: Numbers = 2 * numbers(column.is_null()).astype(np.int8)
+    return absent if nan is None else absent + numbers(nan)
 
 
 def _values(column: pa.ChunkedArray, absent: Numbers | None) -> Iterator[Key]:
@@ -131,7 +132,7 @@ def _values(column: pa.ChunkedArray, absent: Numbers | None) -> Iterator[Key]:
     elif not (pt.is_integer(type) or pt.is_floating(type)):
         yield lambda rows: _codes(column.take(pa.array(rows)))
         return
-    values: Numbers = (column.fill_null(0) if column.null_count else column).to_numpy()
+    values: Numbers = numbers(column.fill_null(0) if column.null_count else column)
     if absent is not None and pt.is_floating(type):
         values = np.where(absent, values.dtype.type(0), values)
     yield values.__getitem__
@@ -146,13 +147,13 @@ def _text(column: pa.ChunkedArray) -> Iterator[Key]:
         encoded = values.dictionary_encode()
         places = _codes(pa.chunked_array([encoded.dictionary]))
         if len(places):
-            yield places[encoded.indices.fill_null(0).to_numpy()].__getitem__
+            yield places[numbers(encoded.indices.fill_null(0))].__getitem__
         return
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
     starts, lengths = ends[:-1], np.diff(ends)
     if values.null_count:
-        lengths = np.where(values.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+        lengths = np.where(numbers(values.is_valid()), lengths, 0)
     shared = _shared(values)
     left = int(lengths.max()) - shared
     for word in range(min(-(-left // 8), _WORDS)):
@@ -199,7 +200,7 @@ class _Words:
 
 def _codes(column: pa.ChunkedArray) -> Numbers:
     """Returns the rank of each value among all that are different."""
-    order: Numbers = pc.sort_indices(column).to_numpy()
+    order: Numbers = numbers(pc.sort_indices(column))
     ranks: Numbers = np.empty(len(order), dtype=np.int64)
     ranks[order] = np.append(0, np.cumsum(changes(column.take(pa.array(order)))))[: len(order)]
     return ranks

@@ -18,6 +18,7 @@ from curate.arrow.schema import conform
 from curate.attributes.found import SHARDS, Found, another_version, object_of
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.read.parquet_file import broken, open_parquet
+from curate.late_pandas import numbers
 from curate.objects.places import PLACE_TYPE, POSITION
 from curate.objects.record import OutputFormat, read_record
 from curate.objects.stream import StoredStream
@@ -62,11 +63,11 @@ class Lookup:
         of = (file, generation, start, stop)
         if len(place) and all(pc.all(pc.equal(one, one[0])).as_py() for one in of):
             # As nearly always: a batch has rows of one shard.
-            return self._values(self._output(*(one[0].as_py() for one in of)), row.to_numpy())
+            return self._values(self._output(*(one[0].as_py() for one in of)), numbers(row))
         cut = (pc.cast(one, pa.string()) for one in (start, stop))
         run_of = pc.binary_join_element_wise(file, generation, *cut, "\0").dictionary_encode()
-        codes = run_of.indices.to_numpy()
-        rows = row.to_numpy()
+        codes = numbers(run_of.indices)
+        rows = numbers(row)
         tables, order = [], []
         for code in range(len(run_of.dictionary)):
             at = np.flatnonzero(codes == code)
@@ -126,7 +127,7 @@ class Lookup:
         file = open_parquet(stored)
         with broken(stored):
             place = file.read(columns=[f"{POSITION}.row"], use_threads=False)[POSITION].combine_chunks()
-        rows = place.field("row").to_numpy(zero_copy_only=False).astype(np.int64)
+        rows = numbers(place.field("row")).astype(np.int64)
         if np.any(np.diff(rows) <= 0):
             raise CorruptInput(f"{uri}: its positions do not ascend")
         groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]

@@ -32,6 +32,7 @@ from curate.dedup.near import (
 from curate.dedup.pairs import Ints, distinct_pairs, similarities
 from curate.dedup.shingles import Shingles, distinct, take_shingles
 from curate.exchange.row_ids import ROW_ID, row_ids
+from curate.late_pandas import numbers
 from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -61,7 +62,7 @@ class _OfPairs(MarkingDefaults, OfRows):
             yield schema.empty_table()
             return
         marks = self.fold(marks)
-        rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
+        rows, which = np.unique(numbers(marks[ROW_ID]), return_inverse=True)
         chosen = take_rows(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
         yield from self._of(marks, chosen, which, schema)
 
@@ -85,7 +86,7 @@ class SendSets(_OfPairs):
 
     def fold(self, marks: pa.Table) -> pa.Table:
         """Returns each pair once."""
-        u, v = distinct_pairs(marks[ROW_ID].to_numpy(), marks[OTHER].to_numpy())
+        u, v = distinct_pairs(numbers(marks[ROW_ID]), numbers(marks[OTHER]))
         return pa.table([pa.array(u), pa.array(v)], schema=PAIRS)
 
     def made(self, found: pa.Schema) -> pa.Schema:
@@ -129,11 +130,11 @@ class Edges(_OfPairs):
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         told = _told_of(self.near, chosen)
         sent = marks[SET].combine_chunks()
-        lengths = pc.list_value_length(sent).to_numpy()
+        lengths = numbers(pc.list_value_length(sent))
         for first, last in _slices(sets.counts[which] + lengths):
             theirs = sent.slice(first, last - first)
-            offsets = theirs.offsets.to_numpy()
-            left = Shingles(theirs.flatten().to_numpy(), offsets - offsets[0])
+            offsets = numbers(theirs.offsets)
+            left = Shingles(numbers(theirs.flatten()), offsets - offsets[0])
             alike = similarities(left, take_shingles(sets, which[first:last]))
             found = pa.array(np.flatnonzero(alike >= self.near.threshold))
             pairs = marks.slice(first, last - first).take(found)

@@ -27,6 +27,7 @@ from curate.dedup.pairs import SMALL, Ints, distinct_pairs, pairs_of_buckets, ru
 from curate.dedup.shingles import distinct
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, row_ids
+from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -145,7 +146,7 @@ class Buckets(_Together):
         return (Bands(self.near),)
 
     def fold(self, table: pa.Table) -> pa.Table:
-        bands, at, twins, other, classes = (table[name].to_numpy() for name in _BANDS.names)
+        bands, at, twins, other, classes = (numbers(table[name]) for name in _BANDS.names)
         members = _members(other)
         order = members[np.lexsort((at[members], classes[members], twins[members], bands[members]))]
         starts, sizes = runs(bands[order])
@@ -178,7 +179,7 @@ class Buckets(_Together):
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
-        bands, at, twins, other, classes = (tables[0][name].to_numpy() for name in _BANDS.names)
+        bands, at, twins, other, classes = (numbers(tables[0][name]) for name in _BANDS.names)
         starts, _ = runs(bands)
         made = first = 0
         while first < len(bands):
@@ -226,7 +227,7 @@ class Led(_Together):
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
-        keys, at, other = (tables[0][name].to_numpy() for name in _LED_PAIRS.names)
+        keys, at, other = (numbers(tables[0][name]) for name in _LED_PAIRS.names)
         pairs, waiting, leads = (np.flatnonzero(one) for one in (other >= 0, other == _LED, other == _LEADER))
         u, v = at[pairs], other[pairs]
         if len(leads) and len(waiting):

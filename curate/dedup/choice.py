@@ -23,6 +23,7 @@ from curate.dedup.near import CLASS, KEPT_SOURCE, OTHER, OTHER_CLASS, OTHER_ID, 
 from curate.dedup.pairs import Ints, runs
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID
+from curate.late_pandas import numbers
 from curate.pipeline.shard_books import ShardBooks
 from curate.tasks.books import GROUPED
 
@@ -79,7 +80,7 @@ def chosen(table: pa.Table, dropped: RowBits) -> tuple[Ints, int]:
     Returns for each that is dropped the edge to the most similar row that is kept, of equal ones to the first of these;
     and how many of them there are before the last row of all, more edges of which may come.
     """
-    later, earlier = (table[name].to_numpy() for name in (ROW_ID, OTHER))
+    later, earlier = (numbers(table[name]) for name in (ROW_ID, OTHER))
     starts, sizes = runs(later)
     rows, of = later[starts], np.repeat(np.arange(len(starts)), sizes)
     # The earlier rows that are among the later ones of this part, and are decided here; all others are decided.
@@ -102,7 +103,7 @@ def chosen(table: pa.Table, dropped: RowBits) -> tuple[Ints, int]:
     dropped.add(rows[gone])
     kept[inside] = ~gone[number[inside]]
     edges = np.flatnonzero(kept)
-    alike, classes = table[SIMILARITY].to_numpy()[edges], table[OTHER_CLASS].to_numpy()[edges]
+    alike, classes = numbers(table[SIMILARITY])[edges], numbers(table[OTHER_CLASS])[edges]
     order = edges[np.lexsort((earlier[edges], classes, -alike, of[edges]))]
     best = order[runs(of[order])[0]]
     return best, len(best) - int(len(best) > 0 and of[best[-1]] == len(rows) - 1)

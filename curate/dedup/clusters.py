@@ -32,6 +32,7 @@ from curate.dedup.near import (
 )
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID
+from curate.late_pandas import numbers
 from curate.pipeline.shard_books import ShardBooks
 from curate.tasks.books import GROUPED
 
@@ -60,15 +61,15 @@ class Clusters(InOneGo):
         rows = RowBits()
         for table in read():
             for name in (ROW_ID, OTHER):
-                rows.add(table[name].to_numpy())
+                rows.add(numbers(table[name]))
         found = Components(len(rows))
         for table in read():
-            found.join(*(rows.numbers(table[name].to_numpy()) for name in (ROW_ID, OTHER)))
+            found.join(*(rows.numbers(numbers(table[name])) for name in (ROW_ID, OTHER)))
         for table in read():
             both = _ends(self.near, table)
-            at = both[ROW_ID].to_numpy()
+            at = numbers(both[ROW_ID])
             # Each row once, with its largest similarity.
-            order = np.lexsort((-both[SIMILARITY].to_numpy(), at))
+            order = np.lexsort((-numbers(both[SIMILARITY]), at))
             once = order[np.append(True, at[order][1:] != at[order][:-1])[: len(order)]]
             made = take_rows(both, pa.array(once))
             tally.drop(max(0, table.num_rows - made.num_rows), GROUPED)
@@ -111,15 +112,15 @@ class Members(InOneGo):
 
     def _marked(self, table: pa.Table, *, whole: bool) -> tuple[pa.Table, pa.Table]:
         """Returns the marks of rows, and what goes on of them."""
-        cluster, at = table[CLUSTER].to_numpy(), table[ROW_ID].to_numpy()
+        cluster, at = numbers(table[CLUSTER]), numbers(table[ROW_ID])
         # Of a row that is there several times the one of the largest similarity; all of them are beside each other.
         new = np.append(True, (cluster[1:] != cluster[:-1]) | (at[1:] != at[:-1]))[: len(at)]
-        order = np.lexsort((-table[SIMILARITY].to_numpy(), np.cumsum(new)))
+        order = np.lexsort((-numbers(table[SIMILARITY]), np.cumsum(new)))
         once = order[np.flatnonzero(new)]
         begins = np.append(True, cluster[once][1:] != cluster[once][:-1])[: len(once)]
         first = once[np.maximum.accumulate(np.where(begins, np.arange(len(once)), 0))]
         going_on = np.unique([first[-1], once[-1]]) if len(once) else once
-        told = (first != once) & (table[CLASS].to_numpy()[once] > 0)
+        told = (first != once) & (numbers(table[CLASS])[once] > 0)
         if not whole:
             told[-1:] = False
         rows, kept = take_rows(table, pa.array(once[told])), take_rows(table, pa.array(first[told]))

@@ -27,6 +27,7 @@ from curate.dedup.spans import FEW_WORDS, NOTHING_LEFT, Cut, with_texts
 from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
+from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
@@ -216,24 +217,24 @@ class Common(ExchangeDefaults):
         return (SharedNgrams(self.how),)
 
     def fold(self, table: pa.Table) -> pa.Table:
-        digest, shard = table[DIGEST].to_numpy(), first_places(table[ROW_ID].to_numpy())
+        digest, shard = numbers(table[DIGEST]), first_places(numbers(table[ROW_ID]))
         order = np.lexsort((shard, digest))
         digest, shard = digest[order], shard[order]
         starts = _starts((digest[1:] != digest[:-1]) | (shard[1:] != shard[:-1]), len(digest))
         if len(starts) == table.num_rows:
             return table
-        counts = np.add.reduceat(table[COUNT].to_numpy()[order], starts)
+        counts = np.add.reduceat(numbers(table[COUNT])[order], starts)
         return pa.table(list(map(pa.array, (digest[starts], shard[starts], counts))), schema=_COUNTS)
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         folded = self.fold(tables[0])
-        order = np.argsort(folded[DIGEST].to_numpy(), kind="stable")
-        digest, shard = folded[DIGEST].to_numpy()[order], first_places(folded[ROW_ID].to_numpy()[order])
+        order = np.argsort(numbers(folded[DIGEST]), kind="stable")
+        digest, shard = numbers(folded[DIGEST])[order], first_places(numbers(folded[ROW_ID])[order])
         starts = _starts(digest[1:] != digest[:-1], len(digest))
         made = _COMMON.empty_table()
         if len(starts) and self.how.max_documents is not None:
-            counts = np.add.reduceat(folded[COUNT].to_numpy()[order], starts)
+            counts = np.add.reduceat(numbers(folded[COUNT])[order], starts)
             many = np.repeat(counts > self.how.max_documents, np.diff(starts, append=len(digest)))
             made = pa.table([pa.array(shard[many]), pa.array(digest[many])], schema=_COMMON)
         tally.drop(tables[0].num_rows - made.num_rows, GROUPED)
@@ -288,7 +289,7 @@ class Decontaminate(MarkingDefaults):
         if self.marks is not None and len(found.first):
             common = self.marks.of(first_row_id(place.rank), first_row_id(place.rank + 1))
             if common.num_rows:
-                found = found.where(~np.isin(index.hashes[found.gram], common[DIGEST].to_numpy()))
+                found = found.where(~np.isin(index.hashes[found.gram], numbers(common[DIGEST])))
         once, counts = found.each()
         start, stop = found.spans(batch[how.column], how.compared.n)
         entries, of = index.entries(found.gram[once])

@@ -15,6 +15,7 @@ from curate.dedup.alike import marks_of
 from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID
 from curate.dedup.near import KEPT_SOURCE, SIMILARITY, NearDedup
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
+from curate.late_pandas import numbers
 from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
@@ -59,7 +60,7 @@ class DropNear(MarkingDefaults):
             yield batch
             yield self._told(batch.slice(0, 0), None)
             return
-        rows = marks[ROW_ID].to_numpy() - row_ids(place, 1)
+        rows = numbers(marks[ROW_ID]) - row_ids(place, 1)
         keep = np.ones(batch.num_rows, bool)
         keep[rows] = False
         tally.drop_rows(batch, ~keep, DUPLICATE)

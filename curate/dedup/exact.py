@@ -33,6 +33,7 @@ from curate.dedup import normalise
 from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
+from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import MarkingDefaults, Marks
 from curate.pipeline.shard_books import ShardBooks
@@ -270,7 +271,7 @@ class Chosen(ExchangeDefaults):
         if len(starts) == table.num_rows:
             return table
         kept = table.take(pa.array(order[starts]))
-        counts = np.add.reduceat(table[COUNT].to_numpy()[order], starts)
+        counts = np.add.reduceat(numbers(table[COUNT])[order], starts)
         return kept.set_column(kept.column_names.index(COUNT), COUNT, pa.array(counts))
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
@@ -281,16 +282,16 @@ class Chosen(ExchangeDefaults):
             return
         sizes = np.diff(starts, append=len(order))
         kept = np.repeat(order[starts], sizes)
-        counts = folded[COUNT].to_numpy()
+        counts = numbers(folded[COUNT])
         # A shard has nothing to drop that has one row of a digest, and that is the one that is kept.
         told = (order != kept) | (counts[order] > 1)
         order, kept = order[told], kept[told]
-        found = folded[ROW_ID].to_numpy()
-        columns: list[Any] = [first_places(found[order]), folded[DIGEST].to_numpy()[order]]
-        columns += [folded[CHECK].to_numpy()[order], found[kept]]
+        found = numbers(folded[ROW_ID])
+        columns: list[Any] = [first_places(found[order]), numbers(folded[DIGEST])[order]]
+        columns += [numbers(folded[CHECK])[order], found[kept]]
         names = [ROW_ID, DIGEST, CHECK, KEPT]
         if self.same.of_parts:
-            columns.append(folded[START].to_numpy()[kept])
+            columns.append(numbers(folded[START])[kept])
             names.append(KEPT_START)
         if self.same.id_column is not None:
             columns.append(folded[ID].take(pa.array(kept)))
@@ -303,9 +304,9 @@ class Chosen(ExchangeDefaults):
         """Returns rows in an order in which those of one digest, or of one digest and shard, are beside each other, the
         one that is kept first; and where these groups start.
         """
-        digest, check = table[DIGEST].to_numpy(), table[CHECK].to_numpy()
-        found = table[ROW_ID].to_numpy()
-        ways = [table[START].to_numpy(), found] if self.same.of_parts else [found]
+        digest, check = numbers(table[DIGEST]), numbers(table[CHECK])
+        found = numbers(table[ROW_ID])
+        ways = [numbers(table[START]), found] if self.same.of_parts else [found]
         keys: list[Any] = ways if self.same.keep == "first" else [-one for one in ways]
         if self.same.priority is not None:
             keys.append(_falling(table[PRIORITY]))
@@ -324,7 +325,7 @@ def _falling(values: pa.ChunkedArray) -> Ints:
     """Returns numbers that grow as values fall, then for NaN, then for null; the same for equal ones."""
     order = Order((SortKey("value", descending=True),))
     table = pa.table({"value": values})
-    rows = order.indices(table).to_numpy()
+    rows = numbers(order.indices(table))
     table = order.sort(table)
     steps = np.zeros(len(rows), np.int64)
     steps[order.starts(table)[1:]] = 1
@@ -413,11 +414,11 @@ def copies(found: Parts, own: Ints, marks: pa.Table) -> Ints:
     """Returns for each part the mark that it is a copy by; -1: it is none, or the one that is kept. `own` are the ids
     of the rows of the batch, `marks` those of its shard.
     """
-    at = _found(found.digest, found.check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
+    at = _found(found.digest, found.check, numbers(marks[DIGEST]), numbers(marks[CHECK]))
     some = np.flatnonzero(at >= 0)
-    kept = marks[KEPT].to_numpy()[at[some]] == own[found.row[some]]
+    kept = numbers(marks[KEPT])[at[some]] == own[found.row[some]]
     if found.start is not None:
-        kept &= marks[KEPT_START].to_numpy()[at[some]] == found.start[some]
+        kept &= numbers(marks[KEPT_START])[at[some]] == found.start[some]
     at[some[kept]] = -1
     return at
 

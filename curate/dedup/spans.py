@@ -34,6 +34,7 @@ from curate.dedup.exact import CHECK, KEPT_ID, KEPT_START, Ints, OfCopies, Parts
 from curate.dedup.normalise import CCNET, DATATROVE, EXACT, FORMS, in_form
 from curate.errors import ConfigError, refuse_other
 from curate.exchange.row_ids import first_row_id, row_ids
+from curate.late_pandas import numbers, text
 from curate.operators.side_input import Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
@@ -139,11 +140,11 @@ class SpanDedup:
         if size > 1:
             blank = pa.scalar(" ", pa.large_string())
             texts = pc.binary_join_element_wise(*(texts.take(pa.array(first + at)) for at in range(size)), blank)
-        long = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
+        long = pc.not_equal(pc.utf8_trim_whitespace(texts), text(""))
         if self.min_unit_words > 1:
             count = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts)))
-            long = pc.and_(long, pc.greater_equal(count, self.min_unit_words))
-        texts, first = texts.filter(long), first[long.to_numpy(zero_copy_only=False)]
+            long = pc.and_(long, pc.greater_equal(count, pa.scalar(self.min_unit_words, pa.int64())))
+        texts, first = texts.filter(long), first[numbers(long)]
         digest, check = digest_rows(pa.table({"unit": texts}), ["unit"])
         return Parts(digest, check, found.owner[first], found.start[first]), first
 

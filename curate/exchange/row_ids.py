@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey
 from curate.errors import ConfigError
+from curate.late_pandas import numbers
 from curate.pipeline.step import BatchPosition
 
 ROW_ID = "__place"
@@ -34,7 +35,7 @@ class TableMarks:
 
     def __init__(self, table: pa.Table, order: Order) -> None:
         self._table = order.sort(table).combine_chunks()
-        self._row_ids = self._table[ROW_ID].to_numpy()
+        self._row_ids = numbers(self._table[ROW_ID])
 
     def of(self, start: int, stop: int) -> pa.Table:
         """Returns the marks of these rows, sorted."""

@@ -38,6 +38,7 @@ from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import empty
 from curate.errors import DamagedRun, GenerationMismatch, ObjectNotFound, SchemaMismatch
 from curate.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
+from curate.late_pandas import numbers
 from curate.log import get_logger
 from curate.objects.compress import Sink
 from curate.objects.record import RUN_TAIL, check_run_end, run_end, run_record, run_sizes
@@ -257,7 +258,7 @@ class RunWriter:
             return
         table = chunk.combined()
         (rows,) = table.to_batches()
-        places = np.asarray(self._order.indices(table), np.int64)
+        places = numbers(self._order.indices(table)).astype(np.int64)
         firsts, index = [], _PageIndex(self._segments)
         starts = (
             self._order.starts(take_rows(self._order.keys_of(table), pa.array(places)))
@@ -404,10 +405,10 @@ class RunFile:
         self.lasts = lasts
         self._fetch = fetch
         self._index = index
-        numbers = index["segment"].to_numpy()
-        self.bounds = np.searchsorted(numbers, np.arange(numbers[-1] + 2 if len(numbers) else 1))
-        self.rows = index["rows"].to_numpy()
-        self.bytes = index["bytes"].to_numpy()
+        segments = numbers(index["segment"])
+        self.bounds = np.searchsorted(segments, np.arange(segments[-1] + 2 if len(segments) else 1))
+        self.rows = numbers(index["rows"])
+        self.bytes = numbers(index["bytes"])
         keys = index.select([name for name in index.column_names if name.startswith(_KEY)])
         self.keys = keys.rename_columns([name.removeprefix(_KEY) for name in keys.column_names])
 
@@ -421,7 +422,7 @@ class RunFile:
 
     @cached_property
     def _pages(self) -> list[_Pages]:
-        offset, length, checksum = (self._index[name].to_numpy() for name in ("offset", "length", "checksum"))
+        offset, length, checksum = (numbers(self._index[name]) for name in ("offset", "length", "checksum"))
         return [
             _Pages(
                 np.concatenate([[0], np.cumsum(self.rows[start:stop])]),
@@ -458,7 +459,7 @@ class RunFile:
             record = run_record(end[schema_end:])
             _check_index(index)
             lasts = _lasts(index)
-            pages = index["offset"].to_numpy()[-1] + index["length"].to_numpy()[-1] if index.num_rows else 0
+            pages = numbers(index["offset"])[-1] + numbers(index["length"])[-1] if index.num_rows else 0
             if pages != size - length:
                 raise ValueError(f"its pages are {size - length} bytes, expected {pages}")
         except (ValueError, OSError, pa.ArrowException) as error:
@@ -522,7 +523,7 @@ def _check_index(index: pa.Table) -> None:
             raise ValueError(f"its index has no column {name!r} of type {_INDEX.field(name).type}")
         if index[name].null_count:
             raise ValueError(f"its index has pages without {name!r}")
-    segment, offset, length, rows, bytes = (index[name].to_numpy() for name in _INDEX.names[:5])
+    segment, offset, length, rows, bytes = (numbers(index[name]) for name in _INDEX.names[:5])
     if not len(segment):
         return
     steps = np.diff(segment)

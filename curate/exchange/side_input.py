@@ -100,4 +100,5 @@ class _Range:
 
     def _rows(self, start: int, stop: int) -> Iterator[int]:
         file = opened(self.file)
-        return (file.position(BY_ROW_ID, self.segment, pa.table({ROW_ID: [at]}), False) for at in (start, stop))
+        keys = (pa.table({ROW_ID: pa.array([at], pa.int64())}) for at in (start, stop))
+        return (file.position(BY_ROW_ID, self.segment, key, False) for key in keys)

@@ -21,7 +21,6 @@ from curate.graph import dry
 from curate.graph.graph import JobRun
 from curate.graph.keys import asks_of, checkpoints_of
 from curate.keywords import naming_columns, option
-from curate.late_pandas import import_pandas_late
 from curate.ledger.summary import Summary
 from curate.log import get_logger
 from curate.notify.run_teller import telling
@@ -71,7 +70,6 @@ def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backen
 
 
 def _run(stage: Stage, options: RunOptions, clock: Clock | None, backend: Backend | None) -> Summary:
-    import_pandas_late()
     stage, chosen = _checked(stage, options, backend)
     clock = clock or SystemClock()
     for line, way in _unwritten(stage):

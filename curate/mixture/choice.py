@@ -23,6 +23,7 @@ from curate.arrow.hashing import Words
 from curate.errors import CannotBeMet
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID, row_ids
+from curate.late_pandas import numbers
 from curate.mixture.lowest import NOTHING, Histogram, Ints, Reached
 from curate.mixture.quotas import Quota, largest_remainder, quota, strata
 from curate.mixture.rows import Mixing
@@ -158,10 +159,10 @@ class Drawn(InOneGo):
         if any(one.rest for one in quotas):
             histogram = Histogram(len(quotas))
             for group, table in stock.grouped(read()):
-                histogram.add(group, table[HASH].to_numpy(), table[SIZE].to_numpy())
+                histogram.add(group, numbers(table[HASH]), numbers(table[SIZE]))
             crossings = histogram.crossings([one.rest for one in quotas])
             for group, table in stock.grouped(read()):
-                crossings.add(group, *(table[name].to_numpy() for name in (HASH, ROW_ID, SIZE)))
+                crossings.add(group, *(numbers(table[name]) for name in (HASH, ROW_ID, SIZE)))
             reached = crossings.reached()
         made = stock.drawn(quotas, reached)
         tally.drop(max(0, stock.keys - made.num_rows), GROUPED)
@@ -194,8 +195,8 @@ class Stock:
             if table.num_rows:
                 least = pc.min(table[ROW_ID]).as_py()
                 first = least if first < 0 else min(first, least)
-            source = table[SOURCE].to_numpy()
-            unnamed = table.filter(pa.array((source < 0) & (table[SIZE].to_numpy() > 0)))
+            source = numbers(table[SOURCE])
+            unnamed = table.filter(pa.array((source < 0) & (numbers(table[SIZE]) > 0)))
             for row in unnamed.select([NAME, SIZE]).to_pylist():
                 name = row[NAME] if len(unlisted) < MOST_NAMES else None
                 unlisted[name] = unlisted.get(name, 0) + row[SIZE]
@@ -204,7 +205,7 @@ class Stock:
             _refuse_many(pc.count_distinct(table[STRATUM]).as_py() if mixing.strata_column is not None else 1, mixing)
             groups, at = _groups(table)
             units, rows = np.zeros(len(groups), np.int64), np.bincount(at, minlength=len(groups))
-            np.add.at(units, at, table[SIZE].to_numpy())
+            np.add.at(units, at, numbers(table[SIZE]))
             for group, own, number in zip(groups, units.tolist(), rows.tolist(), strict=True):
                 total = had.setdefault(group, [0, 0])
                 total[0] += own
@@ -220,7 +221,7 @@ class Stock:
         """Yields the rows of the mixture's sources, each with the number of its group."""
         number = {group: at for at, group in enumerate(self.groups)}
         for table in tables:
-            table = table.filter(pa.array(table[SOURCE].to_numpy() >= 0))
+            table = table.filter(pa.array(numbers(table[SOURCE]) >= 0))
             groups, at = _groups(table)
             yield np.array([number[one] for one in groups], np.int64)[at], table
 
@@ -293,8 +294,8 @@ def _groups(table: pa.Table) -> tuple[list[Group], Any]:
     """Returns the sources and strata that rows are of, and the number of each row's among these."""
     # By hash, not by sorting: it is done three times for each row of the corpus, in one task.
     encoded = table[STRATUM].combine_chunks().dictionary_encode()
-    strata: Words = encoded.dictionary.to_numpy()
-    codes = table[SOURCE].to_numpy().astype(np.int64) * len(strata) + encoded.indices.to_numpy()
+    strata: Words = numbers(encoded.dictionary)
+    codes = numbers(table[SOURCE]).astype(np.int64) * len(strata) + numbers(encoded.indices)
     there = np.zeros(int(codes.max(initial=-1)) + 1, bool)
     there[codes] = True
     found = np.flatnonzero(there)

@@ -19,6 +19,7 @@ from curate.arrow.types import is_text, value_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.keywords import option
+from curate.late_pandas import numbers
 from curate.mixture.lowest import Ints
 from curate.mixture.mixture import CHARACTERS, DOCUMENTS, Mixture, Source
 from curate.operators.protocol import OperatorDefaults
@@ -126,14 +127,14 @@ class Mixing:
             values = pc.utf8_length(values.cast(pa.large_string()))
         if pa.types.is_uint64(values.type):
             values = pc.min_element_wise(values, pa.scalar(MOST_SIZE + 1, pa.uint64()))
-        found: Ints = pc.fill_null(values.cast(pa.int64()), -1).to_numpy()
+        found: Ints = numbers(pc.fill_null(values.cast(pa.int64()), -1))
         return found
 
     def sources(self, batch: pa.Table) -> Ints:
         """Returns the number of each row's source; -1: the mixture does not name it."""
         found = pc.index_in(self.source_names(batch), value_set=pa.array(self.mixture.names, pa.large_string()))
-        numbers: Ints = pc.fill_null(found.cast(pa.int64()), -1).to_numpy()
-        return numbers
+        named: Ints = numbers(pc.fill_null(found.cast(pa.int64()), -1))
+        return named
 
     def source_names(self, batch: pa.Table) -> pa.ChunkedArray:
         """Returns the name of each row's source."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey, take_rows
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
+from curate.late_pandas import numbers
 from curate.mixture.choice import (
     AVAILABLE,
     AVAILABLE_ROWS,
@@ -122,16 +123,16 @@ class Take(MarkingDefaults):
 
     def _copies(self, batch: pa.Table, ids: Ints, source: Ints, drawn: pa.Table) -> Ints:
         """Returns how often each row is there; never, if it is of no source."""
-        of, strata = drawn[SOURCE].to_numpy(), drawn[STRATUM].to_numpy()
+        of, strata = numbers(drawn[SOURCE]), numbers(drawn[STRATUM])
         hashes, stratum = self.mixing.hashes(batch), self.mixing.strata(batch)
         copies = np.zeros(batch.num_rows, np.int64)
         for one in np.unique(source[source >= 0]).tolist():
             low, high = np.searchsorted(of, [one, one + 1])
             rows = np.flatnonzero(source == one)
             at = low + np.searchsorted(strata[low:high], stratum[rows])
-            last, row = drawn[HASH].to_numpy()[at], drawn[LAST].to_numpy()[at]
+            last, row = numbers(drawn[HASH])[at], numbers(drawn[LAST])[at]
             once_more = (hashes[rows] < last) | ((hashes[rows] == last) & (ids[rows] < row))
-            copies[rows] = drawn[EPOCHS].to_numpy()[at] + once_more
+            copies[rows] = numbers(drawn[EPOCHS])[at] + once_more
         return copies
 
     def _pieces(self, batch: pa.Table, copies: Ints) -> Iterator[pa.Table]:
@@ -159,10 +160,10 @@ class Take(MarkingDefaults):
     def _books(self, drawn: pa.Table) -> pa.Table:
         """Returns what is wanted, available and written of each source: the sums of its strata."""
         mixture = self.mixing.mixture
-        of = drawn[SOURCE].to_numpy()
+        of = numbers(drawn[SOURCE])
         sums = {}
         for name in (WANTED, AVAILABLE, WRITTEN, AVAILABLE_ROWS, WRITTEN_ROWS):
-            sums[name] = [int(drawn[name].to_numpy()[of == at].sum()) for at in range(len(mixture.sources))]
+            sums[name] = [int(numbers(drawn[name])[of == at].sum()) for at in range(len(mixture.sources))]
         return pa.table(
             {
                 "source": mixture.names,

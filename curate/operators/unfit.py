@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import rows_where
+from curate.late_pandas import numbers
 from curate.objects.bad_line import RejectedRow
 from curate.pipeline.bad_rows import row_at, row_text
 from curate.pipeline.shard_books import ShardBooks
@@ -29,5 +30,5 @@ def set_aside(batch: pa.Table, unfit: Sequence[tuple[Chosen, str]], tally: Shard
 
 def nulls(batch: pa.Table, column: str) -> Chosen:
     """Returns which values of a column are missing."""
-    found: Chosen = batch[column].is_null().to_numpy()
+    found: Chosen = numbers(batch[column].is_null())
     return found

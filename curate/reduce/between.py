@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
 from curate.exchange.run_file import Segment
+from curate.late_pandas import numbers
 from curate.reduce.cuts import Cut, Cuts
 from curate.reduce.even import SegmentRanges
 from curate.reduce.index import Index, Ints
@@ -85,7 +86,7 @@ def _ranks(index: Index, made: list[Cut], order: Order) -> _Ranks:
     firsts = take_rows(index.keys, pa.array(index.starts))
     names = firsts.column_names
     table = pa.concat_tables([*(cut.key.rename_columns(names) for cut in made), firsts, index.lasts]).combine_chunks()
-    places = order.indices(table).to_numpy().astype(np.int64)
+    places = numbers(order.indices(table)).astype(np.int64)
     opens = np.zeros(len(places), np.int64)
     opens[order.starts(take_rows(table, pa.array(places)))] = 1
     ranks = np.empty_like(places)

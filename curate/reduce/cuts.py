@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
+from curate.late_pandas import numbers
 from curate.reduce.index import Index
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -83,12 +84,12 @@ def pages(order: Order, index: Index) -> Pages:
         table = index.keys.combine_chunks()
         if index.every > 1 and index.known.all():
             # Of steps of several pages the last one is half as long as others, and lies behind where it begins.
-            mixed = order.indices(pa.concat_tables([table, index.lasts]).combine_chunks()).to_numpy().astype(np.int64)
+            mixed = numbers(order.indices(pa.concat_tables([table, index.lasts]).combine_chunks())).astype(np.int64)
             step = mixed < len(rows)
             places, ends = mixed[step], np.empty(index.segments, np.int64)
             ends[mixed[~step] - len(rows)] = np.cumsum(step)[~step]
         else:
-            places = order.indices(table).to_numpy().astype(np.int64)
+            places = numbers(order.indices(table)).astype(np.int64)
     return Pages(
         keys=table,
         places=places,

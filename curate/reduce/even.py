@@ -16,6 +16,7 @@ import numpy as np
 
 from curate.arrow.order import Order
 from curate.exchange.run_file import Segment
+from curate.late_pandas import numbers
 from curate.reduce.index import Index
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -103,7 +104,7 @@ def _as_they_are(rows: Ints, edges: Ints) -> Iterator[SegmentRanges]:
 
 
 def _by_key(column: str, segments: Sequence[Segment], edges: Ints) -> tuple[Ints, Iterator[tuple[Ints, Ints]]]:
-    keys = [one.keys[column].to_numpy() for one in segments]
+    keys = [numbers(one.keys[column]) for one in segments]
     known, rows = _rows_of_keys(keys, [one.rows for one in segments])
     # How many rows are before each key, and in all.
     before = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
+from curate.late_pandas import numbers
 from curate.reduce.index import Index
 from curate.units import format_bytes
 
@@ -37,7 +38,7 @@ def heaviest(order: Order, index: Index) -> HeavyKey | None:
     """
     if index.heavy is None or not index.heavy.num_rows or not order.keys:
         return None
-    places = order.indices(index.heavy).to_numpy().astype(np.int64)
+    places = numbers(order.indices(index.heavy)).astype(np.int64)
     keys = take_rows(index.heavy, pa.array(places))
     starts = order.starts(keys)
     rows, bytes = (np.add.reduceat(one[places], starts) for one in (index.heavy_rows, index.heavy_bytes))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.late_pandas import numbers
 from curate.texts.pieces import Array, Pieces, per_text, split_lines
 from curate.texts.words import Splitter, by_whitespace
 
@@ -51,7 +52,7 @@ def measure(texts: pa.Array, split: Splitter, bounds: Lines) -> Kept:
     words = by_whitespace(trimmed)
     text = pc.replace_substring_regex(trimmed, CITATION, "")
     lower = pc.utf8_lower(text)
-    mark = pc.is_in(pc.utf8_slice_codeunits(text, -1), pa.array(ENDS))
+    mark = pc.is_in(pc.utf8_slice_codeunits(text, -1), pa.array(ENDS, pa.string()))
     ended = pc.and_not(mark, pc.ends_with(text, ELLIPSIS))
     lorem = pc.match_substring(lower, "lorem ipsum")
     curly = pc.match_substring(text, "{")
@@ -77,12 +78,12 @@ def measure(texts: pa.Array, split: Splitter, bounds: Lines) -> Kept:
     if bounds.max_word_chars:
         remove("a word is too long", words.total(words.length > bounds.max_word_chars) > 0)
     if bounds.ended:
-        remove("no end of a sentence", ~np.asarray(ended))
+        remove("no end of a sentence", ~numbers(ended))
     remove("too few words", words.count < bounds.min_words)
-    drop("lorem", np.asarray(lorem))
-    remove("javascript", np.asarray(pc.match_substring(lower, "javascript")))
-    drop("curly", np.asarray(curly))
-    remove("policy", np.asarray(pc.match_substring_regex(lower, POLICY)))
+    drop("lorem", numbers(lorem))
+    remove("javascript", numbers(pc.match_substring(lower, "javascript")))
+    drop("curly", numbers(curly))
+    remove("policy", numbers(pc.match_substring_regex(lower, POLICY)))
     # The line that comes first gives the reason.
     first_lorem, first_curly = drops["lorem"], drops["curly"]
     stay = Pieces(text.filter(pa.array(kept)), lines.owner[kept], lines.texts)

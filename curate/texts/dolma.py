@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.late_pandas import numbers, text
 from curate.texts.gopher import STOP_WORDS
 from curate.texts.pieces import Array, Pieces, lengths, ratio, split
 from curate.texts.repetition import NGrams
@@ -66,12 +68,12 @@ def keep_lines(texts: pa.Array, bounds: Lines) -> Kept:
     """Returns texts without the lines that Dolma removes, each with the line feed behind it."""
     lines = split(texts, "\n")
     trimmed = pc.utf8_trim_whitespace(lines.text)
-    blank = pc.equal(trimmed, "").to_numpy(zero_copy_only=False)
+    blank = numbers(pc.equal(trimmed, text("")))
     kept = np.ones(len(blank), dtype=bool)
     removed: dict[str, Array] = {}
     if bounds.ended:
-        ends = pc.is_in(pc.utf8_slice_codeunits(trimmed, -1), pa.array(ENDS))
-        kept = ends.to_numpy(zero_copy_only=False)
+        ends = pc.is_in(pc.utf8_slice_codeunits(trimmed, -1), pa.array(ENDS, pa.string()))
+        kept = numbers(ends)
         removed["no end of a sentence"] = lines.count(~kept & ~blank)
     if bounds.min_words:
         enough = by_whitespace(trimmed).count >= bounds.min_words
@@ -79,7 +81,7 @@ def keep_lines(texts: pa.Array, bounds: Lines) -> Kept:
         kept = kept & enough
     last = np.append(lines.owner[1:] != lines.owner[:-1], True)[: len(kept)]
     # A last line leaves the line feed before it.
-    left = Pieces(pc.if_else(pa.array(kept), lines.text, ""), lines.owner, lines.texts).where(kept | last)
+    left = Pieces(pc.if_else(pa.array(kept), lines.text, text("")), lines.owner, lines.texts).where(kept | last)
     return Kept(left.joined("\n"), removed)
 
 
@@ -88,7 +90,7 @@ def phrases_in(texts: pa.Array, phrases: Sequence[str]) -> Array:
     lower = pc.utf8_lower(texts)
     found = np.zeros(len(texts), dtype=np.int64)
     for phrase in phrases:
-        found += pc.match_substring(lower, phrase).to_numpy(zero_copy_only=False)
+        found += numbers(pc.match_substring(lower, phrase))
     return found
 
 
@@ -97,8 +99,8 @@ def measure(texts: pa.Array, words: Words, top: Sequence[int], recurring: Sequen
     what overlaps. `words` are between white space; `top` and `recurring` say of how many words n-grams are."""
     vocabulary = words.vocabulary
     chars = words.total(words.length)
-    symbols = pc.match_substring_regex(vocabulary, SYMBOLS).to_numpy(zero_copy_only=False)
-    stop_words = pc.is_in(vocabulary, pa.array(STOP_WORDS)).to_numpy(zero_copy_only=False)
+    symbols = numbers(pc.match_substring_regex(vocabulary, SYMBOLS))
+    stop_words = numbers(pc.is_in(vocabulary, pa.array(STOP_WORDS, pa.string())))
     lines = split(texts, "\n")
     bullets = pc.or_(pc.starts_with(lines.text, "*"), pc.starts_with(lines.text, "-"))
     recurs = lines.recurring()
@@ -134,7 +136,8 @@ def _median(words: Words) -> Array:
 
 
 def _personal(texts: pa.Array) -> Array:
-    found: Array = sum(pc.count_substring_regex(texts, one).to_numpy(zero_copy_only=False) for one in PERSONAL)
+    counts: list[Any] = [numbers(pc.count_substring_regex(texts, one)) for one in PERSONAL]
+    found: Array = sum(counts)
     return found
 
 

@@ -15,7 +15,7 @@ def measure(texts: pa.Array, words: Words, short_line_chars: int) -> dict[str, A
     """Returns what FineWeb's rules are about, for each text; a short line has at most `short_line_chars`."""
     lines = not_blank(split(texts, "\n"))
     count = lines.count()
-    ends = pc.is_in(pc.utf8_slice_codeunits(lines.text, -1), pa.array(sorted(terminal_punctuation())))
+    ends = pc.is_in(pc.utf8_slice_codeunits(lines.text, -1), pa.array(sorted(terminal_punctuation()), pa.string()))
     size = lengths(lines.text)
     breaks = occurrences(texts, "\n")
     return {

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.types import is_text
+from curate.late_pandas import numbers, text
 
 Array = np.ndarray[Any, Any]
 
@@ -31,18 +32,18 @@ class Pieces:
 
     def where(self, chosen: pa.Array | Array) -> Pieces:
         """Returns the pieces for which `chosen` is true."""
-        mask = chosen.to_numpy(zero_copy_only=False) if isinstance(chosen, pa.Array) else chosen
+        mask = numbers(chosen) if isinstance(chosen, pa.Array) else chosen
         return Pieces(self.text.filter(pa.array(mask)), self.owner[mask], self.texts)
 
     def count(self, chosen: pa.Array | Array | None = None) -> Array:
         """Returns for each text how many of its pieces there are, or are chosen."""
-        return per_text(self.owner, self.texts, None if chosen is None else np.asarray(chosen))
+        return per_text(self.owner, self.texts, numbers(chosen) if isinstance(chosen, pa.Array) else chosen)
 
     def joined(self, separator: str) -> pa.Array:
         """Returns each text's pieces as one text, which is empty where there are none."""
         ends = np.cumsum(np.bincount(self.owner, minlength=self.texts))
         offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-        return pc.binary_join(pa.ListArray.from_arrays(offsets, self.text), separator)
+        return pc.binary_join(pa.ListArray.from_arrays(offsets, self.text), pa.scalar(separator, self.text.type))
 
     def repeated(self) -> Array:
         """Returns which pieces are equal to an earlier one of their text."""
@@ -55,9 +56,9 @@ class Pieces:
 
     def _codes(self) -> Array:
         """Returns a number for each piece, equal for equal ones of one text, in order of first occurrence."""
-        codes = self.text.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = numbers(self.text.dictionary_encode().indices).astype(np.int64)
         keys = pa.array(codes * max(self.texts, 1) + self.owner)
-        found: Array = keys.dictionary_encode().indices.to_numpy()
+        found: Array = numbers(keys.dictionary_encode().indices)
         return found
 
 
@@ -132,13 +133,14 @@ def ratio(part: Array, whole: Array) -> Array:
 
 def lengths(texts: pa.Array) -> Array:
     """Returns how many characters each text has."""
-    found: Array = pc.utf8_length(texts).to_numpy(zero_copy_only=False)
+    found: Array = numbers(pc.utf8_length(texts))
     return found
 
 
 def occurrences(texts: pa.Array, *marks: str) -> Array:
     """Returns how often any of the `marks` occurs in each text."""
-    found: Array = sum(pc.count_substring(texts, mark).to_numpy(zero_copy_only=False) for mark in marks)
+    counts: list[Any] = [numbers(pc.count_substring(texts, mark)) for mark in marks]
+    found: Array = sum(counts)
     return found
 
 
@@ -152,16 +154,16 @@ def split_lines(texts: pa.Array) -> Pieces:
     # What is behind the last break is a line only if there is anything.
     last = np.ones(len(pieces.owner), dtype=bool)
     last[:-1] = pieces.owner[1:] != pieces.owner[:-1]
-    empty = pc.equal(pieces.text, "").to_numpy(zero_copy_only=False)
+    empty = numbers(pc.equal(pieces.text, text("")))
     return pieces.where(~(last & empty))
 
 
 def split(texts: pa.Array, at: str, *, regex: bool = False) -> Pieces:
     """Returns the parts of texts between the separators `at`, empty ones too."""
     parts = pc.split_pattern_regex(texts, at) if regex else pc.split_pattern(texts, at)
-    return Pieces(parts.flatten(), pc.list_parent_indices(parts).to_numpy(), len(texts))
+    return Pieces(parts.flatten(), numbers(pc.list_parent_indices(parts)), len(texts))
 
 
 def not_blank(pieces: Pieces) -> Pieces:
     """Returns the pieces that have anything but white space."""
-    return pieces.where(pc.not_equal(pc.utf8_trim_whitespace(pieces.text), ""))
+    return pieces.where(pc.not_equal(pc.utf8_trim_whitespace(pieces.text), text("")))

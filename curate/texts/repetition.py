@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.late_pandas import numbers
 from curate.texts.pieces import Array, Pieces, lengths, per_text, ratio, seen_before, split
 from curate.texts.words import Words
 
@@ -94,7 +95,7 @@ class NGrams:
             value = value * self._power[starts + k] + self._hash[starts + k]
             if blank:
                 value = value * _ODD + _MIX
-        return starts, pa.array(value).dictionary_encode().indices.to_numpy().astype(np.int64)
+        return starts, numbers(pa.array(value).dictionary_encode().indices).astype(np.int64)
 
     def top(self, n: int, *, blanks: bool = True) -> Array:
         """Returns for each text the characters of its most frequent n-gram, `blanks` between its words included, times

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError
+from curate.late_pandas import numbers, text
 from curate.texts.pieces import Array, lengths
 
 PARAGRAPH, LINE, SENTENCES = "paragraph", "line", "sentences"
@@ -97,7 +98,7 @@ def _cut(data: Any, starts: Array, stops: Array) -> pa.Array:
 
 def _blank(data: Any, starts: Array, stops: Array) -> Array:
     """Returns which ranges have nothing but white space."""
-    found: Array = pc.equal(pc.utf8_trim_whitespace(_cut(data, starts, stops)), "").to_numpy(zero_copy_only=False)
+    found: Array = numbers(pc.equal(pc.utf8_trim_whitespace(_cut(data, starts, stops)), text("")))
     return found
 
 
@@ -112,9 +113,9 @@ def _by_sentence(texts: pa.Array, sentences: Sentences) -> Units:
     found: list[str] = []
     owner: list[int] = []
     spans: list[tuple[int, int]] = []
-    for number, text in enumerate(texts.to_pylist()):
-        for first, last in sentences.spans(text):
-            said = text[first:last]
+    for number, whole in enumerate(texts.to_pylist()):
+        for first, last in sentences.spans(whole):
+            said = whole[first:last]
             left = said.lstrip()
             first += len(said) - len(left)
             left = left.rstrip()

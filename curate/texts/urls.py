@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from curate.arrow.hashing import Words as Hashes
 from curate.arrow.hashing import digest_rows
 from curate.errors import ConfigError
+from curate.late_pandas import numbers, text
 from curate.texts.pieces import Array
 from curate.texts.words import Words
 
@@ -81,10 +82,10 @@ def words(urls: pa.Array) -> Words:
     """
     parts = pc.split_pattern_regex(urls, _SEPARATORS)
     found = parts.flatten()
-    owner = pc.list_parent_indices(parts).to_numpy()
-    some = pc.not_equal(found, "").to_numpy(zero_copy_only=False)
+    owner = numbers(pc.list_parent_indices(parts))
+    some = numbers(pc.not_equal(found, text("")))
     coded = found.filter(pa.array(some)).dictionary_encode()
-    return Words(coded.dictionary, coded.indices.to_numpy(zero_copy_only=False), owner[some], len(urls))
+    return Words(coded.dictionary, numbers(coded.indices), owner[some], len(urls))
 
 
 def letters(texts: pa.Array) -> pa.Array:
@@ -125,7 +126,7 @@ class Listed:
         low, high = _hashes(coded.dictionary)
         place = np.minimum(np.searchsorted(self.low, low), len(self.low) - 1)
         found = (self.low[place] == low) & (self.high[place] == high)
-        at = pc.fill_null(coded.indices, len(found)).to_numpy(zero_copy_only=False)
+        at = numbers(pc.fill_null(coded.indices, len(found)))
         chosen: Array = np.append(found, False)[at]
         return chosen
 
@@ -148,7 +149,7 @@ class Parts:
         """Returns in which texts any of them occurs."""
         found = np.zeros(len(texts), dtype=bool)
         for pattern in self.patterns:
-            found |= pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
+            found |= numbers(pc.match_substring_regex(texts, pattern))
         return found
 
 
@@ -164,17 +165,17 @@ def read_list(path: str, shape: Shape, name: str = "") -> pa.Array:
     if (place := data.find(b"\0")) >= 0 or data.startswith(b"\x1f\x8b"):
         raise ConfigError(f"{name}, line {_line(data, max(place, 0))}: is binary data, not text; {expected}")
     try:
-        text = data.decode()
+        whole = data.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{name}, line {_line(data, error.start)}: is not UTF-8 (byte {data[error.start]:#04x}); save it as UTF-8"
         ) from None
-    lines = pc.utf8_trim_whitespace(pc.split_pattern(pa.array([text], pa.large_string()), "\n").flatten())
-    used = pc.and_not(pc.not_equal(lines, ""), pc.starts_with(lines, "#")).to_numpy(zero_copy_only=False)
+    lines = pc.utf8_trim_whitespace(pc.split_pattern(pa.array([whole], pa.large_string()), "\n").flatten())
+    used = numbers(pc.and_not(pc.not_equal(lines, text("")), pc.starts_with(lines, "#")))
     if not used.any():
         raise ConfigError(f"{name}, line 1: the file has no entry; {expected}")
     entries = lines.filter(pa.array(used))
-    fit = pc.match_substring_regex(entries, pattern).to_numpy(zero_copy_only=False)
+    fit = numbers(pc.match_substring_regex(entries, pattern))
     if not fit.all():
         number = int(np.flatnonzero(~fit)[0])
         line = int(np.flatnonzero(used)[number]) + 1

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from curate.errors import ConfigError
 from curate.keywords import option
+from curate.late_pandas import numbers, text
 from curate.texts.characters import sentence_marks
 from curate.texts.pieces import Array, lengths, per_text
 
@@ -64,7 +65,7 @@ class Words:
         """Returns which words of the vocabulary have a letter; or, a character that is none of `characters`."""
         if characters is None:
             # Letters as `str.isalpha` has them.
-            return np.asarray(pc.match_substring_regex(self.vocabulary, r"\pL"))
+            return numbers(pc.match_substring_regex(self.vocabulary, r"\pL"))
         return np.fromiter(
             (not characters.issuperset(word) for word in self.vocabulary.to_pylist()), bool, len(self.vocabulary)
         )
@@ -72,7 +73,7 @@ class Words:
 
 def different(words: Words, wanted: tuple[str, ...]) -> Array:
     """Returns how many different ones of the `wanted` words each text has."""
-    chosen = pc.is_in(words.vocabulary, pa.array(wanted)).to_numpy(zero_copy_only=False)
+    chosen = numbers(pc.is_in(words.vocabulary, pa.array(wanted, pa.string())))
     at = np.flatnonzero(chosen[words.code])
     size = max(len(words.vocabulary), 1)
     pairs = np.unique(words.owner[at].astype(np.int64) * size + words.code[at])
@@ -122,7 +123,7 @@ class PlainWords:
 
     def sentences(self, lines: pa.Array) -> Array:
         """Returns how often a sentence ends in each line; abbreviations are taken for ends."""
-        found: Array = pc.count_substring_regex(lines, SENTENCE_END).to_numpy(zero_copy_only=False)
+        found: Array = numbers(pc.count_substring_regex(lines, SENTENCE_END))
         return found
 
 
@@ -132,12 +133,12 @@ def _chunks(texts: pa.Array) -> tuple[pa.Array, Array, Array]:
     # and takes it for a part of the word at times.
     parts = pc.utf8_split_whitespace(pc.utf8_rtrim_whitespace(texts))
     chunks = parts.flatten()
-    owner = pc.list_parent_indices(parts).to_numpy()
-    some = pc.not_equal(chunks, "").to_numpy(zero_copy_only=False)
+    owner = numbers(pc.list_parent_indices(parts))
+    some = numbers(pc.not_equal(chunks, text("")))
     if not some.all():
         chunks, owner = chunks.filter(pa.array(some)), owner[some]
     coded = chunks.dictionary_encode()
-    return coded.dictionary, coded.indices.to_numpy(zero_copy_only=False), owner
+    return coded.dictionary, numbers(coded.indices), owner
 
 
 class SpacyWords:

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import curate
 
+ROOT = Path(__file__).parents[2]
 LOADED = "sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
 HEAVY = {"aiohttp", "gcsfs", "fsspec", "google", "pandas", "ray", "sklearn", "tenacity", "torch"}
 
@@ -144,6 +147,37 @@ def test_a_worker_imports_little_before_its_first_row(tmp_path: Path) -> None:
     driver, workers = _run(_job(tmp_path), "--backend", "local")
     assert driver <= {"structlog", "rich", "asyncio"}
     assert not {name for name in workers if name not in ("imports structlog", "imports rich", "imports asyncio")}
+
+
+@pytest.mark.slow
+def test_no_job_imports_pandas_for_arrow(tmp_path: Path) -> None:
+    """Arrow does so where it infers a type of Python values, or makes an array of NumPy itself: 0.3 s in each process.
+    Some jobs with exchanges, and with the rules that look at texts in most ways."""
+    table = pa.table({"id": [str(n) for n in range(8)], "text": ["One line of words.\nAnd another one, of words."] * 8})
+    for number in range(2):
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    program = f"""
+import json, sys
+from curate.jobs import decontaminate, dedup_exact, dedup_minhash, paragraphs, quality, shuffle, split
+where = {str(tmp_path)!r}
+told = {{}}
+for job in (
+    dedup_exact.DedupExact(),
+    dedup_minhash.DedupMinhash(),
+    paragraphs.Paragraphs(),
+    shuffle.Shuffle(shards=2),
+    split.Split(),
+    decontaminate.Decontaminate(sets=[where + "/0.parquet"], set_columns=["text"], n=5),
+    quality.Quality(rules=["gopher", "gopher-repetition", "c4", "fineweb", "dolma"], annotate=True),
+):
+    name = type(job).__name__
+    ended = job.run(input=where + "/*.parquet", output=f"{{where}}/{{name}}", backend="inline")
+    told[name] = [str(ended.state), "pandas" in sys.modules]
+print(json.dumps(told))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT)
+    told = orjson.loads(ran.stdout.splitlines()[-1])
+    assert told == dict.fromkeys(told, ["complete", False])
 
 
 def test_arrow_knows_of_pandas_once_the_program_does() -> None:

@@ -25,6 +25,7 @@ from curate.arrow.canonical import plain_schema
 from curate.arrow.groups import Groups, one_chunk
 from curate.arrow.types import value_type
 from curate.errors import ConfigError, did_you_mean
+from curate.late_pandas import numbers
 from curate.units import whole
 
 
@@ -126,7 +127,7 @@ class CountRows(_Partial):
         return [pa.array(np.ones(len(values), np.int64))]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        return [pa.array(groups.total(states[0].to_numpy()))]
+        return [pa.array(groups.total(numbers(states[0])))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class Count(_Partial):
         return [values.is_valid().cast(pa.int64())]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        return [pa.array(groups.total(states[0].to_numpy()))]
+        return [pa.array(groups.total(numbers(states[0])))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +235,11 @@ class Mean(_Partial):
         return [_doubles(values), values.is_valid().cast(pa.int64())]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        sums, counts = (groups.total(one.to_numpy()) for one in states)
+        sums, counts = (groups.total(numbers(one)) for one in states)
         return [pa.array(sums), pa.array(counts)]
 
     def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
-        sums, counts = (one.to_numpy() for one in self.merge(groups, states))
+        sums, counts = (numbers(one) for one in self.merge(groups, states))
         return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
 
 
@@ -268,7 +269,7 @@ class Std(_Partial):
         return [values.is_valid().cast(pa.int64()), doubles, pa.array(np.zeros(len(values)))]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        counts, means, squares = (one.to_numpy() for one in states)
+        counts, means, squares = (numbers(one) for one in states)
         count = groups.total(counts)
         with np.errstate(invalid="ignore", over="ignore"):
             mean = groups.total(counts * means) / np.maximum(count, 1)
@@ -283,7 +284,7 @@ class Std(_Partial):
         return pa.float64()
 
     def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
-        count, _, square = (one.to_numpy() for one in self.merge(groups, states))
+        count, _, square = (numbers(one) for one in self.merge(groups, states))
         free = count - self.ddof
         return pa.array(np.sqrt(np.maximum(square, 0) / np.maximum(free, 1)), mask=free <= 0)
 
@@ -339,8 +340,8 @@ class Quantile(_Partial):
 
     def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
         there = pc.and_kleene(states[0].is_valid(), pc.invert(pc.is_nan(states[0]))).fill_null(False)
-        chosen = there.to_numpy(zero_copy_only=False)
-        values, ids = states[0].filter(there).to_numpy(), groups.ids[chosen]
+        chosen = numbers(there)
+        values, ids = numbers(states[0].filter(there)), groups.ids[chosen]
         values = values[np.lexsort((values, ids))]
         counts = np.bincount(ids, minlength=groups.count)
         starts = np.cumsum(counts) - counts

@@ -13,6 +13,7 @@ from curate.arrow.groups import Groups, Numbers, groups_of, groups_of_sorted
 from curate.arrow.order import Order, SortKey, take_rows
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
+from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
@@ -87,7 +88,7 @@ class Distinct(Regrouping):
             rows = rows[::-1]
             order = Order((SortKey(self.by, descending=True),))
         column = take_rows(table.select([self.by]), pa.array(rows))
-        rows = rows[order.indices(column).to_numpy()]
+        rows = rows[numbers(order.indices(column))]
         return np.asarray(rows[Groups(groups.ids[rows], groups.count).firsts()])
 
 

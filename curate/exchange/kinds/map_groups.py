@@ -15,6 +15,7 @@ from curate.arrow.groups import one_chunk
 from curate.arrow.offsets import unpack_rows
 from curate.errors import BadRow
 from curate.exchange.kinds.group import GROUP
+from curate.late_pandas import numbers
 from curate.operators.convert import to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.retry_later import Busy, call_with_retries
@@ -42,7 +43,7 @@ class MapGroups(UdfOperator):
         del tally
         groups = one_chunk(table.column(GROUP))
         rows = groups.flatten()
-        ends = np.cumsum(groups.value_lengths().to_numpy())
+        ends = np.cumsum(numbers(groups.value_lengths()))
         pending: list[pa.Table] = []
         pending_rows = 0
         start = 0

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.groups import Numbers
 from curate.arrow.order import Order, take_rows
+from curate.late_pandas import numbers
 
 HOWS = ("inner", "left", "right", "outer", "semi", "anti")
 """What a join keeps: pairs of rows that match, and with left, right, outer also rows without a match, of that side or
@@ -45,7 +46,7 @@ def match_keys(order: Order, left: pa.Table, right: pa.Table) -> KeyMatches:
     starts = [order.starts(one) for one in (left, right)]
     keys = [take_rows(order.keys_of(one), pa.array(at)) for one, at in zip((left, right), starts, strict=True)]
     both = pa.concat_tables(keys)
-    rows = order.indices(both).to_numpy().astype(np.int64)
+    rows = numbers(order.indices(both)).astype(np.int64)
     ordered = take_rows(both, pa.array(rows))
     firsts = order.starts(ordered)
     groups = np.zeros(len(rows), np.int64)
@@ -61,7 +62,7 @@ def match_keys(order: Order, left: pa.Table, right: pa.Table) -> KeyMatches:
     matched = (found[0][1] > 0) & (found[1][1] > 0)
     for column in take_rows(ordered, pa.array(firsts)).columns:
         if column.null_count:
-            matched &= np.asarray(column.is_valid().to_numpy(), bool)
+            matched &= np.asarray(numbers(column.is_valid()), bool)
     return KeyMatches(*found[0], *found[1], matched)
 
 
@@ -169,5 +170,5 @@ def has_null(table: pa.Table) -> Numbers:
     found = np.zeros(table.num_rows, bool)
     for column in table.columns:
         if column.null_count:
-            found |= np.asarray(pc.is_null(column).to_numpy(), bool)
+            found |= np.asarray(numbers(pc.is_null(column)), bool)
     return found

@@ -20,6 +20,7 @@ from curate.arrow.order import Order, SortKey, take_rows
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
 from curate.exchange.protocol import ReducePart
+from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -128,7 +129,7 @@ class Shuffled(Limitable):
         assert self.seed is not None
         # In one piece: Arrow lays texts of several end to end for each `take`.
         rows = rows.combine_chunks()
-        buckets = rows[BUCKET].to_numpy()
+        buckets = numbers(rows[BUCKET])
         together = np.argsort(buckets, kind="stable")
         sizes = np.bincount(buckets)
         order = np.empty_like(together)
