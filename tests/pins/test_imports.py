@@ -177,7 +177,7 @@ print(json.dumps(told))
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT)
     told = orjson.loads(ran.stdout.splitlines()[-1])
-    assert told == dict.fromkeys(told, ["complete", False])
+    assert told == {name: ["complete", False] for name in told}
 
 
 def test_arrow_knows_of_pandas_once_the_program_does() -> None:
