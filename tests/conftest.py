@@ -67,10 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if mode is not Mode.NIGHTLY:
         on_ray = [one for one in items if one.get_closest_marker("ray_lane")]
         left_out |= set(on_ray) - set(some_cases(on_ray, "ray"))
-    if mode is Mode.CI:
-        left_out |= set(items) - set(some_cases(items, "ci"))
-    if mode is Mode.QUICK:
-        left_out |= set(items) - set(some_cases(items, "quick", QUICK_CASES))
+        kept = [one for one in items if one not in left_out]
+        left_out |= set(kept) - set(some_cases(kept, mode, QUICK_CASES if mode is Mode.QUICK else None))
     if left_out:
         items[:] = [one for one in items if one not in left_out]
         config.hook.pytest_deselected(items=list(left_out))

@@ -103,6 +103,7 @@ def right(rows: Sequence[Row], name: str = "length", step: int = 1) -> None:
         assert row[name] == (None if row["text"].startswith("!") else len(row["text"]) * step), row
 
 
+@pytest.mark.ci(4)
 @pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", WRITERS)

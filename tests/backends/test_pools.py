@@ -148,6 +148,7 @@ def test_a_tables_answer_is_its_own(pooled: Pooled) -> None:
     assert large == [(8_000_000, True)]
 
 
+@pytest.mark.ray(0)
 def test_the_room_is_shared(pooled: Pooled) -> None:
     """One task may have as many calls on their way as its actors take; of many tasks, each may have two."""
     pooled.load(min_size=1, max_size=1, max_in_flight=8)
@@ -159,6 +160,7 @@ def test_the_room_is_shared(pooled: Pooled) -> None:
     assert [items[-1] for items in told] == [("room", 2)] * 8
 
 
+@pytest.mark.ray(0)
 def test_an_actor_is_killed_under_load(pooled: Pooled) -> None:
     """All answers come, in order, and the actor is replaced; no call is to blame."""
     pooled.load(min_size=2, max_size=2)
@@ -174,6 +176,7 @@ def test_an_actor_is_killed_under_load(pooled: Pooled) -> None:
     assert len(pooled.pids() - before) == 1
 
 
+@pytest.mark.ray(0)
 def test_the_only_actor_is_killed_again_and_again(pooled: Pooled) -> None:
     """The tasks wait for the next one; they let go of their CPUs, which it may need."""
     pooled.load(min_size=1, max_size=1, resources=Resources(num_cpus=1.5))
@@ -212,6 +215,7 @@ def test_poison_is_lost_after_three_actors_and_harms_no_other(pooled: Pooled) ->
     assert len(pooled.pids()) == 2 + 3
 
 
+@pytest.mark.ray(0)
 def test_what_waits_behind_poison_is_answered(pooled: Pooled) -> None:
     """It is sent again with the poison, and dies with it each time, and it was not begun."""
     pooled.load(max_size=1, max_in_flight=16)
@@ -232,6 +236,7 @@ def test_user_code_that_exits_loses_its_call_and_not_the_actor(pooled: Pooled) -
     assert items[2] == (2, pid)
 
 
+@pytest.mark.ray(0)
 def test_an_actor_that_user_code_has_spoilt_answers_and_is_replaced(pooled: Pooled) -> None:
     """What was changed there, and cannot be given back, would fail all that comes. No call is to blame, however often:
     what waited is answered by others."""

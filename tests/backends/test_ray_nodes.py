@@ -114,6 +114,7 @@ def nodes(cluster: Any, connected: Any) -> Iterator[Nodes]:
     wait(lambda: made.slots() == 0, "all nodes are gone")
 
 
+@pytest.mark.ray(1)
 @pytest.mark.parametrize("announce", [False, True])
 def test_a_task_whose_node_dies_is_lost(nodes: Nodes, connected: Any, announce: bool, tmp_path: Path) -> None:
     """Which node it was is known either way; the task next in the queue runs on a node that comes."""

@@ -58,6 +58,7 @@ def rows(place: Path) -> Mapping[str, Any]:
     return {name: table.to_pylist() for name, table in outputs(place / "out").items()}
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["clean", "sorted"])
 def test_the_same_command_goes_on(chain: Chain, place: Path, step: str) -> None:

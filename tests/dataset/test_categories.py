@@ -161,6 +161,7 @@ TABLES: dict[str, Callable[[Dataset, Path], pa.ChunkedArray]] = {
 }
 
 
+@pytest.mark.ci(36)
 @pytest.mark.parametrize("use", TABLES)
 @pytest.mark.parametrize("made", [shaped, shaped_by_groups, shaped_chunks])
 @pytest.mark.parametrize("shape", SHAPES)

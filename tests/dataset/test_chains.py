@@ -196,7 +196,7 @@ def check(tmp: Path, files: list[list[Row]], kind: str, ops: list[Op], backend: 
     assert ds.write_parquet(tmp / "out", backend=backend).dispatched == 0
 
 
-@pytest.mark.ci(20)
+@pytest.mark.ci(16)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("op", OPS, ids=repr)
 @pytest.mark.parametrize("kind", ["parquet", "json"])
@@ -239,13 +239,14 @@ class TestRay:
         {"n": n, "x": None, "text": "b", "tags": ["a"] * (n % 2), "who": None} for n in range(6)
     ]
 
-    @pytest.mark.ray(3)
+    @pytest.mark.ray(2)
     @pytest.mark.parametrize("first", range(0, len(OPS), 4))
     def test_every_operator(self, first: int, tmp_path: Path) -> None:
         """Four in a chain, each in one, of both formats; alone, at night. One file is empty."""
         kind = ("parquet", "json")[first // 4 % 2]
         check(tmp_path, [self.ROWS, [], self.ROWS * 3], kind, OPS[first : first + 4], "ray")
 
+    @pytest.mark.ci(16)
     @pytest.mark.nightly
     @pytest.mark.parametrize("op", OPS, ids=repr)
     def test_every_operator_alone(self, op: Op, tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def test_distinct(rows: curate.Dataset, folder: Path) -> None:
     assert latest == asked(folder, query)
 
 
+@pytest.mark.ci(3)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "semi", "anti"])
 def test_joins(how: str, rows: curate.Dataset, folder: Path) -> None:

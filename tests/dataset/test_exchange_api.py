@@ -169,6 +169,7 @@ def times(type: pa.DataType, *seconds: int) -> pa.Array:
     return pa.array([each * one for one in seconds], pa.int32() if type.bit_width == 32 else pa.int64()).view(type)
 
 
+@pytest.mark.ci(9)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other"),

@@ -84,7 +84,7 @@ MARKS = ([], [pytest.mark.slow, pytest.mark.nightly], [pytest.mark.slow], [pytes
 
 
 @pytest.mark.slow
-@pytest.mark.ci(8)
+@pytest.mark.ci(3)
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("chain", "where"),

@@ -103,6 +103,7 @@ class Endless(curate.Datasource):
             self.ended.append(number)
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("known", [False, True])

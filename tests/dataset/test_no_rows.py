@@ -60,6 +60,7 @@ SHAPES: dict[str, tuple[Callable[[], Dataset], list[dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.ci(13)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_as_of_an_empty_list(shape: str, tmp_path: Path) -> None:

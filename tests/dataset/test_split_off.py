@@ -78,7 +78,7 @@ def below(*roots: Path) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.ci(60)
+@pytest.mark.ci(30)
 @pytest.mark.quick(25)  # each of all three is in some of them
 @pytest.mark.parametrize("memory", [True, False], ids=["memory", "files"])
 @pytest.mark.parametrize("after", WAYS)

@@ -64,6 +64,7 @@ write(inputs(Path(sys.argv[1])).map(killing), sys.argv[3], Path(sys.argv[2]))
 """
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @every

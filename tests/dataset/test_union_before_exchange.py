@@ -60,7 +60,7 @@ def rows_of(found: Dataset) -> list[bytes]:
     return sorted(orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found.take_all())
 
 
-@pytest.mark.ci(18)
+@pytest.mark.ci(9)
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("step", STEPS)
@@ -104,7 +104,7 @@ BEFORE: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
-@pytest.mark.ci(12)
+@pytest.mark.ci(8)
 @pytest.mark.quick(11)
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("parts", SAMPLED)

@@ -48,7 +48,7 @@ KINDS: dict[str, Callable[[Dataset, Any], Dataset]] = {
 }
 
 
-@pytest.mark.ci(20)
+@pytest.mark.ci(10)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stored", STORED)
@@ -65,7 +65,7 @@ def test_the_same_rows_stay(stored: str, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ci(16)
+@pytest.mark.ci(10)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("stored", [name for name in STORED if "runs" not in name])
 @pytest.mark.parametrize("kind", KINDS)

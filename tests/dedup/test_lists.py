@@ -39,7 +39,7 @@ def listed(root: Path) -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.ci(10)
+@pytest.mark.ci(5)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,6 +100,7 @@ PAIRS: dict[str, tuple[str, Callable[[Dataset], Dataset], Callable[[Dataset], Da
 BOTH_WAYS = [(pair, turned) for pair in PAIRS for turned in (False, True) if not (turned and pair.startswith("parts"))]
 
 
+@pytest.mark.ci(6)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize(("pair", "turned"), BOTH_WAYS)
 def test_extra_outputs_of_one_name_have_the_same_columns(pair: str, turned: bool, tmp_path: Path) -> None:

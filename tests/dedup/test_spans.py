@@ -205,6 +205,7 @@ def test_a_line_that_is_everywhere_is_one_for_each_shard() -> None:
     assert {one[3:] for one in spans} == {(0, 5)}
 
 
+@pytest.mark.ci(11)
 @pytest.mark.slow
 @pytest.mark.quick(18)
 @pytest.mark.parametrize("unit", ["line", "paragraph", "sentences"])

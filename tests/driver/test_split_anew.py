@@ -62,6 +62,7 @@ def test_an_input_that_was_done(source: Path, tmp_path: Path, before: int, now: 
     check(source, out)
 
 
+@pytest.mark.ci(6)
 @pytest.mark.parametrize("now", [ONE, THREE, FOUR])
 @pytest.mark.parametrize("before", [ONE, THREE])
 @pytest.mark.parametrize("options", [{}, {"retry_failed": True}])

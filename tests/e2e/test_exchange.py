@@ -318,6 +318,7 @@ class TestSignals:
 
         wait_until(found, f"a {what} begins")
 
+    @pytest.mark.ci(2)
     @pytest.mark.parametrize(("backend", "what"), on_each_backend())
     def test_twice(self, bench: Bench, backend: str, what: str) -> None:
         """What runs is cancelled."""
@@ -456,8 +457,8 @@ class Large(Bench):
 @pytest.mark.parametrize(
     ("place", "what", "shuffled"),
     [
-        ("local", "map", True),
         ("gcs", "reduce", False),
+        pytest.param("local", "map", True, marks=pytest.mark.nightly),
         pytest.param("local", "reduce", True, marks=pytest.mark.nightly),
         pytest.param("gcs", "map", False, marks=pytest.mark.nightly),
     ],
@@ -506,7 +507,7 @@ ONE_CPU = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 @pytest.mark.slow
 @pytest.mark.ray_lane
-@pytest.mark.parametrize("what", ["map", "reduce"])
+@pytest.mark.parametrize("what", [pytest.param("map", marks=pytest.mark.nightly), "reduce"])
 def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two, in the middle of the exchange: no map that was finished runs again, as its rows are in a file."""
     from ray.cluster_utils import Cluster

@@ -130,7 +130,7 @@ def test_an_output_of_a_script_is_gone_on_with(installed: Installed, place: Path
 
 
 @pytest.mark.ray_lane
-@pytest.mark.ray(1)
+@pytest.mark.ray(0)
 @pytest.mark.parametrize("job", ["own/mine.py", "langid"])
 def test_on_ray(installed: Installed, place: Path, job: str) -> None:
     """A job that comes with curate, in a pool of actors; and one of the user's that derives from one of those. Its

@@ -64,6 +64,7 @@ def test_inline(place: Place, tmp_path: Path) -> None:
     assert executions(trace).total() - executions(whole_trace).total() <= kills
 
 
+@pytest.mark.ray(0)
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
 @pytest.mark.parametrize("place", ["local", pytest.param("gcs", marks=pytest.mark.nightly)], indirect=True)

@@ -20,6 +20,7 @@ FILES = {
 }
 
 
+@pytest.mark.ray(0)
 @pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
 def test_a_task_whose_shard_waits_for_those_behind_it_ends(backend: str, tmp_path: Path) -> None:
     """Each is run once, and the task is no failure."""

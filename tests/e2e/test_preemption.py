@@ -22,6 +22,7 @@ def nodes() -> Iterator[Fleet]:
         yield made
 
 
+@pytest.mark.nightly
 def test_nodes_come_and_go_under_a_job(nodes: Fleet, local: Place, tmp_path: Path) -> None:
     """It says what it waits for while there is no worker, and while none has the chips of its pool. The head gets no
     task, and a draining node no other one. The bytes are those of an undisturbed run, and no more work is done twice

@@ -182,6 +182,7 @@ def test_a_task_hangs(work: Work, nodes: Nodes) -> None:
     assert work.failure("timed_out")["pid"] in workers(work.trace)
 
 
+@pytest.mark.nightly
 def test_a_raylet_is_killed(work: Work, nodes: Nodes) -> None:
     """Its worker lives on and hands in what it makes; all else runs on the other node. Nothing is done twice."""
     first = nodes.add()

@@ -215,6 +215,7 @@ def test_a_finished_job_is_free_whoever_seems_to_run(bench: Bench, clock: FakeCl
     assert clock.sleeps == []
 
 
+@pytest.mark.ci(6)
 @pytest.mark.parametrize("parameters", [{}, {"short": 25}])
 @pytest.mark.parametrize("helping", [False, True])
 def test_nothing_is_overwritten_while_a_driver_is_alive(

@@ -50,6 +50,7 @@ def by_hand(tables: list[pa.Table], keys: tuple[str, ...], keep: str, by: str | 
     return found
 
 
+@pytest.mark.ci(6)
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("keep", ["first", "last"])
 @pytest.mark.parametrize("by", [None, "by"])

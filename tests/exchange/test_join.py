@@ -73,6 +73,7 @@ def by_hand(left: list[pa.Table], right: list[pa.Table], on: list[str], right_on
     return [row for *_, row in sorted(found, key=lambda one: one[:3])]
 
 
+@pytest.mark.ci(6)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("slice_rows", [3, 16_384])
 @pytest.mark.parametrize("how", HOWS)

@@ -172,7 +172,7 @@ def test_an_object_over_several_lines_is_told_as_such() -> None:
     assert len(bad) == 6
 
 
-@pytest.mark.ci(36)
+@pytest.mark.ci(18)
 @pytest.mark.quick(10)
 @pytest.mark.parametrize("pack", PACKS)
 @pytest.mark.parametrize("names", ["a", "a,b", "a,b,c,d,e"])

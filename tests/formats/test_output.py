@@ -76,6 +76,7 @@ def pieces(table: pa.Table, cuts: list[int]) -> list[pa.Table]:
     return [table.slice(a, b - a) for a, b in itertools.pairwise(edges)]
 
 
+@pytest.mark.ci(2)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("format", "codec"), WRITTEN)
 @given(st.lists(ROW, max_size=30), st.lists(st.integers(0, 30), max_size=5), st.booleans(), st.integers(1, 400))

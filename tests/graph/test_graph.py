@@ -372,6 +372,7 @@ class TestDamaged:
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
 
+    @pytest.mark.ci(5)
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("what", DAMAGES)
     def test_damaged_between_runs(self, bench: Bench, what: str) -> None:

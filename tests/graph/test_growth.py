@@ -180,6 +180,7 @@ ADDED = st.lists(ROWS, min_size=1, max_size=3)
 
 
 class TestGrown:
+    @pytest.mark.ci(2)
     @pytest.mark.slow
     @pytest.mark.parametrize("how", [*DATASETS, "job"])
     @settings(max_examples=6)
@@ -644,7 +645,7 @@ class TestRefused:
         world.check()
 
     @pytest.mark.slow
-    @pytest.mark.ci(8)
+    @pytest.mark.ci(4)
     @pytest.mark.quick(2)
     @pytest.mark.parametrize("name", OTHERS)
     def test_by_every_other_exchange(self, name: str) -> None:

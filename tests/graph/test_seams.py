@@ -289,7 +289,7 @@ def check_verified(write: Write, whole: Stored) -> None:
         assert (report.state, {one.object for one in report.findings}) == ("damaged", set(strangers)), place
 
 
-@pytest.mark.ci(65)
+@pytest.mark.ci(33)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("number", "names"),
@@ -322,7 +322,7 @@ def test_killed_and_run_again(number: int, names: tuple[str, ...], mode: Mode) -
         check_side_deleted(write, whole, number)
 
 
-@pytest.mark.ci(13)
+@pytest.mark.ci(7)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("names", PAIRS[::5], ids="-".join)
 def test_stages_that_are_kept(names: tuple[str, ...]) -> None:

@@ -161,6 +161,7 @@ def test_a_text_of_100_mb(sets: list[str], action: str) -> None:
     assert ran.table["text"].to_pylist() == ([f"{half}\n{half}"] if action == "cut" else [])
 
 
+@pytest.mark.ray(0)
 @pytest.mark.parametrize(("files", "backend"), PLACES)
 def test_brute_force_at_one_shard_and_many(
     files: int, backend: str, tmp_path: Path, request: pytest.FixtureRequest

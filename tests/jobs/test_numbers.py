@@ -116,6 +116,7 @@ def run(name: str, options: Mapping[str, Any], source: Path, output: Path) -> No
     assert summary.state == "complete", options
 
 
+@pytest.mark.ci(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*jobs()])
 def test_a_number_is_refused_or_the_job_is_done(

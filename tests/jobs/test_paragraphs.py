@@ -137,7 +137,8 @@ def written(rows: list[dict[str, Any]], folder: Path, files: int) -> Path:
     return folder
 
 
-@pytest.mark.ray(1)
+@pytest.mark.ci(5)
+@pytest.mark.ray(0)
 @pytest.mark.parametrize(("files", "backend"), PLACES)
 @pytest.mark.parametrize("unit", ["line", "paragraph", "sentences"])
 def test_brute_force_at_one_shard_and_many(

@@ -166,6 +166,7 @@ LAX: dict[str, dict[str, Any]] = {
 """Without which an earlier rule of the set decides."""
 
 
+@pytest.mark.ci(20)
 @pytest.mark.quick(26)
 @pytest.mark.parametrize("reason", CASES)
 def test_each_reason_is_given_for_a_text_that_fails_that_rule(reason: str) -> None:

@@ -54,7 +54,7 @@ def page(request: pytest.FixtureRequest, jobs: dict[str, str], reports: dict[str
     return path.as_uri()
 
 
-@pytest.mark.ci(12)
+@pytest.mark.ci(8)
 @pytest.mark.parametrize(("wide", "dark"), SCREENS)
 def test_a_page_opens(chromium: Chromium, page: str, *, wide: int, dark: bool) -> None:
     """Without a word on the console, and without a request. What is wider than the screen scrolls in its own place."""
@@ -68,7 +68,7 @@ def test_a_page_opens(chromium: Chromium, page: str, *, wide: int, dark: bool) -
         assert (sum(map(int, back[4:-1].split(","))) < 200) == dark
 
 
-@pytest.mark.ci(4)
+@pytest.mark.ci(2)
 @needs_axe
 def test_anybody_can_read_a_page(chromium: Chromium, page: str) -> None:
     """By keyboard, screen reader, and with eyes that need contrast; in the dark only colours differ."""

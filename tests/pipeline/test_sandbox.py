@@ -590,6 +590,7 @@ def square(row: dict[str, Any]) -> dict[str, Any]:
 REASONS = ["seventeen", "the parser's process died: SIGSEGV", SLOW]
 
 
+@pytest.mark.ray(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray_lane])])
 def test_rows_that_end_the_parser_are_in_quarantine(

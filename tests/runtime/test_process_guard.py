@@ -162,6 +162,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.ray(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray_lane)])
 def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:

@@ -96,6 +96,7 @@ def test_the_variables_that_hold_what_cannot_are_named() -> None:
         refuse_unsendable("my job", [held])
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["map", "sort"])
 def test_nothing_is_written_and_in_this_process_it_runs(tmp_path: Path, what: str) -> None:

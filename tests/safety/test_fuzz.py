@@ -164,6 +164,7 @@ def test_as_it_is_all_is_read(sound: dict[str, bytes]) -> None:
         assert any(kind in name for name in sound), kind
 
 
+@pytest.mark.ci(5)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 @quick
@@ -189,6 +190,7 @@ def test_bytes_that_are_cut_or_flipped(kind: str, sound: dict[str, bytes], data:
     read_everything()
 
 
+@pytest.mark.ci(3)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["job.json", "summary", "heartbeat", "run.json", "events", "failures/"])
 @quick
@@ -364,6 +366,7 @@ def bombs() -> dict[str, tuple[str, bytes]]:
     }
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["texts", "events", "failures", "logs"])
 def test_what_becomes_gigabytes_takes_little_memory(kind: str, sound: dict[str, bytes], tmp_path: Path) -> None:

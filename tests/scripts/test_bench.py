@@ -560,6 +560,7 @@ def test_page_at_a_tiny_size(tmp_path: Path) -> None:
     assert code == int("MISSED" in said)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.ray_lane
 def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
@@ -594,6 +595,7 @@ def test_service_at_a_tiny_size(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_start_beside_another_checkout(tmp_path: Path) -> None:
     """First output, prompt and a run with nothing to do are measured on both, and their ratios are judged."""

@@ -708,6 +708,7 @@ class TestLeft:
         assert submit.left(str(tmp_path / "out")).endswith("1 of 3 shards done, 2 left")
 
 
+@pytest.mark.ci(6)
 @pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(

@@ -210,6 +210,7 @@ def local(tmp_path: Path) -> Place:
     return Place(str(tmp_path / "data"))
 
 
+@pytest.mark.nightly
 def test_the_main_job(cluster: Cluster, local: Place, source: str) -> None:
     """The same bytes as here; submitted again, nothing is left to do, and that is said."""
     argv = ("jobs/toxicity.py", "--json", "--input", source, "--output")

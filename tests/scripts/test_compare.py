@@ -23,6 +23,7 @@ def test_texts_follow_from_the_seed() -> None:
     assert list(made(70, seed=3)) == list(made(70, seed=3)) != list(made(70, seed=4))
 
 
+@pytest.mark.ci(13)
 @pytest.mark.quick(10)
 @pytest.mark.parametrize(
     ("name", "reason"),
@@ -45,6 +46,7 @@ def test_each_kind_is_on_both_sides_of_its_threshold(name: str, reason: str) -> 
     assert min(dropped) <= 4
 
 
+@pytest.mark.ci(7)
 @pytest.mark.quick(10)
 @pytest.mark.parametrize(
     ("name", "reason"),

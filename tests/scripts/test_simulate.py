@@ -154,6 +154,7 @@ def test_each_disturbance_alone_is_survived(options: dict[str, Any], happened: C
     assert happened(report)
 
 
+@pytest.mark.ci(6)
 @pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(6))

@@ -12,6 +12,7 @@ from curate.testing.contract import StorePlace
 FOLDERS = ["a", "a.", "a-b", "b c", "b+c", "b%20c", "c/d", "c/d/e", "é", "\U0001f600", "z&<>", "z"]
 
 
+@pytest.mark.ci(15)
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("prefix", ["", "a", "c/", "c/d/", "z/none"])
 def test_many_folders(place: StorePlace, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:

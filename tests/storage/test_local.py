@@ -126,6 +126,7 @@ def kill_child(how: str, step: str, when: str, root: str, scratch: str, temporar
 AROUND = [(step, when) for step in STEPS for when in ("before", "after")]
 
 
+@pytest.mark.ci(28)
 @pytest.mark.quick(12)
 @pytest.mark.parametrize(
     ("how", "step", "when"),

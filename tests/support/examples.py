@@ -1,6 +1,6 @@
 """How many examples a property is tried with: few in the quick tests, more in CI, many at night. A property names the
-number that CI takes. Those of CI are always the same ones, so that what fails there fails on any machine, and again;
-nights look for new ones."""
+number of a thorough trial, of which CI takes half. Those of CI are always the same ones, so that what fails there fails
+on any machine, and again; nights look for new ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hypothesis
 
 from tests.support.sweeps import Mode
 
-_FACTORS: dict[str, float] = {Mode.QUICK: 0.1, Mode.CI: 1.0, Mode.NIGHTLY: 5.0}
+_FACTORS: dict[str, float] = {Mode.QUICK: 0.1, Mode.CI: 0.5, Mode.NIGHTLY: 5.0}
 _FEWEST = 4
 
 
@@ -26,8 +26,8 @@ def use_profile(mode: Mode) -> None:
     hypothesis.settings.load_profile(mode)
 
 
-def examples(ci: int) -> int:
-    """Returns how many examples are tried now of a property that CI tries with so many."""
+def examples(thorough: int) -> int:
+    """Returns how many examples are tried now of a property for which so many are a thorough trial."""
     # A worker of Ray's that imports a test's module is told nothing, and tries nothing.
     factor = _FACTORS.get(hypothesis.settings.get_current_profile_name(), 1.0)
-    return max(min(_FEWEST, ci), int(ci * factor))
+    return max(min(_FEWEST, thorough), int(thorough * factor))

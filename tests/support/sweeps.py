@@ -4,6 +4,7 @@ before operations of every kind that changes what is stored; before each of all 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
@@ -37,14 +38,43 @@ QUICK_CASES = 2
 
 def some_cases(items: Iterable[pytest.Item], mark_name: str, most: int | None = None) -> Iterator[pytest.Item]:
     """Yields the tests, but of one with the mark, such as `quick(n)`, only n cases, of one without it `most`, evenly
-    spread over those that there are. No number, or None: all of them."""
+    spread over those that there are, with each value of each parameter as often as can be. No number, or None: all."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for found in cases.values():
         mark = found[0].get_closest_marker(mark_name)
-        wanted = min((mark.args[0] if mark and mark.args else None if mark else most) or len(found), len(found))
-        yield from (found[at * len(found) // wanted] for at in range(wanted))
+        number = mark.args[0] if mark and mark.args else None if mark else most
+        wanted = len(found) if number is None else min(number, len(found))
+        if wanted == len(found):
+            yield from found
+        else:
+            yield from (found[at] for at in spread([item.nodeid.partition("[")[2] for item in found], wanted))
+
+
+def spread(names: Sequence[str], wanted: int) -> list[int]:
+    """Returns which of the cases of these names to take: as many different values of each parameter as can be among
+    them, which are the parts of a name. Of cases that are as good as others, those evenly spread.
+
+    Every second one of the cases of two parameters, say, would have one value of the second parameter alone.
+
+    >>> spread(["a-x", "a-y", "b-x", "b-y"], 2)
+    [0, 3]
+    >>> spread(["a", "b", "c", "d"], 2)
+    [0, 2]
+    """
+    even = [at * len(names) // wanted for at in range(wanted)]
+    left = [*even, *sorted(set(range(len(names))) - set(even))]
+    values = [list(enumerate(name.rstrip("]").split("-"))) for name in names]
+    seen: Counter[tuple[int, str]] = Counter()
+    taken = []
+    for _ in range(wanted):
+        # How rare its values are among those that were taken: one that is not there yet outweighs all that are.
+        best = max(left, key=lambda at: sum(1 / (1 + 9 * seen[value]) for value in values[at]) / len(values[at]))
+        left.remove(best)
+        taken.append(best)
+        seen.update(values[best])
+    return sorted(taken)
 
 
 Sweep = Callable[[Sequence[str], int], list[int]]

@@ -57,6 +57,7 @@ def test_one_call_in_a_hundred_fails(bench: Bench, rate: float, seed: int) -> No
     check_equal(bench, "out")
 
 
+@pytest.mark.ci(7)
 @pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("operation", [operation for operation in OPERATIONS if operation != "delete"])
@@ -157,6 +158,7 @@ def test_on_ray(tmp_path: Path) -> None:
     assert outputs(place.objects("out")) == outputs(place.objects("whole"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")

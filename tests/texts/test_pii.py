@@ -194,6 +194,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.ci(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_pattern_takes_more_than_linear_time(hostile: str) -> None:

@@ -143,6 +143,7 @@ def test_a_list_of_the_wrong_shape_is_told_with_file_and_line(
         urls.read_list(str(path), shape)
 
 
+@pytest.mark.ci(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", ["a", "a.", ".", "@", ":", "/", "[", "%", "ü", "\\", "http://", "sexx ", "a@b:"])
 def test_no_url_takes_more_than_linear_time(piece: str) -> None:
