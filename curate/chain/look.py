@@ -25,7 +25,7 @@ from curate.sources.same_bytes import Change, same_bytes
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
 
-NONE = pa.Table.from_batches([], INPUTS)
+NONE = INPUTS.empty_table()
 
 
 @dataclass
