@@ -58,6 +58,7 @@ def test_batches_are_told_while_pandas_is_imported(monkeypatch: pytest.MonkeyPat
     assert is_data_frame(frame)
 
 
+@pytest.mark.slow
 def test_only_one_function_looks_for_what_another_thread_may_be_importing() -> None:
     """`sys.modules` gives a module whose import has only begun, too."""
     asked = {

@@ -99,6 +99,7 @@ def test_the_main_page_is_short() -> None:
     assert len(TEXT[MAIN].splitlines()) <= MAIN_LINES
 
 
+@pytest.mark.slow
 def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job of the main page, saved as a module, passes its own tests; and all other snippets of all pages run."""
     job, *checks = blocks("python")

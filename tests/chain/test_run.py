@@ -81,6 +81,7 @@ def test_several_drivers_replace_nothing(chain: Chain, place: Path, curate: Cura
     assert predicted(chain) == []
 
 
+@pytest.mark.slow
 def test_an_input_that_was_added_is_all_that_runs(chain: Chain, place: Path) -> None:
     """One shard of each step; and then nothing."""
     add_input(place, FILES)
@@ -90,6 +91,7 @@ def test_an_input_that_was_added_is_all_that_runs(chain: Chain, place: Path) -> 
     assert ran(chain.run(backend="inline")) == {}
 
 
+@pytest.mark.slow
 def test_an_output_that_was_deleted_is_made_again_and_nothing_after_it(chain: Chain, place: Path) -> None:
     """With the same bytes; what was made of it is not out of date."""
     lost = place / "out" / "scored" / "07.parquet"
@@ -104,6 +106,7 @@ def test_an_output_that_was_deleted_is_made_again_and_nothing_after_it(chain: Ch
     assert ran(chain.run(backend="inline")) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("chain")
 def test_a_changed_parameter_is_refused_until_its_step_is_made_anew(place: Path, curate: Curate) -> None:
     """With both values, before anything is written; then that step and those after it run, and no other."""
@@ -170,6 +173,7 @@ def test_a_step_whose_input_failed_does_not_run(place: Path) -> None:
     assert ran(Chain.read("pipeline.toml").run(backend="inline")) == {**ALL, "clean": 1}
 
 
+@pytest.mark.slow
 def test_a_changed_input_is_kept_until_it_is_asked_for(chain: Chain, place: Path) -> None:
     """As by a job alone; then it is made again in all steps, for what earlier steps made anew is always taken."""
     write_jsonl(place / "in" / "03.jsonl", [{"n": 6}, {"n": 7}, {"n": 8}])
@@ -181,6 +185,7 @@ def test_a_changed_input_is_kept_until_it_is_asked_for(chain: Chain, place: Path
     assert predicted(chain) == []
 
 
+@pytest.mark.slow
 def test_a_removed_input_is_kept_until_it_is_asked_for(chain: Chain, place: Path) -> None:
     """Then what was made of it is removed in all steps, and nothing runs."""
     (place / "in" / "03.jsonl").unlink()

@@ -108,6 +108,7 @@ def test_as_json(made: Path, curate: Curate) -> None:
     assert first["shards"] == {"total": FILES, "done": FILES, "failed": 0}
 
 
+@pytest.mark.slow
 def test_no_job_is_imported(made: Path, curate: Curate) -> None:
     """Nor anything that takes long: a chain whose jobs are not here can be looked at."""
     (made / "steps_of_test.py").unlink()

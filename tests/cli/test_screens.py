@@ -84,6 +84,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("total", SHARDS)
 @pytest.mark.parametrize("columns", [80, 200])

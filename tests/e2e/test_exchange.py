@@ -151,6 +151,7 @@ def undone(bench: Bench, name: str, parts: set[str]) -> dict[str, int]:
 # Killed at every operation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "flags"),
     [

@@ -33,6 +33,7 @@ SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "job"),
     [

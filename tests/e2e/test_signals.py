@@ -159,6 +159,7 @@ def test_the_patience_with_running_tasks_ends(local: Place, tmp_path: Path) -> N
     bench.check(ended, done=0)
 
 
+@pytest.mark.slow
 @pytest.mark.ray(0)
 def test_control_c_reaches_the_whole_group(bench: Bench) -> None:
     """A terminal interrupts every process of the group: the workers do not mind, the driver does."""

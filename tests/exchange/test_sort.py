@@ -273,6 +273,7 @@ class TestShuffle:
             written(made, out, AnyOrder(seed, slots), max_in_flight=(1, 64)[seed % 2], target_task_s=target)
             assert {path.name: path.read_bytes() for path in out.glob("part-*")} == expected, seed
 
+    @pytest.mark.slow
     def test_all_rows_once_in_another_order(self, ds: Dataset, tmp_path: Path) -> None:
         """By another seed, another one; by the same one, the same, written or consumed."""
         rows = sum((50, 0, 7, 90, 33, 1))

@@ -252,6 +252,7 @@ def expected_looks(bench: Bench, parts: int) -> tuple[int, int]:
 
 
 class TestKillPoints:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("bench", "after"),
         [

@@ -202,6 +202,7 @@ def other(x):
         assert digest(self.COMMON.replace("return 1", "return 2")) == before, "other() is not used"
         assert digest(f"# a comment\n{self.COMMON}") == before
 
+    @pytest.mark.slow
     def test_what_a_part_of_a_package_imports_counts_where_that_is_the_program(self, modules: Modules) -> None:
         """`python -m package.mine` calls it __main__; its relative imports start from the package all the same."""
         told = "from curate.job.definition import job_digest\nprint(job_digest(Mine))\n"

@@ -595,6 +595,7 @@ def has_imported(name: str) -> bool:
     return name in sys.modules
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("variable", ["", "SET_BY_A_TASK"])
 def test_a_second_worker_imports_what_the_first_one_had_to(
@@ -650,6 +651,7 @@ class Keeping(Calling):
         Path(f"{self.key}.{os.getpid()}").touch()
 
 
+@pytest.mark.slow
 def test_workers_run_the_next_program_too(lasting: LastingBackend, tmp_path: Path) -> None:
     """Of another backend of this process, or of the same; and have nothing left of the one before, nor of what it
     printed."""
@@ -675,6 +677,7 @@ def test_workers_run_the_next_program_too(lasting: LastingBackend, tmp_path: Pat
     assert not any("before" in one.detail for one in polled(lasting, ends(2)) if isinstance(one, TaskFinished))
 
 
+@pytest.mark.slow
 @pytest.mark.ci(2)
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("change", ["variable", "path", "threads", "imports", "file"])

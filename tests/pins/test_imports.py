@@ -60,6 +60,7 @@ def test_a_job_that_says_what_it_is_imports_no_engine(tmp_path: Path) -> None:
         assert not set(orjson.loads(ran.stdout)) & (HEAVY - {"fsspec"})
 
 
+@pytest.mark.slow
 def test_a_job_by_default_imports_no_ray(tmp_path: Path) -> None:
     """Where there is no cluster to join, neither the driver does, nor a worker."""
     program = (
@@ -180,6 +181,7 @@ print(json.dumps(told))
     assert told == {name: ["complete", False] for name in told}
 
 
+@pytest.mark.slow
 def test_arrow_knows_of_pandas_once_the_program_does() -> None:
     """In whatever order both are imported; and what needs pandas imports it."""
     program = (

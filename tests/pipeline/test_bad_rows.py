@@ -202,6 +202,7 @@ class TestBadRow:
         with pytest.raises(TooManyBadRows, match="3 bad rows before its end, the budget is 2 rows"):
             do(bad(*range(1, 100)), range(1, 100), budget="2")
 
+    @pytest.mark.slow
     def test_a_search_that_finds_bad_rows_only_ends_soon(self) -> None:
         """Each costs some runs of `process`; a shard of ten million would be searched for days."""
         n = MOST_SEARCHED + 500

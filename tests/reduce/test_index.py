@@ -162,6 +162,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_file.RunWriter.__init__, "__defaults__", tuple(defaults))
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("merged", [False, True])

@@ -84,6 +84,7 @@ def called(file: Path) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
+@pytest.mark.slow
 def test_what_runs_code_is_called_nowhere_but_where_no_stored_byte_gets() -> None:
     """Each place is on the list with its reason, and nothing is on the list that is not there."""
     found = set()
@@ -97,6 +98,7 @@ def test_what_runs_code_is_called_nowhere_but_where_no_stored_byte_gets() -> Non
     assert found == ALLOWED.keys()
 
 
+@pytest.mark.slow
 def test_the_walk_sees_what_it_is_to_see() -> None:
     """An aliased module is not used to get round it: pickle is imported by its own name wherever it is."""
     for file in ROOT.rglob("*.py"):
