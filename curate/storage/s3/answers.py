@@ -126,7 +126,7 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
             f"{asked.what}: {said}: the service at {asked.endpoint} lacks what curate needs; choose another store"
         )
     why = "" if response.body else "; without a word: credentials may have expired (aws sso login), or a key is needed"
-    return StorageError(
+    return (StorageError if response.body else PermissionDenied)(
         f"{asked.what}: {said}, which a retry would not change; expected success from {asked.endpoint}{why}"
     )
 
