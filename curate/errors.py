@@ -78,6 +78,9 @@ class MissingColumn(ConfigError):
 class StorageError(CurateError):
     """A storage call failed for good."""
 
+    refused = ""
+    """What was refused that may be refused to every shard: "read", or "write" of an output; empty: neither."""
+
 
 class ObjectNotFound(StorageError):
     """The object does not exist (or not at the generation that was asked for)."""
@@ -110,6 +113,8 @@ class DiskFull(StorageError):
 
 class PermissionDenied(StorageError):
     """The store refused the call: credentials are missing or lack the right."""
+
+    refused = "read"
 
 
 class GenerationMismatch(StorageError):

@@ -230,7 +230,7 @@ class _Run:
             raise
         finally:
             self.options.display.close(self.account.progress())
-            self.account.close(state, error)
+            self.account.close(state, error or self.account.scheduler.futile)
         return state
 
     def _open(self) -> None:
@@ -361,7 +361,7 @@ class _Run:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         if interrupts.interrupts or interrupts.terminated:
             return RunState.INTERRUPTED
-        return RunState.FAILED if account.scheduler.disk_full else RunState.ABORTED
+        return RunState.FAILED if account.scheduler.futile else RunState.ABORTED
 
     def _replaced_by(self, shards: Sequence[tuple[int, Shard]], sides: Iterable[str]) -> dict[str, str]:
         """Returns the generations of the outputs that those of some shards take the places of, by URI."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from isal import igzip
 from isal.igzip_lib import IsalError
 
-from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound, StorageError
 from curate.prefetch import ReadAhead
 from curate.storage.protocol import Object, Store
 
@@ -32,21 +32,37 @@ _BLOCKS_AHEAD = 3
 _BEGINS = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _SKIPPABLE = b"\x2a\x4d\x18"
 """Behind the first byte of what zstd passes over."""
+_IN_BUCKETS = ("gs://", "s3://")
 _SMALL_BYTES = 256 << 10
 """Stored bytes of an object for which a thread is not worth its start."""
 
 
 @contextmanager
-def naming(uri: str) -> Iterator[None]:
-    """Turns "it is gone" and "it was replaced" into CorruptInput with the URI."""
+def naming(uri: str, store: Store | None = None) -> Iterator[None]:
+    """Turns "it is gone" and "it was replaced" into CorruptInput with the URI. Given its store, "its bucket is gone"
+    becomes a StorageError: that says nothing of the object."""
     try:
         yield
     except ObjectNotFound as error:
+        if store is not None:
+            _refuse_lost_bucket(uri, store)
         how = "put it back, or run the job again, which says how to take it out"
         raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}; {how}") from error
     except GenerationMismatch as error:
         how = "run the job again, which looks at it anew"
         raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}; {how}") from error
+
+
+def _refuse_lost_bucket(uri: str, store: Store) -> None:
+    """Raises StorageError if the bucket of an object that is gone is, too: answers about an object do not say."""
+    if not uri.startswith(_IN_BUCKETS):
+        return
+    try:
+        next(iter(store.list(uri)), None)
+    except ObjectNotFound as error:
+        lost = StorageError(f"{uri} cannot be read: its bucket is gone ({error}); make it available, and run again")
+        lost.refused = "read"
+        raise lost from error
 
 
 class StoredStream:
@@ -59,7 +75,8 @@ class StoredStream:
         self.begins = b""
         """The first bytes that were read."""
         self._stream: BinaryIO
-        with naming(self.uri):
+        self._store = store
+        with naming(self.uri, store):
             self._stream = store.open(object)
 
     def read(self, size: int = -1) -> bytes:
@@ -70,7 +87,7 @@ class StoredStream:
             return data
         except (ObjectNotFound, GenerationMismatch) as error:
             self.error = error
-            with naming(self.uri):
+            with naming(self.uri, self._store):
                 raise
         except Exception as error:
             self.error = error

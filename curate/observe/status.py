@@ -328,16 +328,19 @@ def with_stages(
     that can be looked at, and `beat`, the heartbeat of the job's run, what it says of the rest.
     """
     told = {one.key: one for one in (beat.stages if beat else ())}
+    live = job.state == RUNNING
     reports = []
     for one in planned[:-1]:
         if (there := seen.get(one.key)) is not None:
             reports.append(report_of(one, there))
-        else:
-            reports.append(told.get(one.key, one))
+            continue
+        report = told.get(one.key, one)
+        # The last stage is planned from what those before it became: they were complete, if nobody says so any more.
+        over = job.total and not live and report.state == WAITING
+        reports.append(replace(report, state=COMPLETE) if over else report)
     begun = all(one.state == COMPLETE for one in reports)
     reports.append(report_of(planned[-1], job) if begun and job.total else planned[-1])
     at = next((one for one in reports[:-1] if one.state != COMPLETE), reports[-1])
-    live = job.state == RUNNING
     if not live:
         # What its own ledger calls running, or waits to be run, is that no more.
         ended = at.state if at.state == WAITING else job.state

@@ -35,7 +35,7 @@ from curate.errors import (
 from curate.log import redacted
 from curate.runtime.lost_gpu import lost_gpu
 from curate.runtime.process_guard import spoil
-from curate.tasks.failure import Failure, FailureKind
+from curate.tasks.failure import Failure, FailureKind, Refusal
 
 MAX_TRACEBACK = 8000
 """Characters of a traceback that travel to the driver: its beginning, with the frames where the message is what is
@@ -80,6 +80,7 @@ def failure_of(error: BaseException) -> Failure:
         after_s=_wait_of(error),
         reason=_reason_of(error),
         tries=getattr(error, "curate_tries", 1),
+        refused=_refused_by(error),
         node=socket.gethostname(),
         pid=os.getpid(),
         peak_bytes=_peak_bytes(),
@@ -180,6 +181,14 @@ def _own_kind(error: BaseException) -> FailureKind:
         spoil(f"the state of its GPU, which answers {answers} to everything from then on")
         return FailureKind.CRASHED
     return FailureKind.USER_ERROR
+
+
+def _refused_by(error: BaseException) -> Refusal | None:
+    """Returns what a store refused that it may refuse to every shard."""
+    if kind_of(error) is not FailureKind.STORAGE:
+        return None
+    refusals = [link.refused for link in _causes(error) if isinstance(link, StorageError) and link.refused]
+    return Refusal(refusals[0]) if refusals else None
 
 
 def _wait_of(error: BaseException) -> float:

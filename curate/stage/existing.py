@@ -12,7 +12,7 @@ from curate.ledger.side_outputs import bare
 from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.job_record import JobRecord
-from curate.stage.outputs import NameConflict, books_of
+from curate.stage.outputs import NameConflict, books_of, writing
 from curate.storage.protocol import Object, Store
 from curate.tasks.failure import ShardRecord
 
@@ -29,6 +29,7 @@ class ExistingOutputs:
     job: JobRecord
     over: Mapping[str, str]
 
+    @writing()
     def record(self, index: int, uri: str) -> ShardRecord | None:
         """Returns the record of a shard's output if there is one; a foreign one is removed first, and there is none."""
         try:

@@ -15,14 +15,14 @@ Outputs of an input that changed are replaced only where that was asked for, whe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import xxhash
 
-from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
+from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch, StorageError
 from curate.exchange.run_file import RunWriter
 from curate.formats.write.writer import OutputWriter, SeveralFiles
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, companion, companion_name, counter
@@ -32,6 +32,18 @@ from curate.pipeline.step import SideTable
 from curate.stage.job_record import JobRecord
 from curate.storage.protocol import Object, Outcome, Published, Store, Writer
 from curate.tasks.books import Books
+from curate.tasks.failure import Refusal
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Marks what the store raises in its block as the refusal of an output: it may refuse those of all shards."""
+    try:
+        yield
+    except StorageError as error:
+        error.refused = Refusal.WRITE
+        raise
+
 
 _BOOKED = {"fingerprint", "rows", "counters"}
 """What there is in every record of an output."""
@@ -137,6 +149,7 @@ class _OpenOutput:
 class Outputs:
     """What a shard becomes, on its way, until it is published or closed."""
 
+    @writing()
     def __init__(
         self,
         store: Store,
@@ -174,6 +187,7 @@ class Outputs:
         """That of the bytes of the main output, once it is published."""
         return self._all[MAIN].summed.checksum
 
+    @writing()
     def write(self, table: Any) -> int:
         """Takes a table, or a `SideTable`; returns how many rows went to the main output. Raises SchemaMismatch."""
         name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)
@@ -193,6 +207,7 @@ class Outputs:
             raise told from error.__cause__
         return int(rows.num_rows) if name == MAIN else 0
 
+    @writing()
     def settle(self, rows: int) -> int:
         """Returns how many rows the main output has, that was given `rows`: less where a writer puts rows together."""
         writer = self._all[MAIN].writer
@@ -212,15 +227,18 @@ class Outputs:
                     )
                 books.counters[counter(name)] = one.writer.rows
 
+    @writing()
     def finish(self, record: Mapping[str, Any]) -> None:
         """Writes what is left of all of it, each with the record of the shard: nothing more is written."""
         for name, one in self._all.items():
             one.finish(record if name == MAIN else {**record, RECORD_SIDE: name})
 
+    @writing()
     def wait_ahead(self) -> bool:
         """Does ahead what `publish` would wait for, if it can; returns whether that then waits for nothing."""
         return all(part.sink.settle() for one in self._all.values() for part in one.parts)
 
+    @writing()
     def publish(self, replaced: Mapping[str, str], over: Mapping[str, str]) -> Published | NameConflict:
         """Publishes all of it, and returns what became of the main output.
 

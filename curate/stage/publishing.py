@@ -32,7 +32,7 @@ from curate.pipeline.remote_error import CapturedError
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.protocol import StoreOf
 from curate.stage.messages import TaskInput
-from curate.stage.outputs import NameConflict, Outputs
+from curate.stage.outputs import NameConflict, Outputs, writing
 from curate.storage.protocol import Outcome, Published, Store
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
@@ -81,6 +81,7 @@ class Aside:
     replaces: bool = False
     """Whether there are samples of an earlier run, which may be of another input."""
 
+    @writing()
     def publish(self, store: Store) -> None:
         """Publishes the quarantine, and the samples in place of those of another input or another version."""
         if self.quarantine is not None:

@@ -31,7 +31,7 @@ from curate.tasks.events import (
     TaskStarted,
     Tick,
 )
-from curate.tasks.failure import FailureKind, ShardProgress, ShardRecord, ShardWaits
+from curate.tasks.failure import Failure, FailureKind, ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 from curate.tasks.setup import SetUp, SetupWatch
 from curate.tasks.task_end import failure_of_end, kind_of_end
@@ -109,6 +109,8 @@ class Dispatcher:
     """What the scheduler was last told of the cluster."""
     _grace_until_s: float | None = None
     _finished: SchedulerState | None = None
+    _told_futile: bool = False
+    """Whether it was said why the run stops."""
     _long: bool = True
     """Whether the last shard that ended took long; so may the first ones."""
 
@@ -195,7 +197,13 @@ class Dispatcher:
             event = ShardDone(launch.task, record.index, size, record.seconds, computed, record.held_bytes)
         else:
             event = ShardFailed(
-                launch.task, record.index, failure.kind, failure.after_s, failure.peak_bytes, failure.tries
+                launch.task,
+                record.index,
+                failure.kind,
+                failure.after_s,
+                failure.peak_bytes,
+                failure.tries,
+                failure.refused,
             )
         self._long = record.seconds >= LONG_S
         self._handle(event, lambda _: record)
@@ -272,6 +280,20 @@ class Dispatcher:
                     self.observer.done(launch, record)
                 else:
                     self.observer.failed(launch, record, action.outcome)
+                if self.scheduler.futile and not self._told_futile and record.failure is not None:
+                    self._told_futile = True
+                    _tell_refused(self.scheduler, record.failure)
+
+
+def _tell_refused(scheduler: Scheduler, failure: Failure) -> None:
+    if scheduler.refused is None:
+        return  # of a full disk, who knows what is left to write tells more
+    get_logger().error(
+        f"{scheduler.futile}, so it stops",
+        refused=failure.error,
+        kept=f"all that is done, {scheduler.done:,} of the {scheduler.total:,} shards that this run began with",
+        next="do what the error says, then run this again; it resumes",
+    )
 
 
 def _tell_memory(what: AskMemory) -> None:

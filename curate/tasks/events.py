@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
-from curate.tasks.failure import FailureKind
+from curate.tasks.failure import FailureKind, Refusal
 
 TaskId = NewType("TaskId", int)
 
@@ -60,6 +60,8 @@ class ShardFailed:
     """Memory that its worker had held by then, as far as is known."""
     tries: int = 1
     """Tries in a row that ended like this, those included that its worker made by itself."""
+    refused: Refusal | None = None
+    """What the store refused, if it may refuse that to every shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ class SchedulerState(StrEnum):
     STOPPING = "stopping"
     """Nothing new is launched; running tasks may end."""
     ABORTED = "aborted"
-    """Too many shards failed, or there is no room for outputs; running tasks are to be cancelled."""
+    """Too many shards failed, there is no room for outputs, or the store takes none; running tasks are to be
+    cancelled."""
     FINISHED = "finished"
 
 

@@ -40,6 +40,15 @@ class FailureKind(StrEnum):
     """What could not be seen before: a module is missing, or `setup` or the operator says that the job cannot run."""
 
 
+class Refusal(StrEnum):
+    """What a store refused that it may refuse to every shard."""
+
+    WRITE = "write"
+    """An output, or a part of it: no right, expired credentials, a bucket that is gone, a quota."""
+    READ = "read"
+    """What a shard is made of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a shard failed."""
@@ -65,6 +74,8 @@ class Failure:
     """Tries in a row that ended like this: more than one where a worker made them without the driver."""
     wait_s: float = 0.0
     """Seconds until the shard is tried again; 0 where it is not, or at once."""
+    refused: Refusal | None = None
+    """What the store refused, of the kind `STORAGE`; None where that says nothing of other shards."""
 
     def __post_init__(self) -> None:
         # Exceptions quote whatever they choked on: signed URLs and tokens too, which are to be in no ledger. What is

@@ -58,9 +58,10 @@ from curate.tasks.events import (
     TaskStarted,
     Tick,
 )
-from curate.tasks.failure import FailureKind
+from curate.tasks.failure import FailureKind, Refusal
 from curate.tasks.memory import LearntMemory, more_memory, slots_with
 from curate.tasks.policy import _REQUEUED_AT_ONCE, Policy
+from curate.tasks.refusals import LEAST_SHARDS, Refusals
 from curate.units import KIB
 
 SHARD_OVERHEAD_BYTES = 256 * KIB
@@ -93,6 +94,12 @@ PAUSE_S = 30.0
 FAREWELL_S = 60.0
 """How long a task may take to end after it has reported on its last shard."""
 
+_FUTILE = {
+    None: "the disk is full",
+    Refusal.WRITE: "the store refuses outputs of this run",
+    Refusal.READ: "the store refuses to let this run read its inputs",
+}
+"""Why the next shards would fail as the last ones did, by what was refused."""
 MOST_WAITING = 10_000
 """Shards that wait out a backoff while new ones are launched: were all of them to fail, they would fill the memory."""
 
@@ -167,6 +174,8 @@ class _Task:
     """Whether it has, or had, a copy."""
     waits: bool = False
     """Whether the shard at hand waits for what is not there now."""
+    elsewhere: bool = False
+    """Whether it was launched to see whether the store refuses other shards, too."""
     shortened: bool = False
     """Whether its last shards were given to another task: it does not know, and would go on to them."""
     cancelled: FailureKind | None = None
@@ -191,6 +200,9 @@ class Scheduler:
         self.failed = 0
         self.disk_full = False
         """Whether a shard was given up because there was no room for its output: there is none for others either."""
+        self.refused: Refusal | None = None
+        """What the store refuses to every shard, which stops the run."""
+        self._refusals = Refusals()
         self.launched = 0
         """Tasks launched so far."""
         self.attempts = 0
@@ -267,6 +279,13 @@ class Scheduler:
         return self.total - self.done - self.failed
 
     @property
+    def futile(self) -> str:
+        """Why it was stopped: what shards need is there for none of them. Empty if it was not."""
+        if not self.unfinished or not (self.disk_full or self.refused):
+            return ""
+        return _FUTILE[self.refused]
+
+    @property
     def running_tasks(self) -> int:
         """Tasks launched and not ended."""
         return len(self._running)
@@ -339,10 +358,13 @@ class Scheduler:
         self._before = self._cursor
         self._handlers[type(event)](event, now_s, actions)
         too_many = self.policy.max_failed is not None and self.failed > self.policy.max_failed
-        if too_many or (self.disk_full and self.unfinished):
+        # What can still be read is published: that store takes it.
+        if too_many or (self.futile and self.refused is not Refusal.READ):
             self.state = SchedulerState.ABORTED
             actions.append(Finish(self.state))
             return actions
+        if self.futile:
+            self.state = SchedulerState.STOPPING
         if self.state is SchedulerState.ACTIVE:
             self._fall_due(now_s)
             self._fill(now_s, actions)
@@ -408,6 +430,7 @@ class Scheduler:
         self._memory.pop(event.shard, None)
         if event.computed:
             self._busy = False
+            self._refusals.accepted()
             cost, seconds = event.size_bytes + SHARD_OVERHEAD_BYTES, max(event.seconds, 1e-6)
             self._cost_seen = self._cost_seen * RATE_DECAY + cost
             self._seconds_seen = self._seconds_seen * RATE_DECAY + seconds
@@ -433,6 +456,11 @@ class Scheduler:
             return
         if event.kind is FailureKind.OUT_OF_MEMORY:
             self._see_held(event.peak_bytes, actions)
+        if (refusal := event.refused) is not None:
+            all_are = self._refusals.refused(refusal, event.shard, now_s, elsewhere=record.elsewhere)
+            # The last few may as well have all their tries.
+            if all_are and self.unfinished > LEAST_SHARDS:
+                self.refused = self.refused or refusal
         outcome, tries, wait_s = self._strike(
             event.shard, event.kind, now_s, after_s=event.after_s, peak_bytes=event.peak_bytes, tries=event.tries
         )
@@ -598,22 +626,35 @@ class Scheduler:
     def _fill(self, now_s: float, actions: list[Action]) -> None:
         window = self.window
         while len(self._running) < window:
-            if self._ready:
+            if self._ready and not self._looks_elsewhere():
                 actions.append(self._launch(self._next_ready(), now_s))
             elif self._cursor < self._stop and self._open(window) and len(self._waiting) < MOST_WAITING:
-                actions.append(self._launch(self._smallest() if self._busy else self._bundle(), now_s))
+                doubtful = self._refusals.doubtful
+                launch = self._launch(self._smallest() if self._busy or doubtful else self._bundle(), now_s)
+                self._running[launch.task].elsewhere = doubtful
+                actions.append(launch)
             else:
                 return
+
+    def _looks_elsewhere(self) -> bool:
+        """Returns whether a shard never launched comes before those to be tried again: it shows if all are refused."""
+        if not self._refusals.lack_others or self._cursor == self._stop or len(self._waiting) >= MOST_WAITING:
+            return False
+        return self._open(self.window) and not any(record.elsewhere for record in self._running.values())
 
     def _open(self, window: int) -> bool:
         """Returns whether shards may be launched that never were.
 
         A service that is down would be asked for every shard that there is. One that has answered since is asked again.
+        So would a store that refuses all, while those that it has refused are about to be tried again.
         """
+        if self._refusals.suffice and (self._waiting or self._running):
+            return False
         return not self._busy or self._told_to_wait + self._wait_in_place < window
 
     def _smallest(self) -> tuple[int, ...]:
-        """Returns the smallest shard never launched, alone: it asks at least cost whether a service is there."""
+        """Returns the smallest shard never launched, alone: it asks at least cost whether a service is there, or if
+        each shard is refused."""
         if not self._appended:
             self._stop -= 1
             smallest = int(self._order[self._stop])
@@ -833,6 +874,8 @@ class Scheduler:
             and not self._ask_for_more(shard, peak_bytes)
             and not self._some_hold_unasked()
         )
+        # None is tried again that others were refused with: one at least is told as failed, and why.
+        hopeless |= kind is FailureKind.STORAGE and self.refused is not None
         if hopeless or strikes[kind] > self.policy.limit(kind):
             self._move(shard, Move.GIVE_UP)
             self.failed += 1

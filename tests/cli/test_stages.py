@@ -351,3 +351,18 @@ def test_a_run_that_is_refused_is_none(place: Place) -> None:
     with course:
         course.stage("0a", "sort: map")
     assert not (place.root / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_ledger_that_lost_its_runs_and_its_summary(place: Place, curate: Curate) -> None:
+    """What is planned of the last stage shows that those before it were complete: shards are counted there."""
+    done = place.run().done
+    shutil.rmtree(place.root / "out" / layout.LEDGER / "runs")
+    (place.root / "out" / layout.SUMMARY).unlink()
+    told = orjson.loads(curate("status", place.out, "--json").out)
+    assert (told["state"], told["stage"]) == ("pending", "")
+    assert (told["shards"]["total"], told["shards"]["done"]) == (done, done)
+    assert [one["state"] for one in told["stages"]] == ["complete", "pending"]
+    shown = curate("status", place.out).out
+    assert "of 0 shards" not in shown
+    assert "run the job again" in shown

@@ -304,8 +304,17 @@ def test_what_is_deleted_after_a_failure_is_gone(
 def test_a_refusal_without_a_word_names_credentials(emulator: S3Emulator, s3: S3Store) -> None:
     """AWS answers so to HEAD when a token has expired: an answer to HEAD has no body."""
     emulator.fail(operation="get", status=400)
-    with pytest.raises(StorageError, match=r"stat s3://bucket/x: S3 answered 400, .* credentials may have expired"):
+    with pytest.raises(PermissionDenied, match=r"stat s3://bucket/x: S3 answered 400, .* credentials may have expired"):
         s3.stat(X)
+
+
+def test_what_answers_in_place_of_a_store_that_has_answered_passes(emulator: S3Emulator, s3: S3Store) -> None:
+    """Such as the page of a proxy that is restarted, with any status: it is no word of the store's about an object."""
+    assert s3.read(X) == CONTENT
+    emulator.fail(operation="get", cut=Cut.PROXY, times=3, name="gone")
+    with pytest.raises(ObjectNotFound):
+        s3.read("s3://bucket/gone")
+    assert s3.transient_failures == 3
 
 
 class TestProbe:

@@ -82,6 +82,7 @@ class Fault:
     cut: Cut | None
     slow_s: float
     drip_s: float
+    reason: str = ""
     matched: int = 0
     fired: int = 0
 
@@ -196,6 +197,7 @@ class Emulator(ABC):
         cut: Cut | None = None,
         slow_s: float = 0.0,
         drip_s: float = 0.0,
+        reason: str = "",
     ) -> Fault:
         """Makes the `nth` matching request from now on, and `times - 1` after it, fail; returns the fault, to look at.
 
@@ -203,8 +205,9 @@ class Emulator(ABC):
         is lost. `reset` closes the connection instead of answering, `truncate` in the middle of the answer's body;
         `slow_s` waits first (with `status=None`, the answer is then the true one), and with `drip_s` its body
         comes byte by byte, each after that time. `cut` leaves the status as it is and spoils the rest: see `Cut`.
+        `reason` is the service's own word for what went wrong, behind the status.
         """
-        fault = Fault(operation, method, name, nth, times, status, when, reset, truncate, cut, slow_s, drip_s)
+        fault = Fault(operation, method, name, nth, times, status, when, reset, truncate, cut, slow_s, drip_s, reason)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -250,6 +253,16 @@ class Emulator(ABC):
         """Creates an empty bucket, unless there is one."""
         with self._lock:
             self._buckets.setdefault(name, Bucket())
+
+    def hide_bucket(self, name: str) -> Bucket:
+        """Takes a bucket away, with all that is in it; returns it, for `show_bucket`."""
+        with self._lock:
+            return self._buckets.pop(name)
+
+    def show_bucket(self, name: str, bucket: Bucket) -> None:
+        """Puts a bucket back."""
+        with self._lock:
+            self._buckets[name] = bucket
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Returns the contents by URI, of those whose URI starts with `prefix`, in order."""
@@ -321,7 +334,9 @@ class Emulator(ABC):
         fault = self._fault(asked)
         if fault and fault.slow_s:
             self._stopped.wait(fault.slow_s)
-        failure = self._refusal(fault.status, "scripted fault") if fault and fault.status and not fault.cut else None
+        failure = None
+        if fault and fault.status and not fault.cut:
+            failure = self._refusal(fault.status, "scripted fault", *[fault.reason] * bool(fault.reason))
         broken = fault is not None and (fault.reset or fault.truncate or failure is not None)
         answer: Answer | None = None
         if fault is None or not broken or fault.when == "after" or fault.truncate:

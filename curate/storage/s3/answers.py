@@ -81,6 +81,8 @@ class Asked:
     uri: str
     endpoint: str
     has_credentials: bool
+    has_answered: bool = False
+    """Whether S3 has answered there before: what answers in its place now, such as a proxy, will pass."""
 
 
 def cut(problem: str) -> TransientStorageError:
@@ -93,7 +95,7 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
     status, (code, message, _) = response.status, response.failure()
     said = f"S3 answered {status}{f' {code}' if code else ''}{f' ({message})' if message else ''}"
     if response.body and status not in _TRANSIENT and not response.is_of_s3:
-        return StorageError(
+        return (TransientStorageError if asked.has_answered else StorageError)(
             f"{asked.what}: what answers at {asked.endpoint} is not S3 (found {status}, {message[:80]!r}; expected "
             "XML); check AWS_ENDPOINT_URL and proxies, then run again"
         )
@@ -126,7 +128,7 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
             f"{asked.what}: {said}: the service at {asked.endpoint} lacks what curate needs; choose another store"
         )
     why = "" if response.body else "; without a word: credentials may have expired (aws sso login), or a key is needed"
-    return StorageError(
+    return (StorageError if response.body else PermissionDenied)(
         f"{asked.what}: {said}, which a retry would not change; expected success from {asked.endpoint}{why}"
     )
 

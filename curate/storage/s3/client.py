@@ -110,7 +110,8 @@ class Client:
 
     def _asked(self, request: Request) -> Asked:
         uri = f"s3://{request.bucket}/{request.key}"
-        return Asked(request.what, uri, self.endpoint or "AWS", self._credentials is not None)
+        known = self._credentials is not None, self.place in REACHED
+        return Asked(request.what, uri, self.endpoint or "AWS", *known)
 
     def _send(self, request: Request, count: Callable[[Kind], None], retry: Retry) -> Response:
         if request.kind is not None:
