@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
@@ -66,11 +66,7 @@ class RunStoppedError(StorageError):
 
 
 class _DisturbedError(Exception):
-    """Everything was done, and at the last look some of it was gone, or another job's."""
-
-    def __init__(self, summary: Summary) -> None:
-        super().__init__(summary)
-        self.summary = summary
+    """Everything was done, and at the last look some of it was gone, or another job's. Its argument is the summary."""
 
 
 def run_stage(
@@ -118,7 +114,7 @@ def run_stage(
             # What this run had to remove is gone. What is there now, the other driver made.
             options = replace(options, overwrite=False)
         except _DisturbedError as disturbed:
-            rounds.append(disturbed.summary)
+            rounds.append(disturbed.args[0])
             # All of the job was done, so that whatever is not done now is what is to be done again.
             options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
         # What was seen before is no more.
@@ -145,19 +141,17 @@ def _policy(tasks: TaskSettings, options: RunOptions, scope: int, *, pooled: boo
     )
 
 
+@dataclass
 class _Run:
     """One run, from what `prepare` found to its summary."""
 
-    def __init__(
-        self, prepared: Prepared, options: RunOptions, account: RunRecorder, clock: Clock, signals: Signals, last: bool
-    ) -> None:
-        """`last`: whether what is disturbed now is left to the next run."""
-        self.prepared = prepared
-        self.options = options
-        self.account = account
-        self.clock = clock
-        self.signals = signals
-        self.last = last
+    prepared: Prepared
+    options: RunOptions
+    account: RunRecorder
+    clock: Clock
+    signals: Signals
+    last: bool
+    """Whether what is disturbed now is left to the next run."""
 
     def execute(self, chosen: Chosen) -> Summary:
         """Runs what is left to do and returns the summary."""
@@ -303,6 +297,7 @@ class _Run:
             samples=not self.options.no_samples,
             # In this process threads would meet whatever else it does.
             beside=not inline,
+            fence=prepared.owned,
         )
 
         def stopped() -> bool:
@@ -343,6 +338,7 @@ class _Run:
             says_ready=says_ready,
             shared=self.options.part is not None,
             weighs=backend.slot_memory() is not None,
+            sure=prepared.owned.sure_at,
         )
 
     def _has_output(self, rank: int) -> bool:
