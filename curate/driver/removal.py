@@ -77,6 +77,9 @@ def remove_job(
         summaries = [item for called, item in own.items() if not layout.removal_rank(called)]
         rest = [own[one] for one in sorted(own.keys() - stays, key=layout.removal_order) if layout.removal_rank(one)]
         for item in [*summaries, *outputs, *rest]:
+            if item.uri == ledger.uri(layout.JOB):
+                # Of a driver that was paused before it wrote that all is done; it writes nothing once the job is gone.
+                ledger.store.delete(ledger.uri(layout.SUMMARY))
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(

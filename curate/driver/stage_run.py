@@ -396,10 +396,10 @@ class _Run:
         A run that did something looks once more at what is there. What others removed or replaced meanwhile is to be
         done again: raises _DisturbedError, or returns False if that is left to the next run.
         """
-        value = self.account.job_summary()
+        value, owned = self.account.job_summary(), self.prepared.owned
         if value is None:
             return True
-        if self.account.scheduler.launched:
+        if self.account.scheduler.launched or owned.was_paused_since((self.account.started, self.account.started_s)):
             ranks = final_check(self.prepared, self.account.generations)
             if len(ranks):
                 self.account.disturbed(ranks)
@@ -409,6 +409,7 @@ class _Run:
         else:
             # What was listed at the start is what there is: this run only says it.
             sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched)
+        looked = owned.moment()
         for one in self.account.exchanges():
             if one.rows_in != one.rows_out:
                 raise CurateError(
@@ -417,4 +418,5 @@ class _Run:
                 )
         publish_shard_index(self.prepared)
         publish_summary(self.prepared, value)
-        return True
+        # Paused since, it may have written that over what an overwrite has begun to remove.
+        return self._conclude() if owned.was_paused_since(looked) else True
