@@ -83,8 +83,8 @@ def remove_job(
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(
-            f"another driver is running on {ledger.root} after all ({error}); it seemed dead. The rest of its output "
-            "stays: stop it, and run this again"
+            f"another driver is running on {ledger.root} ({error}): it began meanwhile, or had seemed dead. The rest "
+            f"of its output stays. See: curate status {shell_word(ledger.root)}, and run this again when it has ended"
         ) from error
 
 

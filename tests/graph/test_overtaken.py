@@ -113,6 +113,8 @@ class World:
 
     made: Callable[[Dataset], Dataset]
     root: str = field(default_factory=lambda: f"memory://overtaken-{next(_numbers)}")
+    said: str = ""
+    """What the last error said."""
 
     def __post_init__(self) -> None:
         for number in range(INPUTS):
@@ -129,6 +131,7 @@ class World:
         try:
             return run(spec, RunOptions(inputs=tuple(spec.inputs), **given), clock=clock).state.value
         except (CurateError, Killed, WasAlive) as error:
+            self.said = str(error)
             return type(error).__name__
 
     @property
@@ -260,3 +263,20 @@ def test_late_outputs_of_another_seed_are_found_by_a_run_that_is_at_work() -> No
         assert ended == RunState.COMPLETE.value
         assert world.rows() == whole.rows(), f"before change {at}"
     assert published > INPUTS
+
+
+@pytest.mark.slow
+def test_of_two_that_overwrite_the_second_is_told_of_the_first_and_removes_none_of_its_outputs() -> None:
+    """It had looked before the first one began: the first one did not seem gone, nor is it to be stopped."""
+    world = World(plain)
+    assert world.run(plain, FakeClock()) == RunState.COMPLETE.value
+    script = Script(2, None)
+    script.act = lambda: world.run(halved, FakeClock(), overwrite=True)
+    with wrap_stores(lambda store: Scripted(store, script)):
+        assert world.run(plain, FakeClock(), overwrite=True) == "ConfigError"
+    assert "another driver is running on" in world.said
+    assert "run this again when it has ended" in world.said
+    assert world.run(halved, FakeClock()) == RunState.COMPLETE.value
+    whole = World(halved)
+    assert whole.run(halved, FakeClock()) == RunState.COMPLETE.value
+    assert world.rows() == whole.rows()
