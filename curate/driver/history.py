@@ -60,7 +60,7 @@ class JobOutputs:
 
     def done(self, matched: OutputMatch) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields rank and event of shards that this job has done, as `done_events`."""
-        return done_events(self.ledger, self.listing, self.plan, matched, self.job.fingerprint)
+        return done_events(self.ledger, self.listing, self.plan, matched, self.job.mark)
 
 
 @dataclass(slots=True)

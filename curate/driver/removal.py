@@ -77,11 +77,14 @@ def remove_job(
         summaries = [item for called, item in own.items() if not layout.removal_rank(called)]
         rest = [own[one] for one in sorted(own.keys() - stays, key=layout.removal_order) if layout.removal_rank(one)]
         for item in [*summaries, *outputs, *rest]:
+            if item.uri == ledger.uri(layout.JOB):
+                # Of a driver that was paused before it wrote that all is done; it writes nothing once the job is gone.
+                ledger.store.delete(ledger.uri(layout.SUMMARY))
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(
-            f"another driver is running on {ledger.root} after all ({error}); it seemed dead. The rest of its output "
-            "stays: stop it, and run this again"
+            f"another driver is running on {ledger.root} ({error}): it began meanwhile, or had seemed dead. The rest "
+            f"of its output stays. See: curate status {shell_word(ledger.root)}, and run this again when it has ended"
         ) from error
 
 

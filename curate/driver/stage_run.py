@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
@@ -66,11 +66,7 @@ class RunStoppedError(StorageError):
 
 
 class _DisturbedError(Exception):
-    """Everything was done, and at the last look some of it was gone, or another job's."""
-
-    def __init__(self, summary: Summary) -> None:
-        super().__init__(summary)
-        self.summary = summary
+    """Everything was done, and at the last look some of it was gone, or another job's. Its argument is the summary."""
 
 
 def run_stage(
@@ -118,7 +114,7 @@ def run_stage(
             # What this run had to remove is gone. What is there now, the other driver made.
             options = replace(options, overwrite=False)
         except _DisturbedError as disturbed:
-            rounds.append(disturbed.summary)
+            rounds.append(disturbed.args[0])
             # All of the job was done, so that whatever is not done now is what is to be done again.
             options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
         # What was seen before is no more.
@@ -145,19 +141,17 @@ def _policy(tasks: TaskSettings, options: RunOptions, scope: int, *, pooled: boo
     )
 
 
+@dataclass
 class _Run:
     """One run, from what `prepare` found to its summary."""
 
-    def __init__(
-        self, prepared: Prepared, options: RunOptions, account: RunRecorder, clock: Clock, signals: Signals, last: bool
-    ) -> None:
-        """`last`: whether what is disturbed now is left to the next run."""
-        self.prepared = prepared
-        self.options = options
-        self.account = account
-        self.clock = clock
-        self.signals = signals
-        self.last = last
+    prepared: Prepared
+    options: RunOptions
+    account: RunRecorder
+    clock: Clock
+    signals: Signals
+    last: bool
+    """Whether what is disturbed now is left to the next run."""
 
     def execute(self, chosen: Chosen) -> Summary:
         """Runs what is left to do and returns the summary."""
@@ -303,6 +297,7 @@ class _Run:
             samples=not self.options.no_samples,
             # In this process threads would meet whatever else it does.
             beside=not inline,
+            fence=prepared.owned,
         )
 
         def stopped() -> bool:
@@ -343,6 +338,7 @@ class _Run:
             says_ready=says_ready,
             shared=self.options.part is not None,
             weighs=backend.slot_memory() is not None,
+            sure=prepared.owned.sure_at,
         )
 
     def _has_output(self, rank: int) -> bool:
@@ -400,10 +396,10 @@ class _Run:
         A run that did something looks once more at what is there. What others removed or replaced meanwhile is to be
         done again: raises _DisturbedError, or returns False if that is left to the next run.
         """
-        value = self.account.job_summary()
+        value, owned = self.account.job_summary(), self.prepared.owned
         if value is None:
             return True
-        if self.account.scheduler.launched:
+        if self.account.scheduler.launched or owned.was_paused_since((self.account.started, self.account.started_s)):
             ranks = final_check(self.prepared, self.account.generations)
             if len(ranks):
                 self.account.disturbed(ranks)
@@ -413,6 +409,7 @@ class _Run:
         else:
             # What was listed at the start is what there is: this run only says it.
             sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched)
+        looked = owned.moment()
         for one in self.account.exchanges():
             if one.rows_in != one.rows_out:
                 raise CurateError(
@@ -421,4 +418,5 @@ class _Run:
                 )
         publish_shard_index(self.prepared)
         publish_summary(self.prepared, value)
-        return True
+        # Paused since, it may have written that over what an overwrite has begun to remove.
+        return self._conclude() if owned.was_paused_since(looked) else True

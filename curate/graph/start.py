@@ -283,8 +283,10 @@ def _take_inputs(job: StagedJob, options: RunOptions, clock: Clock, run_id: str)
 
 def with_seed(job: StagedJob, seed: int) -> Stage:
     """Returns the last stage of a job as it is with this seed, if there is something in it that takes one."""
-    last = job.last
-    return last if last.seeded is None else listed(last.seeded(seed), job.known)
+    if job.last.seeded is None:
+        return job.last
+    last = listed(job.last.seeded(seed), job.known)
+    return replace(last, record=replace(last.record, seed=seed))
 
 
 def _refuse_own_output(manifest: Any, output: str) -> None:

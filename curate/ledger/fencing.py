@@ -1,4 +1,4 @@
-"""Fences a driver that was paused: it must not write to an output that another driver has taken over.
+"""Fences a driver that was paused, and its workers: they must not write to an output that another driver took over.
 
 A driver may be paused for an hour at any point, between a check and a write, or during a write. Meanwhile another
 driver may have found it silent and overwritten the job. Three rules protect the other's work:
@@ -10,13 +10,19 @@ driver may have found it silent and overwritten the job. Three rules protect the
 
 It checks only if the driver was silent for longer than `SURE_S`. A driver with a recent heartbeat is never taken for
 gone (see `curate.driver.rivals`), so a run that is never paused makes no extra request.
+
+Workers may outlive their driver, or be paused with it. What one publishes late is by its record of the same job: no
+input is named there, nor code under a declared version, for the same rows are to be the same bytes. So a task says when
+its driver was last sure, and a worker that publishes a shard more than `SURE_S` later looks first: one small request in
+that time, however many shards it publishes. What is left is a driver that is killed on the same machine, and taken for
+gone at once: its workers end within two seconds. Of a seed that a run has chosen, the record tells.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TypeVar
 
 from curate.clock import Clock
 from curate.errors import GenerationMismatch, JobReplacedError, ObjectNotFound
@@ -25,6 +31,8 @@ from curate.ledger.listing import OutputListing
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.storage.protocol import Calls, Object, Outcome, Published, Store, Writer
 from curate.units import shell_word
+
+T = TypeVar("T")
 
 SURE_S = 1.5 * HEARTBEAT_S
 """Less than the two heartbeats for which others wait."""
@@ -42,6 +50,8 @@ class FencedStore:
         self._sure = (0.0, 0.0)
         """When the job was last known to be this run's, by both clocks: one stands still while a machine sleeps."""
         self._lost: JobReplacedError | None = None
+        self._was_sent = False
+        """Whether this is what a worker was sent: it has no store."""
 
     def claim(self, generation: str | None, since: tuple[float, float]) -> None:
         """Takes the job of this generation for this run's own; None: there is none.
@@ -54,6 +64,23 @@ class FencedStore:
     def job(self) -> str:
         """Generation of the `job.json` that is this run's own; empty while there is none."""
         return self._job or ""
+
+    def in_worker(self, store: Store, clock: Clock, sure_at: float) -> FencedStore:
+        """Returns the fence of a worker to which this one was sent, when its driver was last sure at that time; this
+        one in the driver's own process, which its heartbeats keep sure."""
+        if not self._was_sent:
+            return self
+        made = FencedStore(store, self._root, clock)
+        made.claim(self._job, (sure_at, clock.monotonic()))
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_root": self._root, "_job": self._job, "_was_sent": True}
+
+    @property
+    def sure_at(self) -> float:
+        """When the job was last known to be this run's, by the clock that tells the time of day."""
+        return self._sure[0]
 
     def moment(self) -> tuple[float, float]:
         """Returns the time by both clocks."""
@@ -83,7 +110,8 @@ class FencedStore:
         if self._job is not None and found != self._job:
             self._lost = JobReplacedError(
                 f"{self._root}/{layout.JOB} was {'replaced' if found else 'removed'} while this run ran or was paused: "
-                "the output now belongs to another run, and this run changed nothing after that. See: "
+                "this is now the output of another job, or of another run of it, and this run changed nothing after "
+                "that. See: "
                 f"curate status {shell_word(self._root)}"
             )
             raise self._lost
@@ -113,6 +141,14 @@ class FencedStore:
                     self._inner.delete(written.uri, written.generation)
             raise
 
+    def fenced(self, write: Callable[[], T]) -> T:
+        """Does a write, and returns what it returns. Raises JobReplacedError, and then nothing is there of it."""
+        self._before_write()
+        done = write()
+        created = done.object if isinstance(done, Published) and done.outcome is Outcome.CREATED else None
+        self._after_write(created)
+        return done
+
     # The store
 
     @property
@@ -136,10 +172,7 @@ class FencedStore:
         return self._inner.writer(uri, durable=durable)
 
     def publish(self, uri: str, data: bytes) -> Published:
-        self._before_write()
-        published = self._inner.publish(uri, data)
-        self._after_write(published.object if published.outcome is Outcome.CREATED else None)
-        return published
+        return self.fenced(lambda: self._inner.publish(uri, data))
 
     def replace(self, uri: str, data: bytes) -> Object:
         """Writes a heartbeat: once it is there, nobody takes this run for gone for a while."""

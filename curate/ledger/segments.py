@@ -26,14 +26,17 @@ from curate.storage.protocol import Outcome
 from curate.tasks.events import Outcome as Ending
 from curate.units import MIB
 
+_ANY: Mapping[str, Any] = {}
+
 
 def done_events(
-    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch, of: str | None = None
+    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch, of: Mapping[str, Any] = _ANY
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields rank and event of shards that are done, some perhaps several times.
 
-    An event counts only for the object that is there: by its generation. With `of`, a job's fingerprint, not if a run
-    of another job tells of it, which went on for a moment when this one had taken its place: that output is foreign.
+    An event counts only for the object that is there: by its generation. With `of`, a job's fingerprint and seed, not
+    if a run of another job tells of it, which went on for a moment when this one had taken its place: that output is
+    foreign.
     """
     if not matched.count:
         return
@@ -41,7 +44,7 @@ def done_events(
         rank = event["index"]
         if rank >= len(plan) or not matched.done[rank]:
             continue
-        own = of is None or event.get("fingerprint", of) == of  # earlier versions do not say it
+        own = all(event.get(name, value) == value for name, value in of.items())  # earlier versions do not say it
         if own and listing.generations[matched.position[rank]] == generation_hash(event["generation"]):
             yield rank, event
 

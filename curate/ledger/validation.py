@@ -225,6 +225,7 @@ RUN: Mapping[str, Check] = {
     ),
 }
 EVENT: Mapping[str, Check] = {
+    "seed": count,
     "time": moment,
     "index": count,
     "outcome": text,
@@ -252,6 +253,7 @@ EVENT: Mapping[str, Check] = {
 RECORD: Mapping[str, Check] = {
     "job": text,
     "fingerprint": text,
+    "seed": count,
     "shard": text,
     "side": text,
     "rows": rows,

@@ -112,12 +112,13 @@ class ExistingOutputs:
     def _refuse_if_overwritten(self) -> None:
         """Raises ConfigError if the output is another job's now."""
         try:
-            owner = Ledger(self.store, self.root).read_job()["fingerprint"]
+            told = Ledger(self.store, self.root).read_job()
         except ObjectNotFound:
-            owner = "none: job.json is missing"
-        if owner != self.job.fingerprint:
+            told = {"fingerprint": "none: job.json is missing"}
+        if not self.job.is_of(told):
+            both = (told, self.job.mark)
+            theirs, ours = (", seed ".join(str(one[name]) for name in self.job.mark if name in one) for one in both)
             raise ConfigError(
-                f"{self.root} is now the output of another job (identity {owner}, this worker's is "
-                f"{self.job.fingerprint}): it was overwritten during this run; nothing was changed. Wait for the other "
-                "run to end, or use another output"
+                f"{self.root} is now the output of another job (identity {theirs}, this worker's is {ours}): it was "
+                "overwritten during this run; nothing was changed. Wait for the other run to end, or use another output"
             )

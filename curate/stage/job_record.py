@@ -43,6 +43,8 @@ class JobRecord:
     """Its suffix."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
+    seed: int | None = None
+    """The seed of a last stage for which the first run of the job chose one: see `mark`."""
 
     fingerprint: str = field(init=False, compare=False)
     """16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
@@ -58,7 +60,18 @@ class JobRecord:
         """Returns the record of a stage before the last one, of this identity. What the job says of its own outputs is
         nothing to it, nor where the job comes from: what makes the job again makes all of it."""
         made = replace(self, identity=identity, format=format, codec=codec, output_schema=None, sides={}, origin={})
-        return replace(made, sink=None, sink_suffix="")
+        return replace(made, sink=None, sink_suffix="", seed=None)
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """By what outputs, events and `job.json` are known as this job's. A seed that a run has chosen is no part of
+        the identity, and it decides the bytes: begun again, the job makes other outputs of the same names. A worker
+        that outlives an overwrite may publish one of before, which must not be taken for one of these."""
+        return {"fingerprint": self.fingerprint} | ({} if self.seed is None else {"seed": self.seed})
+
+    def is_of(self, told: Mapping[str, Any]) -> bool:
+        """Returns whether what is `told` with an output, or of a job, is of this one; earlier versions tell no seed."""
+        return all(told.get(name, value) == value for name, value in self.mark.items())
 
     @property
     def suffix(self) -> str:

@@ -40,6 +40,8 @@ class TaskInput:
     """Whether other drivers make outputs of the same job: then a shard may have its output, whatever the attempt."""
     weighs: bool = False
     """Whether to say how much memory the process held: tasks share that of their nodes."""
+    sure: float = 0.0
+    """When the driver last knew that the job is its own (see `curate.ledger.fencing`)."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all

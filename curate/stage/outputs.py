@@ -60,8 +60,9 @@ def books_of(store: Store, found: Object, job: JobRecord, root: str) -> Books:
         side = None if record is None else record.get(RECORD_SIDE)
         what = "was not written by curate" if side is None else f"is the extra output {side!r}"
         raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another output")
-    if record["fingerprint"] != job.fingerprint:
-        raise ForeignOutputError(f"{found.uri} was written by a job with another identity ({record['fingerprint']})")
+    if not job.is_of(record):
+        other = f"identity ({record['fingerprint']})" if record["fingerprint"] != job.fingerprint else "seed"
+        raise ForeignOutputError(f"{found.uri} was written by a job with another {other}")
     shard = found.uri.removeprefix(f"{root}/").removesuffix(job.suffix)
     if record.get("shard", shard) != shard and job.format is not OutputFormat.RUN:
         raise ConfigError(

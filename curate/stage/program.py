@@ -19,6 +19,7 @@ from curate.clock import Clock, SystemClock
 from curate.errors import ConfigError, SchemaMismatch, SetupFailed
 from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
 from curate.formats.write.writer import OutputWriter
+from curate.ledger.fencing import FencedStore
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.objects.ahead import InputsAhead
 from curate.pipeline.classify import ForeignOutputError
@@ -74,6 +75,8 @@ class StageProgram:
     beside: bool = False
     """Whether this is a worker, which is replaced once user code has spoilt it, and not the driver's own process: then
     short shards may be published while the next ones are computed."""
+    fence: FencedStore | None = None
+    """The driver's, by which no output is published to another run's job; None: that is not looked at."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None
@@ -147,6 +150,7 @@ class StageProgram:
 
     def _run_shards(self, task: TaskInput) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
         self._told = self._calls()
+        fence = self.fence and self.fence.in_worker(self._store(self.output), self.clock, task.sure)
         allowed = self.beside and may_overlap(task.attempt, self.stage.tasks.task_timeout_s)
         shards = list(zip_longest(task.shards, task.given))
         read = (one for (_, shard), given in shards for one in self.stage.rows.read_whole(shard, given))
@@ -158,7 +162,7 @@ class StageProgram:
                 if number and self.beside and (why := spoilt()):
                     yield from self._records(beside.done(0))
                     raise ProcessSpoiltError(why)
-                attempt = ShardAttempt(index, shard, given, task, inputs.store_of)
+                attempt = ShardAttempt(index, shard, given, task, inputs.store_of, fence)
                 running = self._accounted(attempt, self._run_shard(attempt, beside=beside.may))
                 while True:
                     try:
@@ -371,7 +375,7 @@ class StageProgram:
         return {
             "job": self.stage.record.name,
             "shard": shard.id,
-            "fingerprint": self.stage.record.fingerprint,
+            **self.stage.record.mark,
             "rows": tally.books.rows(),
             "counters": tally.books.sorted_counters(),
             "quarantine": aside.quarantine and aside.quarantine[len(self.output) + 1 :],

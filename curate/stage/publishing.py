@@ -26,6 +26,7 @@ from typing import Any, Self
 
 from curate import log
 from curate.ledger import layout
+from curate.ledger.fencing import FencedStore
 from curate.objects.samples import encode_samples, shard_samples
 from curate.pipeline.meters import Meters, Timed
 from curate.pipeline.remote_error import CapturedError
@@ -66,6 +67,8 @@ class ShardAttempt:
     """What it is a part of."""
     store_of: StoreOf
     """Returns the store that a URI of an input lives in."""
+    fence: FencedStore | None
+    """What publishes nothing to an output that is another run's by now."""
 
 
 @dataclass(slots=True)
@@ -142,7 +145,8 @@ class WholeShard:
 
     def _publish(self) -> Published | NameConflict:
         with Timed(self.meters.write):
-            published = self.publish_all()
+            fence = self.attempt.fence
+            published = self.publish_all() if fence is None else fence.fenced(self.publish_all)
         self.meters.write.bytes_out = self.outputs.bytes_out
         return published
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from curate.observe.failures import read_failures
 from curate.observe.metrics import PipelineMetrics
 from curate.observe.progress import NoDisplay, Progress
 from curate.observe.retries import MOST_ALIKE, MOST_WARNINGS, Warned
+from curate.stage import program
 from curate.tasks.failure import Failure, FailureKind
 from tests.job.inline import run_job, write_jsonl
 from tests.support.fakes import FakeClock
@@ -90,7 +92,7 @@ class Watched(NoDisplay):
         self.shown.append(progress)
 
 
-def test_a_long_shard_shows_progress_before_it_ends(tmp_path: Path) -> None:
+def test_a_long_shard_shows_progress_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows read so far, and the bytes that they stand for as far as that is known from shards that are done; no call of
     a store is made for it."""
     write_jsonl(tmp_path / "in/a.jsonl", [{"id": f"{number:03}"} for number in range(100)])
@@ -106,8 +108,11 @@ def test_a_long_shard_shows_progress_before_it_ends(tmp_path: Path) -> None:
     assert max(one.part for one in later) > 0.8
     assert max(one.rate["rows_per_s"] for one in later) == pytest.approx(10 / 3, rel=0.2)
     assert (display.shown[-1].part, display.shown[-1].rows_running) == (1.0, 0)
-    quick = run_job(Slow(batch_size=1000), tmp_path / "in", tmp_path / "quick", clock=CLOCK)
-    assert quick.calls == ended.calls
+    monkeypatch.setattr(program, "PROGRESS_S", math.inf)
+    silent = Watched()
+    without = run_job(Slow(), tmp_path / "in", tmp_path / "without", clock=CLOCK, display=silent, max_in_flight=1)
+    assert not any(one.rows_running for one in silent.shown)
+    assert without.calls == ended.calls
 
 
 class Stepped(Job):

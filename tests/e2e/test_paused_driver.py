@@ -16,7 +16,7 @@ import pytest
 
 from curate.driver import state
 from curate.errors import ConfigError, JobReplacedError
-from curate.ledger.summary import Summary
+from curate.ledger.summary import RunState, Summary
 from curate.storage.local import LocalStore
 from curate.storage.open import open_store
 from tests.support.fakes import FakeClock
@@ -319,3 +319,35 @@ def test_overwritten_in_the_last_moment(scene: Scene) -> None:
     scene.check_refused(script)
     assert bench.objects()["_curate/summary.json"] == scene.found["_curate/summary.json"]
     assert set(bench.objects()) == set(scene.found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settled", [False, True])
+def test_an_overwrite_that_began_in_the_last_moment_and_was_killed(scene: Scene, settled: bool) -> None:
+    """The outputs are gone, `job.json` is not: whoever wakes up, and says that all is done, has all done again. Also
+    if it found all outputs there, and had only that to say."""
+    bench = scene.bench
+
+    def begin() -> None:
+        clean(bench)
+        if settled:
+            complete(bench.run())
+            (Path(bench.place.root) / "out/_curate/summary.json").unlink()
+
+    begin()
+    writes = scene.run(-1, "", lambda: None).writes
+    [at] = [number for number, uri in enumerate(writes) if uri.endswith("/summary.json")]
+    expected = outputs(bench.objects())
+    assert len(expected) > 2
+
+    def overwrite_and_die() -> None:
+        for name in list(outputs(bench.objects()))[1:]:
+            (Path(bench.place.root) / "out" / name).unlink()
+
+    for number in range(at - settled, at + 1):
+        begin()
+        script = scene.run(number, "before", overwrite_and_die)
+        assert isinstance(scene.ended, Summary), script.where
+        assert scene.ended.state is RunState.COMPLETE, script.where
+        assert outputs(bench.objects()) == expected, script.where
+        scene.check_complete()

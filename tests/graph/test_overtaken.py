@@ -24,6 +24,7 @@ from curate.exchange.run_file import RunWriter
 from curate.graph.entry import run
 from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat
+from curate.observe.verify import verify
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
 from curate.reduce import ranges
@@ -32,7 +33,7 @@ from curate.storage import memory
 from curate.storage.faulty import FaultyStore
 from curate.storage.memory import MemoryStore
 from curate.storage.open import wrap_stores
-from curate.storage.protocol import Store
+from curate.storage.protocol import Outcome, Store
 from curate.testing.clock import FakeClock
 from tests.e2e.jobs.seams import SMALL_BYTES, rows
 from tests.support.sweeps import Mode
@@ -112,6 +113,8 @@ class World:
 
     made: Callable[[Dataset], Dataset]
     root: str = field(default_factory=lambda: f"memory://overtaken-{next(_numbers)}")
+    said: str = ""
+    """What the last error said."""
 
     def __post_init__(self) -> None:
         for number in range(INPUTS):
@@ -128,6 +131,7 @@ class World:
         try:
             return run(spec, RunOptions(inputs=tuple(spec.inputs), **given), clock=clock).state.value
         except (CurateError, Killed, WasAlive) as error:
+            self.said = str(error)
             return type(error).__name__
 
     @property
@@ -207,3 +211,72 @@ def test_other_parameters(kill: int | None, alive: bool) -> None:
 def test_events_of_another_job(at: int, kill: int) -> None:
     """A driver of other parameters that went on for a moment, and told of what it did, which is not what is to be."""
     check(plain, halved, at, kill, True)
+
+
+def outputs_of(world: World) -> dict[str, bytes]:
+    """Returns the outputs that are there."""
+    stored = memory._buckets[world.root.removeprefix("memory://")]
+    return {name: data for name, (data, _) in stored.items() if name.startswith("out/part-")}
+
+
+def late(world: World, outputs: dict[str, bytes]) -> int:
+    """Publishes outputs as workers of a driver that is gone, where there are none by then; returns how many."""
+    done = [MemoryStore().publish(f"{world.root}/{name}", data).outcome for name, data in outputs.items()]
+    return sum(one is Outcome.CREATED for one in done)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_late_outputs_of_another_seed_are_found_by_the_next_run(left: int) -> None:
+    """Whoever overwrote is killed when some outputs are there, and what is late is in the places of the others."""
+    world = World(shuffled)
+    assert world.run(shuffled, FakeClock()) == RunState.COMPLETE.value
+    before, whole = outputs_of(world), world.rows()
+    world.run(shuffled, FakeClock(), overwrite=True, limit=max(left, 1))
+    for name in [*outputs_of(world)][left:]:
+        MemoryStore().delete(f"{world.root}/{name}")
+    assert late(world, before) == len(before) - left
+    assert world.run(shuffled, FakeClock()) == RunState.COMPLETE.value
+    assert world.rows() == whole
+    assert not any(data in before.values() for data in outputs_of(world).values())
+    assert verify(f"{world.root}/out").findings == []
+
+
+@pytest.mark.slow
+def test_late_outputs_of_another_seed_are_found_by_a_run_that_is_at_work() -> None:
+    """Before each change of the run that overwrites: an output in the way of its own is none of another attempt."""
+    whole = World(shuffled)
+    assert whole.run(shuffled, FakeClock()) == RunState.COMPLETE.value
+    published = 0
+    for at in range(1, 60):
+        world = World(shuffled)
+        assert world.run(shuffled, FakeClock()) == RunState.COMPLETE.value
+        before = outputs_of(world)
+        script = Script(at, None)
+        come: list[int] = []
+        script.act = lambda world=world, before=before, come=come: come.append(late(world, before))  # type: ignore[misc]
+        with wrap_stores(lambda store, script=script: Scripted(store, script)):  # type: ignore[misc]
+            ended = world.run(shuffled, FakeClock(), overwrite=True)
+        if not come:
+            break
+        published += sum(come)
+        assert ended == RunState.COMPLETE.value
+        assert world.rows() == whole.rows(), f"before change {at}"
+    assert published > INPUTS
+
+
+@pytest.mark.slow
+def test_of_two_that_overwrite_the_second_is_told_of_the_first_and_removes_none_of_its_outputs() -> None:
+    """It had looked before the first one began: the first one did not seem gone, nor is it to be stopped."""
+    world = World(plain)
+    assert world.run(plain, FakeClock()) == RunState.COMPLETE.value
+    script = Script(2, None)
+    script.act = lambda: world.run(halved, FakeClock(), overwrite=True)
+    with wrap_stores(lambda store: Scripted(store, script)):
+        assert world.run(plain, FakeClock(), overwrite=True) == "ConfigError"
+    assert "another driver is running on" in world.said
+    assert "run this again when it has ended" in world.said
+    assert world.run(halved, FakeClock()) == RunState.COMPLETE.value
+    whole = World(halved)
+    assert whole.run(halved, FakeClock()) == RunState.COMPLETE.value
+    assert world.rows() == whole.rows()

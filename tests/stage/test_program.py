@@ -21,6 +21,7 @@ from curate.errors import BadRow, ConfigError, CorruptInput, RetryLater
 from curate.formats.encoding import Format
 from curate.ledger import layout
 from curate.ledger.compression import decompress
+from curate.ledger.fencing import SURE_S, FencedStore
 from curate.ledger.ledger import JOB_FIELDS, Ledger
 from curate.log import get_logger
 from curate.objects import ahead
@@ -33,7 +34,7 @@ from curate.sources.split import SHARD_BYTES, whole
 from curate.stage import publishing
 from curate.stage.job_record import JobRecord
 from curate.stage.messages import Probe, Probed, TaskInput
-from curate.stage.outputs import books_of
+from curate.stage.outputs import Outputs, books_of
 from curate.stage.probe import PROBED_BATCHES
 from curate.stage.program import StageProgram
 from curate.stage.stage import Stage, TaskSettings
@@ -46,6 +47,7 @@ from curate.testing.clock import FakeClock
 
 ROOT = "memory://stage"
 IN = pa.schema([("id", pa.string()), ("n", pa.int64())])
+_numbers = itertools.count()
 JOB = JobRecord("doubling", {"version": 1}, OutputFormat.PARQUET, "zstd")
 OTHER = replace(JOB, identity={"version": 2})
 """Another job."""
@@ -123,12 +125,19 @@ def rows(start: int, stop: int) -> list[dict[str, Any]]:
 
 
 def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
-    where = {name: settings.pop(name) for name in ("output", "scratch") if name in settings}
+    given = ("output", "scratch", "fence")
+    where: dict[str, Any] = {name: settings.pop(name) for name in given if name in settings}
     own = {name: settings.pop(name) for name in ("record", "rows") if name in settings}
     tasks = replace(SPEC.tasks, **settings)
     stage = replace(SPEC, operator=Pipeline((operator or Doubling(),)), tasks=tasks, **own)
     # However slow this machine is, no shard takes long enough to say so.
-    how = {"stage": stage, "key": "run-1", "output": f"{ROOT}/out", "scratch": "/nowhere", "clock": FakeClock()}
+    how: dict[str, Any] = {
+        "stage": stage,
+        "key": "run-1",
+        "output": f"{ROOT}/out",
+        "scratch": "/nowhere",
+        "clock": FakeClock(),
+    }
     return StageProgram(**how | where, beside=True)
 
 
@@ -494,3 +503,69 @@ def test_paths_do_not_enter_outputs(tmp_path: Path) -> None:
         run(program(output=str(output), scratch=str(output / "tmp")), whole("a", str(path), made.size, made.generation))
         outputs.append((output / "a.parquet").read_bytes())
     assert outputs[0] == outputs[1]
+
+
+class TestLate:
+    """A worker that was paused, or outlives its driver, and the output is another run's by then.
+
+    Of the same job: by its record an output is of that one too, whatever it was made of.
+    """
+
+    def begun(self) -> FencedStore:
+        """Begins the job, again if it was; returns the fence of its driver."""
+        store = open_store(ROOT)
+        store.delete(f"{ROOT}/out/{layout.JOB}")
+        told = {**dict.fromkeys(JOB_FIELDS, ""), "n": next(_numbers)}
+        fence = FencedStore(store, f"{ROOT}/out", FakeClock())
+        fence.claim(store.publish(f"{ROOT}/out/{layout.JOB}", orjson.dumps(told)).object.generation, fence.moment())
+        return fence
+
+    def late(self, made: StageProgram, *shards: Shard, after_s: float) -> list[ShardRecord]:
+        """Runs a task so long after its driver was sure that the output is its own."""
+        task = TaskInput(tuple(enumerate(shards)), 1, IN, sure=made.clock.now() - after_s)
+        return list(made.run(task))
+
+    @pytest.mark.parametrize("gone", [False, True])
+    def test_nothing_is_published_to_the_job_of_another_run(self, gone: bool) -> None:
+        mine = self.begun()
+        self.begun()
+        if gone:
+            open_store(ROOT).delete(f"{ROOT}/out/{layout.JOB}")
+        shards = [put(f"{n}.jsonl", rows(n, n + 1)) for n in range(3)]
+        records = self.late(program(fence=pickle.loads(pickle.dumps(mine))), *shards, after_s=SURE_S + 1)
+        assert [record.failure and record.failure.kind for record in records] == [FailureKind.MISCONFIGURED] * 3
+        assert records[0].failure is not None
+        assert "is now the output of another job" in records[0].failure.error
+        left = [one.uri for one in open_store(ROOT).list(f"{ROOT}/out/")]
+        assert left == ([] if gone else [f"{ROOT}/out/{layout.JOB}"])
+
+    def test_what_was_published_meanwhile_is_taken_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The pause was between the look and the output."""
+        mine = self.begun()
+        made = program(fence=pickle.loads(pickle.dumps(mine)))
+
+        def paused(*given: Any, **how: Any) -> Any:
+            assert isinstance(made.clock, FakeClock)
+            made.clock.advance(SURE_S + 1)
+            self.begun()
+            return publish(*given, **how)
+
+        publish = Outputs.publish
+        monkeypatch.setattr(Outputs, "publish", paused)
+        [record] = self.late(made, put("a.jsonl", rows(0, 1)), after_s=0)
+        assert record.failure is not None
+        assert record.failure.kind is FailureKind.MISCONFIGURED
+        assert [one.uri for one in open_store(ROOT).list(f"{ROOT}/out/")] == [f"{ROOT}/out/{layout.JOB}"]
+
+    @pytest.mark.parametrize(("after_s", "looks"), [(0, 0), (SURE_S, 0), (SURE_S + 1, 1), (-1, 1)])
+    def test_one_look_in_a_while_however_many_shards(self, after_s: float, looks: int) -> None:
+        """None while the driver is at work; of a clock that is behind the driver's, nothing can be told."""
+        shards = [put(f"{n}.jsonl", rows(n, n + 1)) for n in range(5)]
+        calls = []
+        for fence in (None, pickle.loads(pickle.dumps(self.begun()))):
+            records = self.late(program(fence=fence), *shards, after_s=after_s)
+            assert not any(record.failure for record in records)
+            calls.append(sum((record.calls or Calls()).get for record in records))
+            for n in range(5):
+                open_store(ROOT).delete(f"{ROOT}/out/{n}.parquet")
+        assert calls[1] - calls[0] == looks

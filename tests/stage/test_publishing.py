@@ -197,7 +197,9 @@ class TestOrder:
             return Published(Outcome.CREATED, Object("/out", 1, "1"))
 
         task = TaskInput((), 1, IN)
-        shards = [ShardAttempt(k, whole(f"{k}", f"/in/{k}", 1, "1"), None, task, open_store) for k in range(MOST_OPEN)]
+        shards = [
+            ShardAttempt(k, whole(f"{k}", f"/in/{k}", 1, "1"), None, task, open_store, None) for k in range(MOST_OPEN)
+        ]
         with Beside("run-1", allowed=True) as beside:
             made = [
                 WholeShard(
