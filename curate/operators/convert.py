@@ -32,6 +32,7 @@ from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 from curate.imports import imported
+from curate.units import is_name
 
 FORMATS = ("pyarrow", "numpy", "pandas")
 """What batches are handed to user code as."""
@@ -347,10 +348,9 @@ def _clash(values: list[Any], reason: str) -> str:
 
 def _check_names(where: str, names: Iterable[Any]) -> None:
     for name in names:
-        if not isinstance(name, str):
-            raise SchemaMismatch(
-                f"{where} returned the key {name!r}, which is not text; name columns by text: str(key)"
-            )
+        if not is_name(name):
+            told = "which is not text" + " that UTF-8 has" * isinstance(name, str)
+            raise SchemaMismatch(f"{where} returned the key {name!r:.80}, {told}; name columns by text: str(key)")
 
 
 def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None = None) -> pa.Table:
