@@ -108,13 +108,17 @@ def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
     ...     raise ConfigError.of_column("there is no column 'txt'", "txt")
     Traceback (most recent call last):
     curate.errors.ConfigError: there is no column 'txt'. Another one is chosen with text_column=...
+    >>> with naming_columns({"columns_of_sets": {"mmlu": ["question"]}}):
+    ...     raise ConfigError.of_column("there is no column 'question'", "question")
+    Traceback (most recent call last):
+    curate.errors.ConfigError: there is no column 'question'. Another one is chosen with columns_of_sets=...
     """
     try:
         yield
     except ConfigError as error:
         if error.column is None:
             raise
-        given = {one: value if isinstance(value, list) else [value] for one, value in parameters.items()}
+        given = {one: list(_leaves(value)) for one, value in parameters.items()}
         named = [one for one, values in given.items() if error.column in values]
         # Where one is called after columns, whatever else has the same value means something else.
         of = [one for one in named if one.endswith(("column", "columns"))] or named or _containing(given, error.column)
@@ -124,6 +128,15 @@ def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
         if (kept := parameters.get("keep_columns")) and type(error) is ConfigError and error.column not in kept:
             chosen += f"; {option('keep_columns', ...)} leaves out what it does not name"
         raise ConfigError(f"{error}. Another one is chosen with {chosen}").with_traceback(error.__traceback__) from None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yields a value, or what lists and the values of mappings have in them."""
+    if isinstance(value, list | Mapping):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(one)
+    else:
+        yield value
 
 
 def _containing(given: Mapping[str, list[Any]], column: str) -> list[str]:

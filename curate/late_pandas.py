@@ -62,6 +62,20 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
     return np.concatenate(found) if found else np.zeros(0, type)
 
 
+def is_of_pandas(type: pa.DataType) -> bool:
+    """Returns whether a type is pandas' own, of periods or intervals."""
+    return getattr(type, "extension_name", "").startswith(f"{NAME}.")
+
+
+def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Returns the values of a column as Python has them; of types that are pandas' own as pandas has them: a period is
+    no number, and an interval says which of its ends are in it."""
+    if not is_of_pandas(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    valid = column.is_valid().to_pylist()
+    return [one if there else None for one, there in zip(column.to_pandas(), valid, strict=True)]
+
+
 def _viewed(chunk: pa.Array, type: np.dtype[Any]) -> np.ndarray[Any, Any]:
     values = chunk.cast(pa.uint8()) if pa.types.is_boolean(chunk.type) else chunk
     return np.frombuffer(values.buffers()[1], type, len(values), values.offset * type.itemsize)

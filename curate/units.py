@@ -263,3 +263,15 @@ def ellipsize(text: str, most: int) -> str:
     text = text.strip()
     one_line = plain_line(text[: 4 * most])
     return one_line if len(one_line) <= most and len(text) <= 4 * most else one_line[: most - 3] + "..."
+
+
+def is_name(name: Any) -> bool:
+    r"""Returns whether a column can be called so: text, without half of a surrogate pair, which UTF-8 does not have.
+
+    >>> is_name("ä"), is_name("\ud800"), is_name(5)
+    (True, False, False)
+    """
+    try:
+        return isinstance(name, str) and bool(name.encode() or True)
+    except UnicodeEncodeError:
+        return False

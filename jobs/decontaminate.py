@@ -36,6 +36,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
+from curate.keywords import naming_columns
 from curate.units import whole
 
 
@@ -86,8 +87,10 @@ class Decontaminate(RowsJob):
             self._say_unused(("margin", "min_words"), "--action cut")
         # Here 0 counts all n-grams, for which a dataset has None.
         whole("decontaminate: max_documents", self.max_documents, 0)
-        compared = Compared(self._sets(), self.n, self.normalise, self.words)
-        for one in compared.index().short:
+        columns = {name: getattr(self, name) for name in ("set_columns", "columns_of_sets", "prompt_columns")}
+        with naming_columns(columns):  # and not the one of the corpus, which may be called alike
+            index = Compared(self._sets(), self.n, self.normalise, self.words).index()
+        for one in index.short:
             if one.short or one.empty:
                 self.log.warning(
                     f"evaluation set {one.name!r}: {one.short + one.empty:,} of {one.examples:,} examples cannot be "

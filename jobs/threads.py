@@ -92,9 +92,11 @@ class Threads(Job):
     separator: str = param("\n\n", help="separator between comments in the text of a thread")
 
     def check(self) -> None:
-        """Raises ConfigError for a limit below 1."""
+        """Raises ConfigError for a limit below 1, and for places, which a thread has none of."""
         if self.max_comments < 1:
             raise ConfigError(f"--max-comments {self.max_comments} would leave nothing of any thread; give at least 1")
+        if self.keep_positions:
+            raise ConfigError("--keep-positions: a thread is of many comments, each with its own place; leave it out")
 
     def build(self, ds: Dataset) -> Dataset:
         return ds.groupby("link_id").map_groups(

@@ -64,7 +64,7 @@ class Urls(RowsJob):
     block_parts: Asset | None = param(None, help="parts of which the letters and digits of a URL may have none")
 
     def check(self) -> None:
-        """Raises ConfigError where there is no list, one of another shape, or a number that fits none."""
+        """Raises ConfigError where there is no list, or one of another shape. Says which number has no effect."""
         given = {name: asset for name in LISTS if (asset := getattr(self, name)) is not None}
         if not given:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in LISTS)
@@ -73,6 +73,8 @@ class Urls(RowsJob):
             raise ConfigError("attributes are columns of each row, and this job adds none and drops rows; leave it out")
         if self.max_soft_words < 0:
             raise ConfigError(f"--max-soft-words {self.max_soft_words} would keep no URL; give 0 or more")
+        if self.soft_words is None:
+            self._say_unused(("max_soft_words",), "--soft-words")
         if self.keep_domains or self.block_domains:
             urls.check_installed()
         for name, asset in given.items():

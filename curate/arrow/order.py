@@ -65,7 +65,7 @@ class Order:
         column is missing, there twice, nested, or of a type without an order.
         """
         for key in self.keys:
-            found = schema.get_all_field_indices(key.column)
+            found = [at for at, name in enumerate(schema.names) if name == key.column]
             if not found:
                 raise ConfigError.of_column(
                     f"{where}: there is no column {key.column!r}{did_you_mean(key.column, schema.names)}; "

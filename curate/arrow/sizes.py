@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -68,24 +68,26 @@ def _pair(type: pa.DataType) -> pa.DataType:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 _MOST = 16
 
 
-def per_schema(make: Callable[[pa.Schema], T]) -> Callable[[pa.Schema], T]:
-    """Caches a function of a schema by the schema object, not its value: metadata, which may differ between equal
-    schemas, counts here."""
-    made: dict[int, tuple[pa.Schema, T]] = {}
+def per_schema(make: Callable[Concatenate[pa.Schema, P], T]) -> Callable[Concatenate[pa.Schema, P], T]:
+    """Caches a function of a schema, and of what can be hashed, by the schema object, not its value: metadata, which
+    may differ between equal schemas, counts here."""
+    made: dict[tuple[Any, ...], tuple[pa.Schema, T]] = {}
 
     @wraps(make)
-    def cached(schema: pa.Schema) -> T:
-        found = made.get(id(schema))
+    def cached(schema: pa.Schema, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (id(schema), *args, *kwargs.items())
+        found = made.get(key)
         if found is None:
             if len(made) >= _MOST:
                 made.clear()
             # Kept together: while the schema lives, no other object has its id.
-            found = made[id(schema)] = (schema, make(schema))
+            found = made[key] = (schema, make(schema, *args, **kwargs))
         return found[1]
 
     return cached

@@ -3,6 +3,7 @@ fast."""
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from curate.backends.make import BACKENDS
 from curate.cli.chain import CHAIN, show_chain
 from curate.cli.run import RunGroup, show_jobs
-from curate.errors import EXIT_INTERRUPTED, EXIT_USAGE, CurateError
+from curate.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CurateError
 
 WATCH_S = 2.0
 RUN_JOBS = ("run", "retry", "replay", "report")
@@ -35,6 +36,12 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)
+        except OSError as error:
+            # A store's errors are curate's own, and name the file: this is standard output, sent to a full disk.
+            if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            click.echo(f"error: standard output cannot be written: {error.strerror}; send it elsewhere", err=True)
+            sys.exit(EXIT_FAILED)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

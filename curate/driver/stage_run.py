@@ -35,6 +35,7 @@ from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import companion, companion_name, side_name
+from curate.ledger.stages import remove_empty
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
 from curate.observe import registry
@@ -179,13 +180,13 @@ class _Run:
         return self.account.summary(state)
 
     def _take_back(self) -> None:
-        """Removes a job that this run began, and of which no row can be written: it would be in the way of another. It
-        stays if another driver has come."""
+        """Removes a job that this run began, and of which no row can be written, unless another driver has come."""
         prepared, how = self.prepared, replace(self.options, confirm=lambda _: True)
         if prepared.uncommitted.job is not None:
             self._tidy()
             with contextlib.suppress(ConfigError, StorageError):
                 remove_job(prepared.ledger, prepared.record.name, {prepared.run_id}, [], how)
+                remove_empty(prepared.output)
                 if self.account.of_job:
                     registry.forget(prepared.output)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -117,6 +118,10 @@ class Encoding:
     """Columns whose type a job declares; that of others is what their first rows are."""
     job_reads_all: bool = False
     """Whether it is read for a job that names no columns."""
+
+    def typed_of(self, names: Iterable[str]) -> frozenset[str]:
+        """Returns the columns among those that have a type that somebody declared."""
+        return frozenset(names) if self.how is not None and self.how.schema is not None else self.typed
 
     @property
     def all_read(self) -> bool:

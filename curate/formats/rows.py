@@ -200,7 +200,7 @@ def _read(
         case Format.PARQUET:
             return read_parquet(store, object, begin, end, schema, on_bad_row, encoding)
         case Format.JSONL:
-            told = on_bad_row, on_blank_line, on_other_keys
+            told = on_bad_row, on_blank_line, on_other_keys, encoding.typed_of(schema.names)
             return read_jsonl(store, object, encoding.codec, begin, end, schema, *told)
         case Format.TEXT if how is not None:
             return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row, on_blank_line)

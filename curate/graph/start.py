@@ -48,6 +48,7 @@ from curate.ledger.packed import PackedTable
 from curate.ledger.stages import (
     StageReport,
     may_be_scratch,
+    remove_empty,
     remove_stages,
     scratch_of,
     stages_in,
@@ -55,10 +56,12 @@ from curate.ledger.stages import (
     stages_roots,
 )
 from curate.log import get_logger
+from curate.observe import registry
 from curate.sources.listing import Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
 from curate.stage.stage import Stage
+from curate.storage.local import remove_scratch
 from curate.storage.protocol import Outcome, Special, Store
 from curate.storage.uris import is_local
 
@@ -338,15 +341,15 @@ def _is_of_its_code(job: StagedJob, stage: Stage) -> bool:
 
 def take_back(job: StagedJob, options: RunOptions, clock: Clock, run_id: str, refused: str) -> None:
     """Removes a job that a stage has refused, of this key: not the stages before, which the job with other parameters
-    may have, too. It stays if it has outputs, or another driver is at work on it."""
+    may have, too. It stays if it has outputs, if an earlier run had planned some, or if another driver is at work."""
     ledger, listing = job.ledger, job.ledger.list()
-    if listing.plan_parts:
+    others = set(listing.run_ids) - {run_id}
+    if listing.plan_parts and (others or overwritten(job.last.record, ledger, listing)[1]):
         return
     running = {run_id, *job.listing.run_ids}
     for root in stages_roots(ledger.root, listing.stages):
         running |= set().union(*_runs_of_stages(job.stores.of(root), root).values())
     kept = {key for one in stages_of(job.last) if (key := key_of(one)) != refused}
-    others = set(listing.run_ids) - {run_id}
     try:
         refuse_rivals(ledger, others, clock, allow_concurrent=False, overwrite=True)
         remove_job(ledger, job.last.record.name, running, [], replace(options, confirm=lambda _: True), kept)
@@ -355,6 +358,11 @@ def take_back(job: StagedJob, options: RunOptions, clock: Clock, run_id: str, re
         return
     if may_be_scratch(ledger.root):
         remove_stages(scratch_of(ledger.root), kept)
+    if is_local(ledger.root):
+        remove_scratch(job.stores.scratch)
+    remove_empty(ledger.root)
+    with suppress(ConfigError):
+        registry.forget(ledger.root)
 
 
 def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:

@@ -402,12 +402,12 @@ class Job:
         )
         return made.stages(Stage(record, tasks, made.operator, self._rows(columns, required)))
 
-    def _say_unused(self, names: Iterable[str], needs: str) -> None:
-        """Logs which of these parameters are not as by default, though they have no effect without `needs`."""
+    def _say_unused(self, names: Iterable[str], other: str, beside: str = "without") -> None:
+        """Logs which of these parameters are not as by default, though they have no effect without `other`, or with."""
         given = [one.option for one in map(self._params.__getitem__, names) if getattr(self, one.name) != one.default]
         if given:
             verb = "has" if len(given) == 1 else "have"
-            self.log.warning(f"{', '.join(given)} {verb} no effect without {needs}", options=given)
+            self.log.warning(f"{', '.join(given)} {verb} no effect {beside} {other}", options=given)
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""

@@ -115,3 +115,8 @@ class TextJob(Job):
         return batch.select(
             list(dict.fromkeys([self.id_column, *[self.text_column] * text, *self.keep_columns, *place]))
         )
+
+    def _made(self, columns: Mapping[str, Any] | None) -> Made:
+        if self.attributes:
+            self._say_unused(("keep_columns",), "--attributes", "with")
+        return super()._made(columns)

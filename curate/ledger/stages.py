@@ -16,6 +16,7 @@ from typing import Any
 from curate.errors import ConfigError
 from curate.folders import nofollow, private
 from curate.ledger import layout
+from curate.storage.uris import is_local
 
 SCRATCH = private.SCRATCH
 
@@ -88,6 +89,13 @@ def remove_stages(root: str, kept: Collection[str] = ()) -> None:
     with suppress(ConfigError):  # a link in the place of one of these folders: what is behind it is not the job's
         for ours in (goes_first, is_ours):
             nofollow.remove(nofollow.root_of(root), above, ours, leads=leads)
+
+
+def remove_empty(output: str) -> None:
+    """Removes the folders of a ledger that are empty, and that of the ledger if it is: once a job is taken back."""
+    if is_local(output):
+        with suppress(ConfigError):
+            nofollow.remove(nofollow.root_of(output), output, lambda one: one.endswith("/") and layout.is_own(one))
 
 
 def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:

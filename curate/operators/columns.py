@@ -20,6 +20,7 @@ from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
+from curate.units import is_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,5 +227,5 @@ class Rename(OperatorDefaults):
 def check_names(where: str, names: Iterable[Any]) -> None:
     """Raises ConfigError for what cannot be the name of a column."""
     for name in names:
-        if not isinstance(name, str):
-            raise ConfigError(f"{where}: {name!r:.80} cannot be the name of a column; expected text")
+        if not is_name(name):
+            raise ConfigError(f"{where}: {name!r:.80} cannot be the name of a column; expected text, as UTF-8 has it")

@@ -32,6 +32,8 @@ from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 from curate.imports import imported
+from curate.late_pandas import is_of_pandas, values_of
+from curate.units import is_name
 
 FORMATS = ("pyarrow", "numpy", "pandas")
 """What batches are handed to user code as."""
@@ -103,7 +105,7 @@ def _objects(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
     try:
         if isinstance(column.type, pa.FixedShapeTensorType):
             return _tensors(column)
-        values: list[Any] = column.to_pylist()
+        values: list[Any] = values_of(column)
         if contains(column.type, _is_cut) and not one_chunk(column).equals(fitted(values, column.type)):
             raise ValueError("some would be cut")
     except (ValueError, OverflowError, pa.ArrowException) as error:
@@ -219,10 +221,10 @@ def to_pandas(table: pa.Table) -> Any:
     import pandas as pd
 
     def is_object(type: pa.DataType) -> bool:
-        return isinstance(type, pa.BaseExtensionType) or pt.is_null(type)
+        return (isinstance(type, pa.BaseExtensionType) and not is_of_pandas(type)) or pt.is_null(type)
 
     def dtype(type: pa.DataType) -> Any:
-        return None if _is_category(type) else pd.ArrowDtype(type)
+        return None if _is_category(type) or is_of_pandas(type) else pd.ArrowDtype(type)
 
     plain = table
     for at, field in enumerate(table.schema):
@@ -347,10 +349,9 @@ def _clash(values: list[Any], reason: str) -> str:
 
 def _check_names(where: str, names: Iterable[Any]) -> None:
     for name in names:
-        if not isinstance(name, str):
-            raise SchemaMismatch(
-                f"{where} returned the key {name!r}, which is not text; name columns by text: str(key)"
-            )
+        if not is_name(name):
+            told = "which is not text" + " that UTF-8 has" * isinstance(name, str)
+            raise SchemaMismatch(f"{where} returned the key {name!r:.80}, {told}; name columns by text: str(key)")
 
 
 def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None = None) -> pa.Table:

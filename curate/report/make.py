@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import orjson
 
+from curate.arrow.expressions import refuse_unknown
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
 from curate.errors import ConfigError, ObjectNotFound, WriteFailed
 from curate.formats.encoding import Format, detect
-from curate.keywords import option
+from curate.keywords import naming_columns, option
 from curate.ledger.compression import decompress
 from curate.ledger.segments import done_events
 from curate.ledger.stages import LAST, StageReport
@@ -101,16 +102,26 @@ def make_report(wanted: Wanted) -> dict[str, Any]:
     """Sketches what is new in a corpus and returns `report.json`. Raises ConfigError for what is no corpus, and for one
     whose files are not alike."""
     ds = _dataset([wanted.corpus])
+    other = _dataset([wanted.against]) if wanted.against else None
+    _refuse_unknown(wanted, ds, other)
     report = _report(ds, wanted)
-    if not wanted.against:
+    if other is None:
         return report
     # What is made of the other corpus lies beside what is made of this one: there, nobody may write.
     work = f"{wanted.work}-against-{hashlib.sha256(wanted.against.encode()).hexdigest()[:16]}"
-    other = _dataset([wanted.against])
     by = wanted.by if wanted.by in (other.columns() or []) else ""
     beside = _report(other, replace(wanted, corpus=wanted.against, work=work, by=by))
     ids = compare_ids(ds, other, wanted.id_column, f"{work}-ids", wanted.backend) if wanted.id_column else None
     return report | {"against": {"report": beside, "ids": None if ids is None else ids.as_dict()}}
+
+
+def _refuse_unknown(wanted: Wanted, ds: Dataset, other: Dataset | None) -> None:
+    """Raises ConfigError for columns that are named and not there: before all rows are read."""
+    with naming_columns({"by": wanted.by, "id_column": wanted.id_column}):
+        if (names := ds.columns()) and wanted.by:
+            refuse_unknown("reporting by source", [wanted.by], names)
+        for one in (ds, other) if other is not None and wanted.id_column else ():
+            refuse_unknown("comparing rows by id", [wanted.id_column], one.columns() or [])
 
 
 def _report(ds: Dataset, wanted: Wanted) -> dict[str, Any]:

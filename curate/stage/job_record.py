@@ -104,6 +104,8 @@ class JobRecord:
             try:
                 self.make_writer(io.BytesIO(), schema)
             except ConfigError as error:
+                if self.sink is not None:  # a class of the user's, and no format
+                    raise
                 raise ConfigError(f"{error}{chosen_with('format')}") from error
 
 

@@ -19,8 +19,9 @@ def token_type(schema: pa.Schema, format: str) -> np.dtype[Any]:
     """Returns the type of the tokens of outputs. Raises ConfigError if there is anything but lists of integers."""
     found = schema.field(TOKENS).type if TOKENS in schema.names else None
     if found is None or len(schema) > 1 or not is_list(found) or not pt.is_integer(found.value_type):
+        there = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise ConfigError(
-            f"{format} has one column {TOKENS!r} of lists of integers, found {', '.join(map(str, schema)) or 'none'}; "
+            f"{format} has one column {TOKENS!r} of lists of integers, found {there or 'none'}; "
             "make them with jobs/tokens.py, or write parquet"
         )
     dtype: np.dtype[Any] = np.dtype(found.value_type.to_pandas_dtype())

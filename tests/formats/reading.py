@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +22,12 @@ def read_all(
     start: int = 0,
     stop: int = 0,
     batch_rows: int = 1000,
+    declared: bool = False,
 ) -> tuple[list[dict[str, Any]], list[RejectedRow]]:
     """Returns the rows and the bad rows; checks that every table is as `read` promises."""
     bad: list[RejectedRow] = []
-    tables = list(read(store, object, detect(object.uri), kind, start, stop, schema, batch_rows, bad.append))
+    encoding = replace(detect(object.uri), typed=frozenset(schema.names if declared else ()))
+    tables = list(read(store, object, encoding, kind, start, stop, schema, batch_rows, bad.append))
     for table in tables:
         assert table.schema.equals(schema, check_metadata=True)
         assert all(column.num_chunks == 1 for column in table.columns)

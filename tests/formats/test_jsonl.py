@@ -162,10 +162,37 @@ def test_the_reason_names_the_place_inside_a_nested_column_and_no_data() -> None
     ]
 
 
-def test_a_number_in_a_float_column_is_rounded_to_the_nearest() -> None:
-    rows, bad = rows_of(b'{"x":9007199254740993}\n{"x":1e20}\n{"x":123456789012345678901234567890}\n')
-    assert [row["x"] for row in rows] == [9007199254740992.0, 1e20, 123456789012345678901234567890.0]
+NUMBERS = b'{"x":9007199254740993}\n{"x":1e20}\n{"x":123456789012345678901234567890}\n{"x":100000000000000000000}\n'
+
+
+def test_a_number_in_a_float_column_is_rounded_to_the_nearest_if_its_type_was_declared() -> None:
+    rows, bad = rows_of(NUMBERS, pa.schema([("x", pa.float64())]), declared=True)
+    assert [row["x"] for row in rows] == [9007199254740992.0, 1e20, 123456789012345678901234567890.0, 1e20]
     assert bad == []
+
+
+@pytest.mark.parametrize(
+    ("type", "form"),
+    [
+        (pa.float64(), "%s"),
+        (pa.list_(pa.float64()), "[0.5, %s]"),
+        (pa.struct([("a", pa.float64())]), '{"a": %s}'),
+        (pa.map_(pa.string(), pa.float64()), '{"a": %s}'),
+    ],
+    ids=str,
+)
+def test_a_whole_number_that_a_float_would_round_is_a_bad_row_where_the_first_rows_told_the_type(
+    type: pa.DataType, form: str
+) -> None:
+    """Had the first rows had it, the column would be none of floats: what is found later is not changed in silence."""
+    numbers = [2**53, 2**53 + 1, -(2**60) - 1, 10**20, 10**20 + 1, 2**64 + 1, 1.5]
+    data = b"".join(b'{"v": %s}\n' % (form % number).encode() for number in numbers)
+    rows, bad = rows_of(data, pa.schema([("v", type)]))
+    assert len(rows) == 3
+    assert [row.line for row in bad] == [2, 3, 5, 6]
+    (reason,) = {row.reason for row in bad}
+    assert reason.startswith("column 'v")
+    assert reason.endswith("is not double: digits of whole numbers would be lost, declare its type")
 
 
 def test_a_float32_column_takes_no_number_that_would_become_infinite() -> None:

@@ -141,6 +141,23 @@ def test_what_makes_no_sense_is_refused(sets: list[str], tmp_path: Path) -> None
             run_local(one, ROWS)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"columns_of_sets": {}}, "set_columns=..."),
+        ({"set_columns": ["question"], "columns_of_sets": {}, "prompt_columns": ["text"]}, "prompt_columns=..."),
+        ({"set_columns": ["question"], "columns_of_sets": {"math": ["text"]}}, "columns_of_sets=..."),
+    ],
+)
+def test_a_column_that_a_set_lacks_is_told_with_the_option_of_sets(
+    sets: list[str], options: dict[str, Any], told: str
+) -> None:
+    """And not with that of the column of the corpus, which is called alike."""
+    with pytest.raises(ConfigError, match=r"^evaluation set 'math' .*no column 'text'") as refused:
+        job(sets, **options).spec()
+    assert str(refused.value).endswith(f". Another one is chosen with {told}")
+
+
 def test_texts_that_are_not_utf8_stay_and_are_counted(sets: list[str]) -> None:
     texts = [b"\xed\xa0\x80 " + QUESTION.encode(), QUESTION.encode(), b"\xff"]
     table = pa.table({"id": range(3), "text": pa.array(texts).view(pa.string())})

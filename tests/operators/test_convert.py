@@ -21,7 +21,7 @@ import curate
 from curate.arrow.values import Misfit, fitted, inferred
 from curate.dataset.dataset import Dataset
 from curate.errors import SchemaMismatch
-from curate.operators.convert import column_of, from_columns, rows, rows_to_table, to_numpy
+from curate.operators.convert import column_of, formatted, from_columns, rows, rows_to_table, to_numpy
 from curate.testing.local import run_local
 
 D = decimal.Decimal
@@ -398,3 +398,23 @@ def test_floats_of_rows_become_those_of_a_declared_schema() -> None:
     assert found["v"].to_pylist() == [[np.float32(0.1)]] * 2
     with pytest.raises(curate.CurateError, match="'v'"):
         ds.map(lambda _: {"v": 0.1}, output_schema=pa.schema([("v", pa.int64())])).to_arrow()
+
+
+@pytest.mark.parametrize("format", ["rows", "numpy", "pandas"])
+def test_what_only_pandas_has_a_type_for_is_of_pandas_everywhere(format: str) -> None:
+    """A period is no number of months since 1970, and an interval says which of its ends are in it."""
+    import pandas as pd
+
+    found = {
+        "p": [pd.Period("2020-01", "M"), None, pd.Period("2020-03", "M")],
+        "i": [pd.Interval(0, 1, closed="left"), None, pd.Interval(1, 2, closed="left")],
+    }
+    frame = pd.DataFrame({"p": pd.array(found["p"], dtype="period[M]"), "i": pd.arrays.IntervalArray(found["i"])})
+    table = pa.Table.from_pandas(frame)
+    if format == "rows":
+        given: dict[str, Any] = {name: [row[name] for row in rows(table)] for name in found}
+    else:
+        given = {name: [*values] for name, values in formatted(table, format).items()}
+    assert {name: [None if pd.isna(value) else value for value in given[name]] for name in found} == found
+    frames = curate.from_arrow(table).map_batches(lambda frame: frame, batch_format="pandas")
+    assert frames.to_arrow().equals(table)

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import curate
 from curate.cli.main import cli
 from curate.errors import ConfigError
+from curate.keywords import on_command_line
 from curate.observe.job import read_status
 from curate.report import make
 from curate.report.corpus import Corpus, Source
@@ -286,8 +287,13 @@ class TestAgainst:
         assert "All columns have the same numbers." in document(two).decode()
 
     def test_a_column_that_is_not_there(self, corpus: Path, other: Path) -> None:
-        with pytest.raises(ConfigError, match="there is no column 'idd'; did you mean 'id'"):
-            made(corpus, against=str(other), id_column="idd")
+        """It is told with the option that names it, before all rows are read for a report."""
+        work = corpus.parent / "unmade"
+        with pytest.raises(ConfigError, match=r"there is no column 'idd'; did you mean 'id'.*with id_column=\.\.\.$"):
+            made(corpus, against=str(other), id_column="idd", work=str(work))
+        with on_command_line(), pytest.raises(ConfigError, match=r"there is no column 'kin'; .*with --by \.\.\.$"):
+            made(corpus, by="kin", work=str(work))
+        assert not work.exists()
 
     def test_ids_without_another_corpus(self, corpus: Path) -> None:
         with pytest.raises(ConfigError, match=r"--against|against="):

@@ -415,7 +415,7 @@ def read_csv(
     """
     parser = _opened(store, object, encoding, schema)
     declared = encoding.how is not None and encoding.how.schema is not None
-    typed = frozenset(schema.names) if declared else encoding.typed
+    typed = encoding.typed_of(schema.names)
     done = 0  # valid rows
     batches = parser.batches()
     while True:

@@ -5,9 +5,10 @@ an infinite float32. So the exact Python types of a column are looked at first, 
 a column that passes goes to `pa.array` whole. One that does not is gone through value by value, to find the rows.
 
 What fits: null always; a whole number written as a float (5.0) in an integer column; any number in a float column
-(rounded to the nearest), and "NaN", "Infinity" and "-Infinity", which JSON has no numbers for; ISO 8601 text or a count
-of the unit in a temporal column; text or whole numbers in a decimal; base64 text in a binary column (that is how the
-JSONL writer writes it). Fields that a struct does not hold are left out: `other_keys` says which.
+(rounded to the nearest; of a column that nobody declared, no whole number that a float would round), and "NaN",
+"Infinity" and "-Infinity", which JSON has no numbers for; ISO 8601 text or a count of the unit in a temporal column;
+text or whole numbers in a decimal; base64 text in a binary column (that is how the JSONL writer writes it). Fields that
+a struct does not hold are left out: `other_keys` says which.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pyarrow.types as pt
 from curate.arrow.recast import Misfit, from_count, from_text, recast
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import contains, is_binary, is_list, is_text
+from curate.arrow.unknown import rounds
 from curate.objects.lines import json_of
 
 JSON_TEXT = {b"curate:json": b"text"}
@@ -47,9 +49,10 @@ def json_text(field: pa.Field) -> bool:
     return metadata is not None and JSON_TEXT.items() <= metadata.items()
 
 
-def loads_for(schema: pa.Schema) -> Callable[[bytes], Any]:
+def loads_for(schema: pa.Schema, typed: frozenset[str]) -> Callable[[bytes], Any]:
     """Returns what parses JSON for a schema: `json_of` takes longer, which counts where there are many rows."""
-    needed = any(json_text(field) or contains(field.type, pt.is_decimal) for field in schema)
+    floats = [contains(field.type, pt.is_floating) for field in schema if field.name not in typed]
+    needed = any(floats) or any(json_text(field) or contains(field.type, pt.is_decimal) for field in schema)
     return json_of if needed else orjson.loads
 
 
@@ -69,22 +72,20 @@ def readable(type: pa.DataType, nested: bool = False) -> bool:
 
 
 @per_schema
-def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """Returns the columns of a schema."""
-    return tuple(Column(field, json_text(field)) for field in schema)
+def columns_of(schema: pa.Schema, typed: frozenset[str]) -> tuple[Column, ...]:
+    """Returns the columns of a schema, of which somebody declared the type of some."""
+    return tuple(Column(field, json_text(field), field.name in typed) for field in schema)
 
 
 class Column:
     """One column of the held schema: takes its values out of parsed rows."""
 
-    def __init__(self, field: pa.Field, json_text: bool = False) -> None:
+    def __init__(self, field: pa.Field, json_text: bool = False, declared: bool = False) -> None:
         """Raises TypeError for a type that JSON values cannot be read as (see `readable`)."""
-        self.name: str = field.name
-        self.type = field.type
+        self.name, self.type = field.name, field.type
         if not readable(field.type):
             raise TypeError(f"column {field.name!r}: JSON values cannot be read as {field.type}")
-        self._kinds = _flat_kinds(field.type)
-        self._narrow = field.type in (pa.float32(), pa.float16())
+        self._rounds, self._narrow = declared, field.type in (pa.float32(), pa.float16())
         self._array: Callable[[list[Any]], pa.Array]
         self._convert: Callable[[Any], Any]
         if json_text:
@@ -92,7 +93,7 @@ class Column:
         elif pt.is_temporal(self.type) or pt.is_decimal(self.type) or is_binary(self.type):
             self._array, self._convert = self._texts, _parser(self.type, repr(self.name))
         else:
-            self._array, self._convert = self._strict, _converter(self.type, self.name)
+            self._array, self._convert = self._strict, _converter(self.type, self.name, declared)
         self.left_out = None if json_text else _left_out(self.type, self.name)
         """Returns the path of a key of a value that the type does not hold, or nothing; None: it holds all keys."""
 
@@ -104,7 +105,7 @@ class Column:
             return _array_of(self._each(values, misfits), self.type)
 
     def _strict(self, values: list[Any]) -> pa.Array:
-        if not (_plain(values, self.type) if self._kinds is None else self._kinds.issuperset(map(_type_of, values))):
+        if not _plain(values, self.type, self._rounds):
             raise Misfit
         array = pa.array(values, self.type)
         if self._narrow and pc.any(pc.is_inf(array)).as_py():
@@ -204,24 +205,28 @@ def _flat_kinds(type: pa.DataType) -> frozenset[Any] | None:
     return None
 
 
-def _plain(values: Sequence[Any], type: pa.DataType) -> bool:
+def _plain(values: Sequence[Any], type: pa.DataType, rounding: bool) -> bool:
     """Returns whether `pa.array(values, type)` can be trusted to change nothing but ranges, which it checks."""
     flat = _flat_kinds(type)
     if flat is not None:
-        return flat.issuperset(map(_type_of, values))
+        kinds = set(map(_type_of, values))
+        exact = rounding or int not in kinds or not pt.is_floating(type)
+        return kinds <= flat and (exact or not any(_type_of(value) is int and rounds(value) for value in values))
     kinds = set(map(_type_of, values))
     kinds.discard(_NONE)
     if pt.is_dictionary(type):
-        return _plain(values, type.value_type)
+        return _plain(values, type.value_type, rounding)
     if is_list(type):
-        return kinds <= {list} and _plain(list(chain.from_iterable(v for v in values if v)), type.value_type)
+        return kinds <= {list} and _plain(list(chain.from_iterable(v for v in values if v)), type.value_type, rounding)
     if pt.is_struct(type):
         if not kinds <= {dict}:
             return False
         present = [value for value in values if value is not None]
-        return all(_plain([value.get(field.name) for value in present], field.type) for field in type)
+        return all(_plain([value.get(field.name) for value in present], field.type, rounding) for field in type)
     if pt.is_map(type):
-        return kinds <= {dict} and _plain(list(chain.from_iterable(v.values() for v in values if v)), type.item_type)
+        return kinds <= {dict} and _plain(
+            list(chain.from_iterable(v.values() for v in values if v)), type.item_type, rounding
+        )
     return not kinds
 
 
@@ -234,24 +239,24 @@ def _misfit(path: str, expected: str, value: Any) -> Misfit:
     return Misfit(f"column {path!r} is not {expected}: found {_KINDS[_type_of(value)]}")
 
 
-def _converter(type: pa.DataType, path: str) -> Callable[[Any], Any]:
+def _converter(type: pa.DataType, path: str, rounding: bool) -> Callable[[Any], Any]:
     """Returns a function that takes one value that is not null and returns what `pa.array` takes, or raises Misfit."""
     if pt.is_dictionary(type):
-        return _converter(type.value_type, path)
+        return _converter(type.value_type, path, rounding)
     if pt.is_integer(type):
         return _integer(type, path)
     if pt.is_floating(type):
-        return _floating(type, path)
+        return _floating(type, path, rounding)
     if is_text(type):
         return _exactly(str, "a string", path)
     if pt.is_boolean(type):
         return _exactly(bool, "a boolean", path)
     if pt.is_struct(type):
-        return _struct(type, path)
+        return _struct(type, path, rounding)
     if pt.is_map(type):
-        return _map(type, path)
+        return _map(type, path, rounding)
     if is_list(type):
-        return _list(type, path)
+        return _list(type, path, rounding)
     if not pt.is_null(type):
         return _parser(type, repr(path))
 
@@ -289,7 +294,7 @@ def _integer(type: pa.DataType, path: str) -> Callable[[Any], Any]:
     return convert
 
 
-def _floating(type: pa.DataType, path: str) -> Callable[[Any], Any]:
+def _floating(type: pa.DataType, path: str, rounding: bool) -> Callable[[Any], Any]:
     limit = {16: 65504.0, 32: 3.4028234663852886e38}.get(type.bit_width)
 
     def convert(value: Any) -> float:
@@ -299,13 +304,15 @@ def _floating(type: pa.DataType, path: str) -> Callable[[Any], Any]:
             raise _misfit(path, "a number", value)
         if limit is not None and abs(value) > limit:
             raise Misfit(f"column {path!r} is out of the range of {type}")
+        if not rounding and _type_of(value) is int and rounds(value):
+            raise Misfit(f"column {path!r} is not {type}: digits of whole numbers would be lost, declare its type")
         return float(value)
 
     return convert
 
 
-def _list(type: pa.DataType, path: str) -> Callable[[Any], Any]:
-    element = _converter(type.value_type, f"{path}[]")
+def _list(type: pa.DataType, path: str, rounding: bool) -> Callable[[Any], Any]:
+    element = _converter(type.value_type, f"{path}[]", rounding)
     size = type.list_size if pt.is_fixed_size_list(type) else None
 
     def convert(value: Any) -> list[Any]:
@@ -318,8 +325,8 @@ def _list(type: pa.DataType, path: str) -> Callable[[Any], Any]:
     return convert
 
 
-def _struct(type: pa.DataType, path: str) -> Callable[[Any], Any]:
-    fields = [(field.name, _converter(field.type, f"{path}.{field.name}")) for field in type]
+def _struct(type: pa.DataType, path: str, rounding: bool) -> Callable[[Any], Any]:
+    fields = [(field.name, _converter(field.type, f"{path}.{field.name}", rounding)) for field in type]
 
     def convert(value: Any) -> dict[str, Any]:
         if _type_of(value) is not dict:
@@ -329,8 +336,8 @@ def _struct(type: pa.DataType, path: str) -> Callable[[Any], Any]:
     return convert
 
 
-def _map(type: pa.DataType, path: str) -> Callable[[Any], Any]:
-    item_of = _converter(type.item_type, f"{path}[]")
+def _map(type: pa.DataType, path: str, rounding: bool) -> Callable[[Any], Any]:
+    item_of = _converter(type.item_type, f"{path}[]", rounding)
 
     def convert(value: Any) -> list[tuple[str, Any]]:
         if _type_of(value) is not dict:

@@ -43,15 +43,16 @@ def read_jsonl(
     on_bad_row: OnBadRow,
     on_blank_line: OnBlankLine = ignored,
     on_other_keys: OnOtherKeys | None = None,
+    typed: frozenset[str] = frozenset(),
 ) -> Iterator[pa.Table]:
     """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput.
 
     A schema without columns has no rows: each one that there is is bad. `on_other_keys` is told of rows with keys that
-    no column holds.
+    no column holds. `typed` are the columns whose type somebody declared.
     """
-    columns = columns_of(schema)
+    columns = columns_of(schema, typed)
     nullable = all_nullable(schema)
-    parse = loads_for(schema)
+    parse = loads_for(schema, typed)
     seen = 0  # lines before this block
     for lines in _blocks(store, object, codec, start, stop):
         numbers = None

@@ -159,8 +159,8 @@ def read_webdataset(
     parts = [(field.name, _decoder(field)) for field in schema if field.name != KEY]
     names = [name for name, _ in parts]
     documents = [field for field in schema if kind_of(field.name) == "json" and not is_binary(field.type)]
-    columns = columns_of(pa.schema(documents))
-    gathered = Gathered(schema, [_build(field) for field in schema], on_bad_row)
+    columns = columns_of(pa.schema(documents), typed := encoding.typed_of(schema.names))
+    gathered = Gathered(schema, [_build(field, typed) for field in schema], on_bad_row)
     at = schema.names.index(KEY) if KEY in schema.names else None
     with DecompressedStream(store, object, encoding.codec) as source:
         for sample in samples(source, lambda part: all_read or (part in names and chosen(part))):
@@ -218,7 +218,7 @@ def _decoder(field: pa.Field) -> Callable[[bytes], Any]:
     return json_of if kind == "json" else bytes.decode
 
 
-def _build(field: pa.Field) -> Build:
+def _build(field: pa.Field, typed: frozenset[str]) -> Build:
     """Returns what makes the values of a column an array."""
     if is_binary(field.type):
         return lambda values, _: pa.array(values, field.type)
@@ -226,5 +226,5 @@ def _build(field: pa.Field) -> Build:
         return lambda values, _: pa.concat_arrays([pa.nulls(1, field.type) if one is None else one for one in values])
     if field.name == KEY or (is_text(field.type) and kind_of(field.name) != "json"):
         return lambda values, _: pa.array(values, field.type)
-    (column,) = columns_of(pa.schema([field]))
+    (column,) = columns_of(pa.schema([field]), typed)
     return lambda values, misfits: column.build(list(values), misfits)
