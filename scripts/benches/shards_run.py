@@ -20,6 +20,7 @@ import pyarrow as pa
 from curate.clock import SystemClock
 from curate.graph.entry import run
 from curate.job.shapes import FileJob
+from curate.late_pandas import import_pandas_late
 from curate.observe.job import ledger_status, read_status
 from curate.runtime.protocol import BackendEvent, Message, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
 from curate.sources.inputs import InputFile
@@ -180,6 +181,8 @@ def main(phase: str, shards: int, folder: str, shard_s: float) -> None:
     """Goes through one phase."""
     source, output = f"{folder}/in", f"{folder}/out"
     done = bytearray(shards) if phase == "run" else bytearray(b"\1") * shards
+    # As the commands do.
+    import_pandas_late()
     said: dict[str, Any] = {"base_bytes": _memory()["VmRSS"]}
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     with wrap_stores(lambda real: MadeUp(real, source, output, done)):
