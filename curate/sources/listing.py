@@ -55,7 +55,7 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     again = 0
     for pattern in patterns:
         search = Search(pattern, store_of(pattern.prefix), ledgers)
-        for items, uris, root in search.blocks(BLOCK_ROWS - LIST_PAGE):
+        for items, texts, root in search.blocks(BLOCK_ROWS - LIST_PAGE):
             if seen is not None:
                 new = []
                 for at, uri in enumerate(items.uris):
@@ -64,10 +64,12 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
                         new.append(at)
                 again += len(items) - len(new)
                 if len(new) < len(items):
-                    items, uris = items.take(new), None
+                    items, texts = items.take(new), None
             if items:
-                texts = columns.texts(items.uris) if uris is None else uris
-                columns.add_block(texts, without_prefix(texts, root), items.sizes, items.generations)
+                if texts is None:
+                    uris = columns.texts(items.uris)
+                    texts = uris, without_prefix(uris, root)
+                columns.add_block(*texts, items.sizes, items.generations)
         if search.listed is not None:
             searches.append(search)
     if again:
@@ -81,8 +83,10 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     return Inputs(table, dict(sorted(ledgers.items())), searches)
 
 
-Block = tuple[Columns, pa.Array | None, str]
-"""Some objects that match, their URIs as a column if there is one, and what their names are relative to."""
+Texts = tuple[pa.Array, pa.Array]
+"""URIs and names."""
+Block = tuple[Columns, Texts | None, str]
+"""Some objects that match, their texts if there are any yet, and what their names are relative to."""
 
 
 class Search:
@@ -152,12 +156,12 @@ class Search:
         glob = self._glob_of(root)
         self.listed = root
         for items in in_columns(self._store.list(prefix), least):
-            uris = self._all_match(items, root, glob)
-            if uris is None:
+            texts = self._all_match(items, root, glob)
+            if texts is None:
                 items = items.take(self._matching(items, root, glob))
             if items:
                 self._first = self._first or items.uris[0][len(root) :]
-                yield items, uris, root
+                yield items, texts, root
         if glob is not None and self._exact and self._first:
             text = self._pattern.text
             raise ConfigError(
@@ -165,8 +169,8 @@ class Search:
                 f"{escape(text)!r} names the object alone"
             )
 
-    def _all_match(self, items: Columns, root: str, glob: re.Pattern[str] | None) -> pa.Array | None:
-        """Returns the URIs of objects as a column, if it is plain that all of them match: of millions, what is done for
+    def _all_match(self, items: Columns, root: str, glob: re.Pattern[str] | None) -> Texts | None:
+        """Returns the texts of objects as columns, if it is plain that all of them match: of millions, what is done for
         each one decides how long a listing takes."""
         cut = len(root)
         if items.kinds or not (glob is None or all(glob.fullmatch(uri[cut:]) for uri in items.uris)):
@@ -175,7 +179,8 @@ class Search:
             uris = pa.array(items.uris, pa.string(), memory_pool=POOL)
         except UnicodeEncodeError:
             return None
-        return uris if plain_paths(without_prefix(uris, root)) else None
+        names = without_prefix(uris, root)
+        return (uris, names) if plain_paths(names) else None
 
     def _matching(self, items: Columns, root: str, glob: re.Pattern[str] | None) -> Iterator[int]:
         """Yields the places of those of some objects that match, and notes what else there is."""
