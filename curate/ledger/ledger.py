@@ -306,6 +306,8 @@ def _part_of(data: bytes, codec: str = SMALL) -> PackedTable:
         if problem := _problem(rows):
             raise ValueError(problem)
         packer.extend(rows)
+        # Else the next group needs fresh memory, and what the system does for that takes as long as the reading.
+        del block, coded, columns, rows
     if not groups and (problem := _problem(found.schema_arrow.remove_metadata().empty_table())):
         raise ValueError(problem)
     pa.default_memory_pool().release_unused()

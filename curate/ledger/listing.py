@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError
+from curate.late_pandas import numbers
 from curate.ledger import layout
 from curate.ledger.manifest import ShardPlan, with_suffix
 from curate.ledger.packed import BLOCK_ROWS, SMALL, PackedTable, RowBuffer, positions, without_prefix
-from curate.storage.protocol import Object, Special
+from curate.storage.listing import in_columns
+from curate.storage.protocol import LIST_PAGE, Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 
@@ -107,24 +108,24 @@ def sort_listing(objects: Iterable[Object], root: str, codec: str = SMALL) -> Ou
     business: a shard whose output's name it takes says so when it is published.
     """
     outputs, samples = RowBuffer(SCHEMA, codec), RowBuffer(NAMES, codec)
-    found = empty_listing()
-    objects, cut, ledger = iter(objects), len(root) + 1, f"{root}/{layout.LEDGER}/"
-    # In blocks, and by their columns: of millions, what is done for each object decides how long it takes.
-    while block := list(islice(objects, BLOCK_ROWS)):
-        names = without_prefix(outputs.texts([one.uri for one in block]), root + "/")
-        special = any(issubclass(kind, Special) for kind in set(map(type, block)))
-        if special or pc.any(pc.starts_with(names, f"{layout.LEDGER}/")).as_py():
-            others = [one for one in block if one.uri.startswith(ledger) or isinstance(one, Special)]
-            for item in others:
+    found, cut = empty_listing(), len(root) + 1
+    # By columns: of millions, what is done for each object decides how long it takes.
+    for block in in_columns(objects, BLOCK_ROWS - LIST_PAGE):
+        names = without_prefix(outputs.texts(block.uris), root + "/")
+        ledger = numbers(pc.starts_with(names, f"{layout.LEDGER}/"))
+        if block.kinds or ledger.any():
+            for at in np.flatnonzero(ledger).tolist():
+                item, name = block.object(at), block.uris[at][cut:]
                 if isinstance(item, Special):
-                    refuse_special(item, item.uri[cut:])
-                elif layout.is_samples(name := item.uri[cut:]):
+                    refuse_special(item, name)
+                elif layout.is_samples(name):
                     samples.add((name,))
                 else:
                     _note(found, name, item)
-            block = [one for one in block if not (one.uri.startswith(ledger) or isinstance(one, Special))]
-            names = without_prefix(outputs.texts([one.uri for one in block]), root + "/")
-        outputs.add_block(names, [one.size for one in block], [one.generation for one in block])
+            ledger[list(block.kinds)] = True
+            block = block.take(np.flatnonzero(~ledger).tolist())
+            names = names.filter(pa.array(~ledger))
+        outputs.add_block(names, block.sizes, block.generations)
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
     found.objects, found.samples = outputs.table(), samples.table()
     return found

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.late_pandas import numbers, text
-from curate.ledger.packed import PackedTable, RowBuffer, firsts, positions
+from curate.ledger.packed import PackedTable, RowBuffer, between, firsts, positions
 from curate.tasks.shard import Shard, SliceKind
 
 SCHEMA = pa.schema(
@@ -79,7 +79,7 @@ def removal(rows: PackedTable) -> PackedTable:
 def with_suffix(table: PackedTable, suffix: str, folder: str = "") -> Iterator[pa.Array]:
     """Yields what the outputs of shards are called, relative to the output, or below a folder of that name."""
     for block in table.batches("id"):
-        yield pc.binary_join_element_wise(text(folder), block[0], text(suffix), text(""))
+        yield between(folder, block[0], suffix)
 
 
 @dataclass(frozen=True)

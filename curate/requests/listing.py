@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from typing import Generic, TypeVar
 
 from curate.prefetch import ahead
 
 T = TypeVar("T")
 
+PAGE = 1000
+"""Objects that are handed on together: as many as a page of any service has."""
 PLAIN_PAGES = 4
 """Pages after which folders are looked at: fewer take a second, and cost what they are."""
 AT_ONCE = 8
@@ -41,14 +43,18 @@ class PagedListing(Generic[T]):
 
     def objects(self) -> Iterator[T]:
         """Yields them. Raises what `page` and `folders` do."""
+        return chain.from_iterable(self.pages())
+
+    def pages(self) -> Iterator[list[T]]:
+        """Yields them, up to a thousand at a time. Raises what `page` and `folders` do."""
         return self._behind("", None)
 
-    def _behind(self, after: str, until: str | None) -> Iterator[T]:
+    def _behind(self, after: str, until: str | None) -> Iterator[list[T]]:
         """Yields the objects behind a key, up to another one."""
         looked, ends, token, last = set[str](), list[str](), "", ""
         for pages in count(1):
             found, more, last = self._page(after, token, last)
-            yield from self._between(found, after, until)
+            yield self._between(found, after, until)
             if more is None or (until is not None and found and self.key(found[-1]) >= until):
                 return
             token = more
@@ -58,7 +64,7 @@ class PagedListing(Generic[T]):
                 cuts = self._cuts(above, found, ends, after, until)
                 if cuts:
                     for (_, end), (objects, reached) in ahead(self._range, pairwise(cuts), AT_ONCE):
-                        yield from objects
+                        yield from (objects[at : at + PAGE] for at in range(0, len(objects), PAGE))
                         if reached is not None:
                             yield from self._behind(reached, end)
                     # There may be more of them.

@@ -21,6 +21,7 @@ from curate.ledger import layout
 from curate.ledger.packed import BLOCK_ROWS, POOL, PackedTable, RowBuffer, plain_paths, without_prefix
 from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match
+from curate.storage.listing import Columns, in_columns
 from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Object, Special, Store
 from curate.storage.uris import is_foreign, is_local
 
@@ -54,20 +55,21 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     again = 0
     for pattern in patterns:
         search = Search(pattern, store_of(pattern.prefix), ledgers)
-        for items, uris, root in search.blocks(BLOCK_ROWS):
+        for items, texts, root in search.blocks(BLOCK_ROWS - LIST_PAGE):
             if seen is not None:
                 new = []
-                for item in items:
-                    if item.uri not in seen:
-                        seen.add(item.uri)
-                        new.append(item)
+                for at, uri in enumerate(items.uris):
+                    if uri not in seen:
+                        seen.add(uri)
+                        new.append(at)
                 again += len(items) - len(new)
                 if len(new) < len(items):
-                    items, uris = new, None
+                    items, texts = items.take(new), None
             if items:
-                texts = columns.texts([item.uri for item in items]) if uris is None else uris
-                sizes, generations = [item.size for item in items], [item.generation for item in items]
-                columns.add_block(texts, without_prefix(texts, root), sizes, generations)
+                if texts is None:
+                    uris = columns.texts(items.uris)
+                    texts = uris, without_prefix(uris, root)
+                columns.add_block(*texts, items.sizes, items.generations)
         if search.listed is not None:
             searches.append(search)
     if again:
@@ -81,8 +83,10 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     return Inputs(table, dict(sorted(ledgers.items())), searches)
 
 
-Block = tuple[list[Object], pa.Array | None, str]
-"""Some objects that match, their URIs as a column if there is one, and what their names are relative to."""
+Texts = tuple[pa.Array, pa.Array]
+"""URIs and names."""
+Block = tuple[Columns, Texts | None, str]
+"""Some objects that match, their texts if there are any yet, and what their names are relative to."""
 
 
 class Search:
@@ -108,12 +112,12 @@ class Search:
     def found(self) -> Iterator[tuple[Object, str]]:
         """Yields what matches, with its name. Raises ConfigError if nothing does."""
         for items, _, root in self.blocks(1):
-            yield items[0], items[0].uri[len(root) :]
+            yield from ((item, item.uri[len(root) :]) for item in items.objects())
 
-    def blocks(self, rows: int) -> Iterator[Block]:
-        """Yields what matches, some objects at a time. Raises ConfigError if nothing does."""
+    def blocks(self, least: int) -> Iterator[Block]:
+        """Yields what matches, at least so many objects at a time. Raises ConfigError if nothing does."""
         for search in self._ways():
-            matches = iter(search(rows))
+            matches = iter(search(least))
             for first in matches:
                 yield first
                 yield from matches
@@ -131,34 +135,33 @@ class Search:
             case PatternKind.DIRECTORY:
                 return (self._directory,)
 
-    def _file(self, rows: int) -> Iterator[Block]:
+    def _file(self, least: int) -> Iterator[Block]:
         """Yields the object that has exactly this name: the first of those that begin with it."""
-        del rows
+        del least
         uri = self._pattern.uri
         for item in islice(self._store.list(uri), 1):
             if item.uri == uri:
                 if isinstance(item, Special):
-                    raise _special(item, self._pattern)
-                yield [item], None, uri[: uri.rindex("/") + 1]
+                    raise _special(item.uri, item.kind, self._pattern)
+                yield Columns.of("", [(uri, item.size, item.generation)]), None, uri[: uri.rindex("/") + 1]
 
-    def _directory(self, rows: int) -> Iterator[Block]:
+    def _directory(self, least: int) -> Iterator[Block]:
         root = f"{self._pattern.uri.rstrip('/')}/"
-        return self._listed(root, root, rows)
+        return self._listed(root, root, least)
 
-    def _glob(self, rows: int) -> Iterator[Block]:
-        return self._listed(self._pattern.prefix, self._pattern.root, rows)
+    def _glob(self, least: int) -> Iterator[Block]:
+        return self._listed(self._pattern.prefix, self._pattern.root, least)
 
-    def _listed(self, prefix: str, root: str, rows: int) -> Iterator[Block]:
+    def _listed(self, prefix: str, root: str, least: int) -> Iterator[Block]:
         glob = self._glob_of(root)
         self.listed = root
-        objects = iter(self._store.list(prefix))
-        while items := list(islice(objects, rows)):
-            uris = self._all_match(items, root, glob) if rows > 1 else None
-            if uris is None:
-                items = list(self._matching(items, root, glob))
+        for items in in_columns(self._store.list(prefix), least):
+            texts = self._all_match(items, root, glob)
+            if texts is None:
+                items = items.take(self._matching(items, root, glob))
             if items:
-                self._first = self._first or items[0].uri[len(root) :]
-                yield items, uris, root
+                self._first = self._first or items.uris[0][len(root) :]
+                yield items, texts, root
         if glob is not None and self._exact and self._first:
             text = self._pattern.text
             raise ConfigError(
@@ -166,38 +169,39 @@ class Search:
                 f"{escape(text)!r} names the object alone"
             )
 
-    def _all_match(self, items: Sequence[Object], root: str, glob: re.Pattern[str] | None) -> pa.Array | None:
-        """Returns the URIs of objects as a column, if it is plain that all of them match: of millions, what is done for
+    def _all_match(self, items: Columns, root: str, glob: re.Pattern[str] | None) -> Texts | None:
+        """Returns the texts of objects as columns, if it is plain that all of them match: of millions, what is done for
         each one decides how long a listing takes."""
-        if glob is not None and not all(glob.fullmatch(item.uri[len(root) :]) for item in items):
+        cut = len(root)
+        if items.kinds or not (glob is None or all(glob.fullmatch(uri[cut:]) for uri in items.uris)):
             return None
         try:
-            uris = pa.array([item.uri for item in items], pa.string(), memory_pool=POOL)
+            uris = pa.array(items.uris, pa.string(), memory_pool=POOL)
         except UnicodeEncodeError:
             return None
-        files = not any(issubclass(kind, Special) for kind in set(map(type, items)))
-        return uris if files and plain_paths(without_prefix(uris, root)) else None
+        names = without_prefix(uris, root)
+        return (uris, names) if plain_paths(names) else None
 
-    def _matching(self, items: Sequence[Object], root: str, glob: re.Pattern[str] | None) -> Iterator[Object]:
-        """Yields those of some objects that match, and notes what else there is."""
+    def _matching(self, items: Columns, root: str, glob: re.Pattern[str] | None) -> Iterator[int]:
+        """Yields the places of those of some objects that match, and notes what else there is."""
         cut = len(root)
-        for item in items:
-            name = item.uri[cut:]
+        for at, uri in enumerate(items.uris):
+            name = uri[cut:]
             if glob is not None and glob.fullmatch(name) is None:
-                self._exact = self._exact or item.uri == self._pattern.uri
+                self._exact = self._exact or uri == self._pattern.uri
                 if len(self._others) < LIST_PAGE:
                     self._others.append(name)
                 if _LEDGER_PART in name:
-                    self._note_ledger(item.uri)
+                    self._note_ledger(uri)
             elif _is_hidden(name):
                 self._hidden = self._hidden or name
                 # Which is hidden, too.
                 if _LEDGER_PART in name:
-                    self._note_ledger(item.uri)
+                    self._note_ledger(uri)
             elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
-                if isinstance(item, Special):
-                    raise _special(item, self._pattern)
-                yield item
+                if at in items.kinds:
+                    raise _special(uri, items.kinds[at], self._pattern)
+                yield at
 
     def _glob_of(self, root: str) -> re.Pattern[str] | None:
         return self._pattern.pattern if root == self._pattern.root else None
@@ -267,14 +271,14 @@ class Search:
         return ""
 
 
-def _special(item: Special, pattern: InputPattern) -> ConfigError:
+def _special(uri: str, kind: str, pattern: InputPattern) -> ConfigError:
     """Returns the error of an input that is no regular file: to read it might wait for ever, or take what is there
     from somebody else."""
-    link = item.kind == LINK_TO_NOTHING
+    link = kind == LINK_TO_NOTHING
     way = "see that what it leads to is there, or remove it" if link else "write its content to a file and read that"
     return ConfigError(
-        f"input {item.uri!r} is {item.kind}, expected a file"
-        + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
+        f"input {uri!r} is {kind}, expected a file"
+        + ("" if uri == pattern.uri else f" ({pattern.text!r} matches it)")
         + f"; {way}, or pass the files to read, for example with a glob"
     )
 

@@ -24,10 +24,10 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
+from curate.requests.ranges import clip, range_stream
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
-from curate.storage.protocol import Calls, Object, Published, Writer, clip, mismatch
-from curate.storage.ranges import range_stream
+from curate.storage.protocol import Calls, Object, Published, Writer, mismatch
 from curate.storage.uris import not_an_output
 
 T = TypeVar("T")

@@ -43,12 +43,13 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
 from curate.requests.listing import PagedListing
+from curate.requests.ranges import clip, part_of, range_header, range_stream
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.requests.shared import SharedClient
 from curate.requests.throttle import Limiter
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
-from curate.storage.ranges import part_of, range_header, range_stream
+from curate.storage.listing import Columns, Listing
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, mismatch
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import SIMPLE_BYTES, Content, SpooledWriter, upload_compared
 
@@ -192,8 +193,10 @@ class GCSStore:
             lambda above, after: self._ask(request(above, after, delimiter="/", fields="prefixes"), _folders),
             itemgetter("name"),
         )
-        for item in listing.objects():
-            yield Object(f"gs://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
+        return Listing(
+            Columns.of(f"gs://{bucket}/", [(one["name"], int(one["size"]), str(one["generation"])) for one in page])
+            for page in listing.pages()
+        )
 
     def stat(self, uri: str) -> Object:
         return _object(uri, self._metadata(uri, "name,size,generation"))

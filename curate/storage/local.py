@@ -36,17 +36,9 @@ from typing import Any, BinaryIO
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.folders import nofollow
 from curate.folders.private import is_scratch
-from curate.storage.protocol import (
-    LINK_TO_NOTHING,
-    LIST_PAGE,
-    Calls,
-    Object,
-    Outcome,
-    Published,
-    Special,
-    clip,
-    mismatch,
-)
+from curate.requests.ranges import clip
+from curate.storage.listing import Columns, Listing
+from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Calls, Object, Outcome, Published, mismatch
 from curate.storage.writer import BaseWriter
 
 WRITE_BUFFER_BYTES = 64 << 10
@@ -153,15 +145,15 @@ class LocalStore:
         return self._scratch
 
     def list(self, prefix: str) -> Iterator[Object]:
-        files = _walk(_path(prefix))
-        self._count("list")
-        room = LIST_PAGE
-        for found in files:
-            if not room:
+        return Listing(self._pages(prefix))
+
+    def _pages(self, prefix: str) -> Iterator[Columns]:
+        seen = 0
+        for page in itertools.chain(_walk(_path(prefix)), [Columns()]):
+            if seen % LIST_PAGE == 0 and (page or not seen):
                 self._count("list")
-                room = LIST_PAGE
-            room -= 1
-            yield found
+            seen += len(page)
+            yield page
 
     def stat(self, uri: str) -> Object:
         self._count("get")
@@ -587,8 +579,9 @@ def _regular(path: str, object: Object | None = None) -> _File:
     return file
 
 
-def _walk(prefix: str) -> Iterator[Object]:
-    """Yields the files whose path starts with `prefix`, in code-point order of the whole path.
+def _walk(prefix: str) -> Iterator[Columns]:
+    """Yields the files whose path starts with `prefix`, in code-point order of the whole path, in pages: the first one
+    is in a page of its own, for whoever looks for one file is not to be told that what lies behind it cannot be read.
 
     A link to nothing is told, too: on a disk that is not mounted, or of data that were not fetched, a file would be.
     Directories sort as if their name ended in the slash that follows it in every path below: "a-b" < "a/b" < "a.b"
@@ -599,6 +592,7 @@ def _walk(prefix: str) -> Iterator[Object]:
         # To the system "a//b" is "a/b"; as a string it begins no path that this function yields.
         return
     pending = [(f"{top}/", iter(_names(f"{top}/", start)))]
+    page, last = Columns(), 1
     while pending:
         directory, names = pending[-1]
         for name in names:
@@ -611,15 +605,23 @@ def _walk(prefix: str) -> Iterator[Object]:
             except OSError as error:
                 if not _is_gone(error):
                     raise _translated(error, path) from error
-                if os.path.islink(path):
-                    yield Special(path, 0, "", LINK_TO_NOTHING)
-                continue
-            if stat_bits.S_ISREG(status.st_mode):
-                yield Object(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+                if not os.path.islink(path):
+                    continue
+                page.add_special(path, LINK_TO_NOTHING)
             else:
-                yield Special(path, 0, "", _kind_of(status.st_mode))
+                if stat_bits.S_ISREG(status.st_mode):
+                    page.uris.append(path)
+                    page.sizes.append(size := status.st_size)
+                    page.generations.append(f"{status.st_mtime_ns}-{size}")
+                else:
+                    page.add_special(path, _kind_of(status.st_mode))
+            if len(page.uris) >= last:
+                yield page
+                page, last = Columns(), LIST_PAGE - 1 if last == 1 else LIST_PAGE
         else:
             pending.pop()
+    if page:
+        yield page
 
 
 def _names(directory: str, start: str = "") -> list[str]:

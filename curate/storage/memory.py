@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from curate.errors import ObjectNotFound
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, clip, mismatch
+from curate.requests.ranges import clip
+from curate.storage.listing import Columns, Listing
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, mismatch
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import BaseWriter
 
@@ -37,13 +39,15 @@ class MemoryStore:
         return self._calls
 
     def list(self, prefix: str) -> Iterator[Object]:
+        return Listing(self._pages(prefix))
+
+    def _pages(self, prefix: str) -> Iterator[Columns]:
         bucket, start = bucket_and_key(prefix, "memory")
         with _lock:
             found = sorted((k, len(v[0]), v[1]) for k, v in _buckets.get(bucket, {}).items() if k.startswith(start))
         for page in range(0, max(len(found), 1), LIST_PAGE):
             self._count("list")
-            for key, size, generation in found[page : page + LIST_PAGE]:
-                yield Object(f"memory://{bucket}/{key}", size, generation)
+            yield Columns.of(f"memory://{bucket}/", found[page : page + LIST_PAGE])
 
     def stat(self, uri: str) -> Object:
         self._count("get")

@@ -203,18 +203,6 @@ class Store(Protocol):
         ...
 
 
-def clip(start: int, stop: int | None, size: int) -> tuple[int, int]:
-    """Returns the range that `Store.read` means by `start` and `stop` in an object of `size` bytes.
-
-    >>> clip(-4, None, 10), clip(8, 20, 10), clip(5, 3, 10)
-    ((6, 10), (8, 10), (5, 5))
-    """
-    if stop is not None and stop < 0:
-        raise ValueError(f"stop is {stop}; only start may be negative and count from the end")
-    start = max(size + start, 0) if start < 0 else min(start, size)
-    return start, max(start, size if stop is None else min(stop, size))
-
-
 def mismatch(uri: str, expected: str, found: str) -> GenerationMismatch:
     """Returns the error for an object that is no longer the one that was seen."""
     return GenerationMismatch(f"{uri} is at generation {found}, expected {expected}: it was replaced; list it again")

@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
-from curate.storage.ranges import range_stream
+from curate.requests.ranges import range_stream
 from curate.units import KIB, MIB
 
 Codec = Literal["gzip", "zstd"]

@@ -9,7 +9,8 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ import pyarrow as pa
 from curate.clock import SystemClock
 from curate.graph.entry import run
 from curate.job.shapes import FileJob
+from curate.late_pandas import import_pandas_late
 from curate.observe.job import ledger_status, read_status
 from curate.runtime.protocol import BackendEvent, Message, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
 from curate.sources.inputs import InputFile
+from curate.storage.listing import Columns, Listing, in_columns
 from curate.storage.open import open_store, wrap_stores
-from curate.storage.protocol import Object, Store
+from curate.storage.protocol import LIST_PAGE, Object, Store
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
 
@@ -43,22 +46,36 @@ class MadeUp:
         return getattr(self._real, name)
 
     def list(self, prefix: str) -> Iterator[Object]:
-        """Yields what is made up, and what is there."""
+        """Returns what is made up, and what is there."""
+        return Listing(self._pages(prefix))
+
+    def _pages(self, prefix: str) -> Iterator[Columns]:
         if prefix.startswith(self._source):
-            for number in range(len(self._done)):
-                yield Object(f"{self._source}/{_name(number)}.jsonl.gz", SIZE_BYTES + number % 977, _generation(number))
+            for numbers in _thousands(range(len(self._done))):
+                sizes = [SIZE_BYTES + number % 977 for number in numbers]
+                yield Columns(
+                    [f"{self._source}/{_name(number)}.jsonl.gz" for number in numbers],
+                    sizes,
+                    [*map(_generation, numbers)],
+                )
             return
         if prefix.rstrip("/") == self._output:
-            for number, done in enumerate(self._done):
-                if done:
-                    yield Object(f"{self._output}/{_name(number)}.jsonl.gz.parquet", 1 << 20, _generation(number))
-        yield from self._real.list(prefix)
+            for numbers in _thousands(number for number, done in enumerate(self._done) if done):
+                uris = [f"{self._output}/{_name(number)}.jsonl.gz.parquet" for number in numbers]
+                yield Columns(uris, [1 << 20] * len(uris), [*map(_generation, numbers)])
+        yield from in_columns(self._real.list(prefix), 1)
 
     def stat(self, uri: str) -> Object:
         """Returns an object as it is listed."""
         if uri.startswith(self._source) and (found := _NUMBER.search(uri)):
             return Object(uri, SIZE_BYTES + int(found[1]) % 977, _generation(int(found[1])))
         return self._real.stat(uri)
+
+
+def _thousands(numbers: Iterable[int]) -> Iterator[list[int]]:
+    numbers = iter(numbers)
+    while some := list(islice(numbers, LIST_PAGE)):
+        yield some
 
 
 def _name(number: int) -> str:
@@ -164,14 +181,18 @@ def main(phase: str, shards: int, folder: str, shard_s: float) -> None:
     """Goes through one phase."""
     source, output = f"{folder}/in", f"{folder}/out"
     done = bytearray(shards) if phase == "run" else bytearray(b"\1") * shards
+    # As the commands do.
+    import_pandas_late()
     said: dict[str, Any] = {"base_bytes": _memory()["VmRSS"]}
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     with wrap_stores(lambda real: MadeUp(real, source, output, done)):
         store = open_store(output)
         if phase == "listings":
-            said["objects"] = sum(1 for root in (source, output) for _ in store.list(f"{root}/"))
+            said["objects"] = sum(
+                len(page) for root in (source, output) for page in in_columns(store.list(f"{root}/"), 1)
+            )
         elif phase == "listing":
-            said["objects"] = sum(1 for _ in store.list(f"{output}/"))
+            said["objects"] = sum(len(page) for page in in_columns(store.list(f"{output}/"), 1))
         elif phase in ("status", "quick"):
             status = (read_status if phase == "status" else ledger_status)(output, SystemClock().now())
             said["done"] = status.done

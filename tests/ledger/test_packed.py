@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.ledger import packed
-from curate.ledger.packed import PackedTable, RowBuffer, firsts, plain_paths, positions, without_prefix
+from curate.ledger.packed import PackedTable, RowBuffer, between, firsts, plain_paths, positions, without_prefix
 from curate.ledger.validation import paths_outside
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
@@ -167,6 +167,21 @@ def test_a_prefix_is_cut_off_and_what_is_plain_is_nothing_else(paths: list[str],
     odd = [part for part in parts if not part or part[0] in "_." or re.search(r"[\x00-\x1f\x7f]", part)]
     assert plain_paths(names) == plain_paths(pa.array(paths, pa.string())[start:]) == (not odd)
     assert not plain_paths(names) or paths_outside(names) is None
+
+
+@given(
+    texts=st.lists(st.text(max_size=6), max_size=8),
+    before=st.text(max_size=3),
+    after=st.text(max_size=3),
+    data=st.data(),
+)
+def test_texts_get_another_one_before_and_after(texts: list[str], before: str, after: str, data: st.DataObject) -> None:
+    """As adding them in Python does, of any part of a column, and of texts of any length."""
+    start = data.draw(st.integers(0, len(texts)))
+    found = between(before, pa.array(texts, pa.string()).slice(start), after)
+    found.validate(full=True)
+    assert found.type == pa.string()
+    assert found.to_pylist() == [before + one + after for one in texts[start:]]
 
 
 def test_names_that_are_no_unicode_are_kept_escaped() -> None:

@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from curate.errors import ConfigError
-from curate.storage import protocol, uris
+from curate.requests import ranges
+from curate.storage import uris
 from curate.storage.open import open_store
 from curate.storage.uris import is_local, join, normalise, normalise_input
 
@@ -131,7 +132,7 @@ def test_importing_storage_is_cheap() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("module", [uris, protocol])
+@pytest.mark.parametrize("module", [uris, ranges])
 def test_examples_hold(module: object) -> None:
     """The docstrings' examples run."""
     failed, ran = doctest.testmod(module)  # type: ignore[arg-type]

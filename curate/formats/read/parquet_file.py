@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from curate.errors import CorruptInput
 from curate.objects.stream import StoredStream
-from curate.storage.ranges import range_stream
+from curate.requests.ranges import range_stream
 
 
 @contextmanager

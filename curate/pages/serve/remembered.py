@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from curate.ledger import layout
-from curate.storage.protocol import Calls, Object, Store
+from curate.storage.listing import Columns, Listing, in_columns
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Store
 
 MOST_BYTES = 256 << 20
 """What is remembered at most; what was not asked for the longest is forgotten first."""
@@ -135,11 +136,15 @@ class _Remembering:
 
     def list(self, prefix: str) -> Iterator[Object]:
         uris, generations = array("q"), array("q")
-        for one in self._inner.list(prefix):
-            uris.append(hash(one.uri))
-            generations.append(hash(one.generation))
-            yield one
-        self._memory.listed(prefix, uris, generations)
+
+        def pages() -> Iterator[Columns]:
+            for page in in_columns(self._inner.list(prefix), LIST_PAGE):
+                uris.extend(map(hash, page.uris))
+                generations.extend(map(hash, page.generations))
+                yield page
+            self._memory.listed(prefix, uris, generations)
+
+        return Listing(pages())
 
     def stat(self, uri: str) -> Object:
         return self._memory.stat(self._inner, uri)

@@ -13,7 +13,9 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
-from curate.storage.protocol import Object
+
+Listed = tuple[str, int, str]
+"""Key, size and generation of an object."""
 
 _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
 """409: a call of others is under way there."""
@@ -169,7 +171,7 @@ def folders(response: Response) -> list[str]:
     return [plain(one.findtext("Prefix", "")) for one in found.iter("CommonPrefixes")]
 
 
-def page(response: Response, bucket: str) -> tuple[list[Object], str | None]:
+def page(response: Response) -> tuple[list[Listed], str | None]:
     """Returns the objects of a page of a listing, and the token of the next one."""
     found = response.xml("ListBucketResult")
     # Asked for; a service that does not know it spells keys as they are.
@@ -179,7 +181,7 @@ def page(response: Response, bucket: str) -> tuple[list[Object], str | None]:
         key, size, etag = (item.findtext(name, "") for name in ("Key", "Size", "ETag"))
         if not (key and size.isdigit() and etag.strip('"')):
             raise cut("a page of a listing has an item without Key, Size or ETag")
-        objects.append(Object(f"s3://{bucket}/{plain(key)}", int(size), etag.strip('"')))
+        objects.append((plain(key), int(size), etag.strip('"')))
     more, token = found.findtext("IsTruncated", ""), found.findtext("NextContinuationToken", "")
     if more not in ("true", "false") or (more == "true" and not token):
         raise cut("a page of a listing does not say where the next one begins")

@@ -10,17 +10,19 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import IO, BinaryIO
 
 from curate.errors import PermissionDenied, StorageError
 from curate.log import get_logger
 from curate.requests.listing import PagedListing
+from curate.requests.ranges import clip, part_of, range_header, range_stream
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
-from curate.storage.ranges import part_of, range_header, range_stream
+from curate.storage.listing import Columns, Listing
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, mismatch
 from curate.storage.s3 import uploads
-from curate.storage.s3.answers import Response, cut, folders, page
+from curate.storage.s3.answers import Listed, Response, cut, folders, page
 from curate.storage.s3.client import Request
 from curate.storage.s3.service import SHA256, Service, request_for
 from curate.storage.uris import bucket_and_key
@@ -74,22 +76,19 @@ class S3Store:
     def list(self, prefix: str) -> Iterator[Object]:
         bucket, start = bucket_and_key(prefix, "s3")
 
-        cut_at = len(prefix) - len(start)
-
         def request(begins: str, after: str, **more: str) -> Request:
             params = {"list-type": "2", "prefix": begins, "max-keys": str(LIST_PAGE), "encoding-type": "url"}
             given = {name.replace("_", "-"): value for name, value in more.items() if value}
             after_this = {"start-after": after} if after else {}
             return Request(f"list {prefix}", "list", "GET", bucket, params=params | after_this | given)
 
-        return PagedListing[Object](
+        listing = PagedListing[Listed](
             start,
-            lambda after, token: self.service.ask(
-                request(start, after, continuation_token=token), lambda response: page(response, bucket)
-            ),
+            lambda after, token: self.service.ask(request(start, after, continuation_token=token), page),
             lambda above, after: self.service.ask(request(above, after, delimiter="/"), folders),
-            lambda item: item.uri[cut_at:],
-        ).objects()
+            itemgetter(0),
+        )
+        return Listing(Columns.of(f"s3://{bucket}/", some) for some in listing.pages())
 
     def stat(self, uri: str) -> Object:
         return self.service.look(uri)[0]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from curate.errors import TransientStorageError
-from curate.storage.protocol import clip
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -29,6 +28,18 @@ TAIL_BYTES = 64 << 10
 WHOLE_BYTES = 64 << 20
 """The most that one request fetches when the caller wants all the rest."""
 _BUFFER_BYTES = 128 << 10
+
+
+def clip(start: int, stop: int | None, size: int) -> tuple[int, int]:
+    """Returns the range that `Store.read` means by `start` and `stop` in an object of `size` bytes.
+
+    >>> clip(-4, None, 10), clip(8, 20, 10), clip(5, 3, 10)
+    ((6, 10), (8, 10), (5, 5))
+    """
+    if stop is not None and stop < 0:
+        raise ValueError(f"stop is {stop}; only start may be negative and count from the end")
+    start = max(size + start, 0) if start < 0 else min(start, size)
+    return start, max(start, size if stop is None else min(stop, size))
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:

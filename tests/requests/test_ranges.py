@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from curate.storage.ranges import FIRST_BYTES, LARGEST_BYTES, RANDOM_BYTES, TAIL_BYTES, range_stream
+from curate.requests.ranges import FIRST_BYTES, LARGEST_BYTES, RANDOM_BYTES, TAIL_BYTES, range_stream
 
 MIB = 1 << 20
 CONTENT = os.urandom(40 * MIB)
