@@ -64,9 +64,8 @@ def remove_job(
             continue
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
-                f"another driver began on {ledger.root} while this one waited for an answer or started (run {run_id}); "
-                f"nothing was removed. Look at it with: curate status {shell_word(ledger.root)}, and run this "
-                "again when it has ended"
+                f"another driver began on {ledger.root} while this one waited or started (run {run_id}); nothing was "
+                f"removed. Look at it with: curate status {shell_word(ledger.root)}, and run this again when it has ended"
             )
         own[called] = item
     if is_local(ledger.root):
