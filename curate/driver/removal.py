@@ -65,7 +65,7 @@ def remove_job(
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
                 f"another driver began on {ledger.root} while this one waited or started (run {run_id}); nothing was "
-                f"removed. Look at it with: curate status {shell_word(ledger.root)}, and run this again when it has ended"
+                f"removed. See: curate status {shell_word(ledger.root)}, and run this again when it has ended"
             )
         own[called] = item
     if is_local(ledger.root):
