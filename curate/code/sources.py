@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from pathlib import Path
@@ -22,6 +22,7 @@ from types import FunctionType, ModuleType
 from curate import jobs
 from curate.code.closures import is_curates
 from curate.code.loaded import changed_since_import
+from curate.code.names import own_names
 from curate.errors import ConfigError
 
 
@@ -108,13 +109,14 @@ class Sources:
         to `getattr` with a name that is computed."""
         nodes = list(ast.walk(node))
         local = _imports(nodes, module.package)
-        for name in _whole(nodes, module.name, partial(self._handed, module, local)):
+        own = own_names(node) - {*local.names, *(one.partition(".")[0] for one in local.modules)}
+        for name in _whole(nodes, module.name, lambda one: "" if one in own else self._handed(module, local, one)):
             yield from self._all_of(name)
         for child in nodes:
-            if isinstance(child, ast.Name):
+            if isinstance(child, ast.Name) and child.id not in own:
                 root = "" if child.id in local.names else child.id
                 yield from (replace(one, root=root) for one in self._named(module, local, child.id))
-            elif (asked := _asked(child)) and (dotted := _dotted(asked[0])):
+            elif (asked := _asked(child)) and (dotted := _dotted(asked[0])) and dotted.partition(".")[0] not in own:
                 for imports in (local, module.imports):
                     root = "" if imports is local else dotted.partition(".")[0]
                     if target := self._target(module, imports, dotted):

@@ -10,7 +10,6 @@ a program lies; and what the code changes as it runs, as a cache.
 from __future__ import annotations
 
 import ast
-import dis
 import hashlib
 import inspect
 import re
@@ -25,6 +24,7 @@ from typing import Any
 
 from curate.code.closures import BOUND, PLAIN, Unhashable, closed_over, fields_of, owner_of, value_text
 from curate.code.held import held
+from curate.code.names import compiled, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.syntax import canonical
 
@@ -73,7 +73,7 @@ class Variables:
     def take(self, module: Module, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
         """Takes in a piece of code of a module and what its names stand for; `codes`: where `node` only lists a
         function's names, what that was compiled to."""
-        read = globals_read(codes or _compiled(node))
+        read = globals_read(codes or compiled(node))
         self._take_others(module, read)
         for name, attributes in read.items():
             self._attributes.setdefault(name, {}).update(attributes)
@@ -335,33 +335,6 @@ def _is_data(value: Any) -> bool:
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith("/") and "\n" not in value)
-
-
-def _compiled(node: ast.AST) -> list[types.CodeType]:
-    if not isinstance(node, ast.stmt):
-        return []
-    try:
-        return [compile(ast.Module([node], []), "<code>", "exec", dont_inherit=True)]
-    except (SyntaxError, ValueError):
-        return []
-
-
-def globals_read(codes: Sequence[types.CodeType]) -> dict[str, dict[str, None]]:
-    """Returns the global names that compiled code reads, each with the attributes that it asks of them."""
-    found: dict[str, dict[str, None]] = {}
-    queue = list(codes)
-    for code in queue:
-        name = ""
-        for one in dis.get_instructions(code):
-            if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                name = one.argval
-                found.setdefault(name, {})
-            elif one.opname != "EXTENDED_ARG":
-                if name and one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                    found[name][one.argval] = None
-                name = ""
-        queue += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return found
 
 
 def _changed(node: ast.AST) -> Iterator[str]:

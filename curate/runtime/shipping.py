@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 
 from curate.code.closures import closed_over
-from curate.code.variables import globals_read
+from curate.code.names import globals_read
 from curate.errors import ConfigError
 
 BY_VALUE: list[ModuleType] = []

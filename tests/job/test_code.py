@@ -104,6 +104,8 @@ class TestWhatCounts:
             ("num_cpus = 1", "num_cpus = 4\n    memory = 2**31\n    max_tasks = 3\n    max_bad_rows = 5"),
             ("class Mine(Job):", "class Other(Job):\n    pass\n\nclass Mine(Job):"),
             ("", 'if __name__ == "__main__":\n    Mine.main()\n'),
+            ("", "for x in (1, 2):\n    print(x)\n"),
+            ("", "with open(__file__) as batch:\n    pass\n"),
         ],
     )
     def test_what_does_not(self, modules: Modules, old: str, new: str) -> None:
