@@ -12,6 +12,7 @@ from curate.job.job import Job
 from curate.job.operator import ProcessFile
 from curate.job.params import param
 from curate.job.settings import settings_of, with_settings
+from curate.keywords import option
 from curate.objects.places import POSITION
 from curate.sources.inputs import InputFile, InputFiles
 from curate.sources.protocol import RowSource
@@ -118,5 +119,5 @@ class TextJob(Job):
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         if self.attributes:
-            self._say_unused(("keep_columns",), "--attributes", "with")
+            self._say_unused(("keep_columns",), option("attributes"), "with")
         return super()._made(columns)

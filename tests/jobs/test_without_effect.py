@@ -68,7 +68,7 @@ def test_a_number_of_soft_words_needs_a_list_of_these(tmp_path: Path) -> None:
 
 def test_columns_that_are_kept_are_no_attributes() -> None:
     """Attributes are joined to the rows that have these columns."""
-    assert said(LangId(keep_columns=["lang"], attributes=True)) == ["--keep-columns has no effect with --attributes"]
+    assert said(LangId(keep_columns=["lang"], attributes=True)) == ["--keep-columns has no effect with attributes=True"]
     assert said(LangId(keep_columns=["lang"])) == said(LangId(attributes=True)) == []
 
 
