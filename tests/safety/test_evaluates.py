@@ -58,7 +58,7 @@ ALLOWED = {
     ("backends/ray/backend.py", "pickle.loads"): "between driver and workers, by Ray, whose cluster takes a token",
     ("backends/ray/calls.py", "pickle.loads"): "the board of a pool in the cluster's own key-value store",
     ("code/loaded.py", "compile"): "a module that this process has imported, compiled again to compare, and not run",
-    ("code/variables.py", "compile"): "a statement of a module of the user's, to see which names it reads; not run",
+    ("code/names.py", "compile"): "a statement of a module of the user's, to see which names it reads; not run",
     ("local/wire.py", "pickle.loads"): "between driver and workers, over sockets that no other process has",
     ("local/worker.py", "pickle.loads"): "the program and its payloads, from a folder of this user alone",
     ("local/actor.py", "pickle.loads"): "the program of a pool, from such a folder",
