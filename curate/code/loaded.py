@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
 from importlib.machinery import SourceFileLoader
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from curate.code.closures import code_text
@@ -31,7 +31,7 @@ def changed_since_import(module: ModuleType, path: str, data: bytes) -> str:
     return ""
 
 
-@lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)
 def _codes(path: str, data: bytes) -> dict[str, frozenset[str]]:
     """Returns what is compiled from a file, by qualified names, of which there may be several of one."""
     found: dict[str, set[str]] = {}
@@ -42,24 +42,39 @@ def _codes(path: str, data: bytes) -> dict[str, frozenset[str]]:
     return {name: frozenset(texts) for name, texts in found.items()}
 
 
+_INNER: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (staticmethod, ("__func__",)),
+    (classmethod, ("__func__",)),
+    (property, ("fget", "fset", "fdel")),
+    (functools.cached_property, ("func",)),
+    (functools.partial, ("func",)),
+    (functools.partialmethod, ("func",)),
+    (functools.singledispatchmethod, ("dispatcher",)),
+    (functools._lru_cache_wrapper, ("__wrapped__",)),
+)
+"""Where Python's own wrappers have the functions in them."""
+
+
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Yields the functions of a module and of its classes, and those that they close over, as decorators do."""
-    queue: list[Any] = []
-    for value in list(vars(module).values()):
-        # By type: what stands for an object of another library may do anything when it is asked for an attribute.
-        if issubclass(type(value), type) and value.__module__ == module.__name__:
-            queue += list(vars(value).values())
-        elif type(value) is FunctionType and value.__module__ == module.__name__:
-            queue.append(value)
+    """Yields the functions of a module and of its classes, and those in what Python wraps them in, and that they close
+    over, as decorators do."""
+    queue: list[Any] = list(vars(module).values())
     seen = set[int]()
     for value in queue:
-        if type(value) in (staticmethod, classmethod):
-            value = value.__func__
-        elif type(value) is property:
-            value = value.fget
-        if type(value) is FunctionType and id(value) not in seen:
-            seen.add(id(value))
+        # By type: what stands for an object of another library may do anything when it is asked for an attribute.
+        kind = type(value)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if kind is FunctionType:
             yield value
+            queue += vars(value).values()
             for cell in value.__closure__ or ():
                 with suppress(ValueError):  # assigned later, if ever
                     queue.append(cell.cell_contents)
+        elif kind is MappingProxyType:  # what `singledispatch` chooses from
+            queue += value.values()
+        elif issubclass(kind, type):
+            queue += vars(value).values() if value.__module__ == module.__name__ else ()
+        else:
+            queue += [getattr(value, name) for one, names in _INNER if kind is one for name in names]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.errors import ConfigError
+from curate.imports import need
 from curate.late_pandas import numbers, text
 from curate.texts.pieces import Array, lengths
 
@@ -98,8 +98,7 @@ def _cut(data: Any, starts: Array, stops: Array) -> pa.Array:
 
 def _blank(data: Any, starts: Array, stops: Array) -> Array:
     """Returns which ranges have nothing but white space."""
-    found: Array = numbers(pc.equal(pc.utf8_trim_whitespace(_cut(data, starts, stops)), text("")))
-    return found
+    return numbers(pc.equal(pc.utf8_trim_whitespace(_cut(data, starts, stops)), text("")))
 
 
 def _characters(data: Any, *cuts: Array) -> Any:
@@ -152,13 +151,10 @@ class SpacySentences:
     """Sentences of spaCy's rules for English (its `sentencizer`), as datatrove splits texts."""
 
     def __init__(self) -> None:
-        try:
-            import spacy
-        except ImportError:
-            raise ConfigError(
-                "sentences as spaCy has them need spaCy, which is not installed: pip install 'curate[words]'; or "
-                "choose 'whitespace', which needs nothing"
-            ) from None
+        instead = "; or choose 'whitespace', which needs nothing"
+        need("spacy", "sentences as spaCy has them need spaCy", "words", instead)
+        import spacy
+
         self._nlp: Any = spacy.blank("en")
         self._nlp.add_pipe("sentencizer")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,6 +47,47 @@ class Thing:
     @property
     def shown(self):
         return 3
+    @shown.setter
+    def shown(self, value):
+        self.kept = 4
+    @functools.cached_property
+    def once(self):
+        return 5
+    @functools.lru_cache
+    def known(self):
+        return 6
+    @functools.singledispatchmethod
+    def by_type(self, value):
+        return 7
+    bound = functools.partialmethod(lambda self, value: 8, 1)
+    class Within:
+        def method(self):
+            return 9
+
+@functools.cache
+def cached(x):
+    return 10
+
+@functools.singledispatch
+def chosen(x):
+    return 11
+
+@chosen.register
+def _(x: int):
+    return 12
+
+@chosen.register
+def _(x: str):
+    return 13
+
+def unnamed(function):
+    return lambda row: function(row)
+
+@unnamed
+def decorated(row):
+    return 14
+
+given = functools.partial(lambda row: 15, 1)
 
 @dataclasses.dataclass
 class Made:
@@ -58,7 +100,13 @@ SAME = {
     "layout": lambda text: "\n\n" + text.replace("\n\n", "\n\n\n"),
     "a further function": lambda text: text + "\ndef new():\n    return 9\n",
 }
-OTHER = {
+
+
+def _with_another(text: str, number: int) -> str:
+    return re.sub(rf"(return |= |: ){number}\b", rf"\g<1>{number}00", text)
+
+
+OTHER: dict[str, Callable[[str], str]] = {
     "outer.<locals>.<lambda>": lambda text: text.replace("(lambda: x)", "(lambda: x or [])"),
     "outer": lambda text: (
         text.replace("for y in", "for y in *[],").replace("*[],", "list")
@@ -68,6 +116,7 @@ OTHER = {
     "Thing.method": lambda text: text.replace("return 1\n", "return 11\n"),
     "Thing.fixed": lambda text: text.replace("return 2", "return 22"),
     "Thing.shown": lambda text: text.replace("return 3", "return 33"),
+    **{f"return {number}": lambda text, number=number: _with_another(text, number) for number in range(4, 16)},
     "Thing.method gone": lambda text: text.replace("def method", "def other"),
 }
 
