@@ -386,7 +386,7 @@ class _Asking:
                 ended = self._setup.ended(news.task, news)
                 if ended.detail:
                     crashed = ended.end is TaskEnd.CRASHED
-                    again = ended.end is TaskEnd.LOST or (crashed and one.crashes_left > 0)
+                    again = ended.end in (TaskEnd.LOST, TaskEnd.UNSERVED) or (crashed and one.crashes_left > 0)
                     one.crashes_left, one.died = one.crashes_left - crashed, crashed
                     one.answer = Probed(error=ended.detail, again_s=0.0 if again else None)
                 yield one

@@ -40,6 +40,9 @@ class TaskEnd(StrEnum):
     """Its worker process was killed because the node ran out of memory."""
     LOST = "lost"
     """Its node died."""
+    UNSERVED = "not served"
+    """What runs tasks had no room for it, or did not answer: as it may for any other task. The first line of `detail`
+    says what to do."""
     CANCELLED = "cancelled"
     RAISED = "raised"
     """The program itself raised, outside of user code; `detail` has the traceback."""

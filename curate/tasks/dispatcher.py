@@ -212,8 +212,8 @@ class Dispatcher:
         news = self.setup.ended(launch.task, news)
         left = self.scheduler.unreported(launch.task)
         kind = kind_of_end(news.end) if left else None
-        # A node that is lost is nobody's fault, and there may be many of them.
-        suspect = None if news.end is TaskEnd.LOST else self._first_without_output(left)
+        # A node that is lost is nobody's fault, and there may be many of them; nor is a cluster without room.
+        suspect = None if news.end in (TaskEnd.LOST, TaskEnd.UNSERVED) else self._first_without_output(left)
         suspects = 1
         if suspect is not None and kind is not FailureKind.LOST and suspect != left[-1]:
             begun = self.in_flight(launch, launch.shards.index(suspect))
@@ -286,7 +286,7 @@ class Dispatcher:
 
 
 def _tell_refused(scheduler: Scheduler, failure: Failure) -> None:
-    if scheduler.refused is None:
+    if not (scheduler.refused or scheduler.unserved):
         return  # of a full disk, who knows what is left to write tells more
     get_logger().error(
         f"{scheduler.futile}, so it stops",

@@ -22,6 +22,8 @@ class FailureKind(StrEnum):
     """There is no room for what is to be written."""
     LOST = "lost"
     """The node died or was preempted, and the task with it."""
+    UNSERVED = "unserved"
+    """What runs tasks had no room, or did not answer: its disk, its object store, a call within it."""
     CRASHED = "crashed"
     """The worker process died on a node that lives."""
     OUT_OF_MEMORY = "out_of_memory"

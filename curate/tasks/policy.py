@@ -48,6 +48,8 @@ class Policy:
     """Tries of a shard that may time out before it is given up."""
     loss_limit: int = 20
     """Losses of a shard with its node before it is given up."""
+    unserved_limit: int = 20
+    """Times a shard is tried again after what runs tasks had no room for it, or did not answer."""
     foreign_limit: int = 5
     """Times a shard may find its name taken by an output of another identity."""
     backoff_s: float = 1.0
@@ -64,6 +66,7 @@ class Policy:
             FailureKind.STORAGE: self.storage_retries,
             FailureKind.DISK_FULL: self.storage_retries,
             FailureKind.LOST: self.loss_limit,
+            FailureKind.UNSERVED: self.unserved_limit,
             FailureKind.CRASHED: self.crash_limit - 1,
             FailureKind.OUT_OF_MEMORY: self.memory_limit - 1,
             FailureKind.TIMED_OUT: self.timeout_limit - 1,

@@ -94,12 +94,17 @@ PAUSE_S = 30.0
 FAREWELL_S = 60.0
 """How long a task may take to end after it has reported on its last shard."""
 
+BLAMELESS = frozenset({FailureKind.LOST, FailureKind.UNSERVED})
+"""Ends of a task that no shard of it is to blame for: all that it left are told of, alike."""
 _FUTILE = {
     None: "the disk is full",
     Refusal.WRITE: "the store refuses outputs of this run",
     Refusal.READ: "the store refuses to let this run read its inputs",
 }
 """Why the next shards would fail as the last ones did, by what was refused."""
+UNSERVED = "what runs the tasks has no room for any of them, or does not answer"
+_AWAITED = (FailureKind.RETRY_LATER, FailureKind.UNSERVED)
+"""Kinds that say that what others need, too, is not there now."""
 MOST_WAITING = 10_000
 """Shards that wait out a backoff while new ones are launched: were all of them to fail, they would fill the memory."""
 
@@ -203,6 +208,10 @@ class Scheduler:
         self.refused: Refusal | None = None
         """What the store refuses to every shard, which stops the run."""
         self._refusals = Refusals()
+        self.unserved = False
+        """Whether what runs tasks serves none: the run stops."""
+        self._unserved: set[int] = set()
+        """Shards that it did not serve since one was computed."""
         self.launched = 0
         """Tasks launched so far."""
         self.attempts = 0
@@ -243,7 +252,7 @@ class Scheduler:
         self._ready: deque[tuple[int, ...]] = deque()
         self._waiting: list[tuple[float, int]] = []
         self._told_to_wait = 0
-        """Shards on the heap whose code asked for it."""
+        """Shards on the heap whose code asked for it, or that were not served."""
         self._wait_in_place = 0
         """Tasks whose shard at hand waits where it is."""
         self._busy = False
@@ -281,9 +290,9 @@ class Scheduler:
     @property
     def futile(self) -> str:
         """Why it was stopped: what shards need is there for none of them. Empty if it was not."""
-        if not self.unfinished or not (self.disk_full or self.refused):
+        if not self.unfinished or not (self.disk_full or self.refused or self.unserved):
             return ""
-        return _FUTILE[self.refused]
+        return UNSERVED if self.unserved else _FUTILE[self.refused]
 
     @property
     def running_tasks(self) -> int:
@@ -358,8 +367,8 @@ class Scheduler:
         self._before = self._cursor
         self._handlers[type(event)](event, now_s, actions)
         too_many = self.policy.max_failed is not None and self.failed > self.policy.max_failed
-        # What can still be read is published: that store takes it.
-        if too_many or (self.futile and self.refused is not Refusal.READ):
+        # What can still be read is published: that store takes it. So may what still runs.
+        if too_many or (self.futile and self.refused is not Refusal.READ and not self.unserved):
             self.state = SchedulerState.ABORTED
             actions.append(Finish(self.state))
             return actions
@@ -431,6 +440,7 @@ class Scheduler:
         if event.computed:
             self._busy = False
             self._refusals.accepted()
+            self._unserved.clear()
             cost, seconds = event.size_bytes + SHARD_OVERHEAD_BYTES, max(event.seconds, 1e-6)
             self._cost_seen = self._cost_seen * RATE_DECAY + cost
             self._seconds_seen = self._seconds_seen * RATE_DECAY + seconds
@@ -493,29 +503,32 @@ class Scheduler:
             )
         if record.left:
             assert kind is not None
-            self.attempts += len(record.left) if kind is FailureKind.LOST else 1
+            self.attempts += len(record.left) if kind in BLAMELESS else 1
             if event.kind is FailureKind.OUT_OF_MEMORY:
                 self._see_held(event.peak_bytes, actions)
-            if kind is FailureKind.LOST:
-                self._lost(event.task, record, now_s, actions)
+            if kind in BLAMELESS:
+                self._lost(event.task, record, kind, now_s, actions)
             else:
                 self._died(event, record, kind, now_s, actions)
         twin = None if record.twin is None else self._running.get(record.twin)
         if twin is not None:
             twin.twin = None
             # A copy that failed would fail again.
-            twin.copied = kind is not FailureKind.LOST
+            twin.copied = kind not in BLAMELESS
 
-    def _lost(self, task: TaskId, record: _Task, now_s: float, actions: list[Action]) -> None:
-        """Queues the shards of a task that was lost with its node again, in two halves if any was lost before."""
+    def _lost(self, task: TaskId, record: _Task, kind: FailureKind, now_s: float, actions: list[Action]) -> None:
+        """Queues the shards of a task that was lost with its node again, in two halves if any was lost before. Those
+        that were not served wait, each by itself."""
         again: list[int] = []
         for shard in record.left:
-            outcome = Outcome.COPY_FAILED
+            outcome, tries, wait_s = Outcome.COPY_FAILED, 0, 0.0
             if not self._runs_elsewhere(record, shard):
-                outcome, _, _ = self._strike(shard, FailureKind.LOST, now_s, queue=False)
-            actions.append(Record(shard, task, outcome, FailureKind.LOST))
-            if outcome is Outcome.RETRY:
-                again.append(shard)
+                outcome, tries, wait_s = self._strike(shard, kind, now_s, queue=False)
+            if kind is FailureKind.LOST:
+                tries = 0  # of none
+                if outcome is Outcome.RETRY:
+                    again.append(shard)
+            actions.append(Record(shard, task, outcome, kind, tries, wait_s))
         if any(self._strikes[shard][FailureKind.LOST] > 1 for shard in again):
             # Too long for the nodes it gets, or with a shard in it that takes them down: no other shares its end.
             self._ready.extend(_halves(again))
@@ -620,7 +633,7 @@ class Scheduler:
         while self._waiting and self._waiting[0][0] <= now_s:
             shard = heapq.heappop(self._waiting)[1]
             self._move(shard, Move.FALL_DUE)
-            self._told_to_wait -= self._strikes[shard][FailureKind.RETRY_LATER] > 0
+            self._told_to_wait -= _awaits(self._strikes[shard])
             self._ready.append((shard,))
 
     def _fill(self, now_s: float, actions: list[Action]) -> None:
@@ -866,7 +879,9 @@ class Scheduler:
     ) -> tuple[Outcome, int, float]:
         """Books a failed try, or several in a row; returns what becomes of the shard, its tries of this kind so far,
         and the seconds until the next."""
-        self._busy |= kind is FailureKind.RETRY_LATER
+        self._busy |= kind in _AWAITED
+        if kind is FailureKind.UNSERVED:
+            self._unserved.add(shard)
         strikes = self._strikes.setdefault(shard, Counter())
         strikes[kind] += tries
         hopeless = (
@@ -880,6 +895,8 @@ class Scheduler:
             self._move(shard, Move.GIVE_UP)
             self.failed += 1
             self.disk_full |= kind is FailureKind.DISK_FULL
+            # One alone may be larger than what there is room for.
+            self.unserved |= kind is FailureKind.UNSERVED and len(self._unserved) >= LEAST_SHARDS
             del self._strikes[shard]
             self._memory.pop(shard, None)
             return Outcome.FAILED, 0, 0.0
@@ -892,7 +909,7 @@ class Scheduler:
         wait_s = self.policy.wait_s(kind, strikes[kind], after_s)
         heapq.heappush(self._waiting, (now_s + wait_s, shard))
         # Counted while it waits, as one that did so before: whatever it waits for this time.
-        self._told_to_wait += strikes[FailureKind.RETRY_LATER] > 0
+        self._told_to_wait += _awaits(strikes)
         return Outcome.RETRY, strikes[kind], wait_s
 
     def _forgive(self, shard: int) -> None:
@@ -923,6 +940,10 @@ class Scheduler:
         if state is None:
             raise IllegalTransitionError(f"shard {shard} is {ShardState(self._states[shard]).name}: it cannot {move}")
         self._states[shard] = state
+
+
+def _awaits(strikes: Counter[FailureKind]) -> bool:
+    return any(strikes[kind] for kind in _AWAITED)
 
 
 def _undisturbed(record: _Task) -> bool:

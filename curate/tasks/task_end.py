@@ -16,6 +16,8 @@ def kind_of_end(end: TaskEnd) -> FailureKind:
     """Returns what the end of a task means for those of its shards that it did not report on."""
     if end in (TaskEnd.LOST, TaskEnd.CANCELLED):
         return FailureKind.LOST
+    if end is TaskEnd.UNSERVED:
+        return FailureKind.UNSERVED
     # Returned without a word: the backend lost a message, or the program kept one back. Tried again like a crash, and
     # as often: the other shards go on, and the run ends and says so.
     return FailureKind.OUT_OF_MEMORY if end is TaskEnd.OUT_OF_MEMORY else FailureKind.CRASHED

@@ -30,6 +30,7 @@ BUDGETS = {
     FailureKind.THROTTLED: 20,
     FailureKind.STORAGE: 3,
     FailureKind.LOST: 20,
+    FailureKind.UNSERVED: 20,
     FailureKind.CRASHED: 2,
     FailureKind.OUT_OF_MEMORY: 2,
     FailureKind.TIMED_OUT: 2,

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import platform
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import structlog.testing
 from ray import exceptions as ray_errors
 
-from curate.backends.ray import cluster
+from curate.backends.ray import calls, cluster
 from curate.backends.ray.cluster import hush
 from curate.backends.ray.errors import MAX_DETAIL, CallSite, ended, killed_for_memory
+from curate.pipeline.remote_error import CapturedError
 from curate.runtime.protocol import CallLostError, TaskEnd, TaskFinished
+from curate.tasks.failure import FailureKind
 
 NODE = "5762ece074c0a8b87a310c3ec0b68d273d38fb265216b0529ab1e924"
 OUT_OF_MEMORY = f"""\
@@ -128,6 +136,132 @@ def test_each_error_has_its_meaning_wherever_it_hides(
     """The task's own error may be only the messenger."""
     found = died(wrap(error))
     assert (found.task, found.end, found.detail.splitlines()[0]) == (3, end, first_line)
+
+
+OBJECT = "00", b"owner", "here"
+EVERY: dict[str, tuple[Callable[[], BaseException], TaskEnd]] = {
+    "ActorAlreadyExistsError": (lambda: ray_errors.ActorAlreadyExistsError("a"), TaskEnd.RAISED),
+    "ActorDiedError": (lambda: ray_errors.ActorDiedError(), TaskEnd.CRASHED),
+    "ActorHandleNotFoundError": (lambda: ray_errors.ActorHandleNotFoundError("a"), TaskEnd.RAISED),
+    "ActorPlacementGroupRemoved": (lambda: ray_errors.ActorPlacementGroupRemoved(), TaskEnd.UNSERVED),
+    "ActorUnavailableError": (lambda: ray_errors.ActorUnavailableError("away", None), TaskEnd.LOST),
+    "ActorUnschedulableError": (lambda: ray_errors.ActorUnschedulableError("nowhere"), TaskEnd.UNSERVED),
+    "AsyncioActorExit": (lambda: ray_errors.AsyncioActorExit(), TaskEnd.RAISED),
+    "AuthenticationError": (lambda: ray_errors.AuthenticationError("no token"), TaskEnd.UNSERVED),
+    "CrossLanguageError": (
+        lambda: ray_errors.CrossLanguageError(SimpleNamespace(formatted_exception_string="java", language=0)),
+        TaskEnd.RAISED,
+    ),
+    "GetTimeoutError": (lambda: ray_errors.GetTimeoutError("late"), TaskEnd.UNSERVED),
+    "LocalRayletDiedError": (lambda: ray_errors.LocalRayletDiedError(), TaskEnd.LOST),
+    "NodeDiedError": (lambda: ray_errors.NodeDiedError("gone"), TaskEnd.LOST),
+    "ObjectFetchTimedOutError": (lambda: ray_errors.ObjectFetchTimedOutError(*OBJECT), TaskEnd.LOST),
+    "ObjectFreedError": (lambda: ray_errors.ObjectFreedError(*OBJECT), TaskEnd.LOST),
+    "ObjectLostError": (lambda: ray_errors.ObjectLostError(*OBJECT), TaskEnd.LOST),
+    "ObjectReconstructionFailedError": (lambda: ray_errors.ObjectReconstructionFailedError("00"), TaskEnd.LOST),
+    "ObjectRefStreamEndOfStreamError": (lambda: ray_errors.ObjectRefStreamEndOfStreamError(), TaskEnd.RAISED),
+    "ObjectStoreFullError": (lambda: ray_errors.ObjectStoreFullError("full"), TaskEnd.UNSERVED),
+    "OufOfBandObjectRefSerializationException": (
+        lambda: ray_errors.OufOfBandObjectRefSerializationException(),
+        TaskEnd.RAISED,
+    ),
+    "OutOfDiskError": (lambda: ray_errors.OutOfDiskError(*OBJECT), TaskEnd.UNSERVED),
+    "OutOfMemoryError": (lambda: ray_errors.OutOfMemoryError("low"), TaskEnd.OUT_OF_MEMORY),
+    "OwnerDiedError": (lambda: ray_errors.OwnerDiedError(*OBJECT), TaskEnd.LOST),
+    "PendingCallsLimitExceeded": (lambda: ray_errors.PendingCallsLimitExceeded("full"), TaskEnd.UNSERVED),
+    "PlasmaObjectNotAvailable": (lambda: ray_errors.PlasmaObjectNotAvailable(), TaskEnd.LOST),
+    "RayActorError": (lambda: ray_errors.RayActorError(), TaskEnd.CRASHED),
+    "RayCgraphCapacityExceeded": (lambda: ray_errors.RayCgraphCapacityExceeded("full"), TaskEnd.RAISED),
+    "RayChannelError": (lambda: ray_errors.RayChannelError("closed"), TaskEnd.RAISED),
+    "RayChannelTimeoutError": (lambda: ray_errors.RayChannelTimeoutError("late"), TaskEnd.RAISED),
+    "RayDirectTransportError": (lambda: ray_errors.RayDirectTransportError("odd"), TaskEnd.RAISED),
+    "RayError": (lambda: ray_errors.RayError("odd"), TaskEnd.RAISED),
+    "RaySystemError": (lambda: ray_errors.RaySystemError("a worker could not be started"), TaskEnd.UNSERVED),
+    "RayTaskError": (
+        lambda: ray_errors.RayTaskError("f", "Traceback", ValueError("odd"), pid=1, ip="1"),
+        TaskEnd.RAISED,
+    ),
+    "ReferenceCountingAssertionError": (lambda: ray_errors.ReferenceCountingAssertionError(*OBJECT), TaskEnd.LOST),
+    "RpcError": (lambda: ray_errors.RpcError("unavailable", 14), TaskEnd.UNSERVED),
+    "RuntimeEnvSetupError": (lambda: ray_errors.RuntimeEnvSetupError("pip failed"), TaskEnd.UNSERVED),
+    "StreamingGeneratorReplayInconsistentError": (
+        lambda: ray_errors.StreamingGeneratorReplayInconsistentError("odd"),
+        TaskEnd.RAISED,
+    ),
+    "TaskCancelledError": (lambda: ray_errors.TaskCancelledError(), TaskEnd.CRASHED),
+    "TaskPlacementGroupRemoved": (lambda: ray_errors.TaskPlacementGroupRemoved(), TaskEnd.UNSERVED),
+    "TaskUnschedulableError": (lambda: ray_errors.TaskUnschedulableError("nowhere"), TaskEnd.UNSERVED),
+    "UnserializableException": (lambda: ray_errors.UnserializableException("Traceback"), TaskEnd.RAISED),
+    "UserCodeException": (lambda: ray_errors.UserCodeException("odd"), TaskEnd.RAISED),
+    "WorkerCrashedError": (lambda: ray_errors.WorkerCrashedError(), TaskEnd.CRASHED),
+}
+"""Each class of Ray's, one of it, and what it is taken for."""
+
+
+def test_each_class_of_ray_has_a_kind() -> None:
+    """One that a later Ray brings is to be looked at, and named here, before it counts against a shard."""
+    classes = {name for name, one in vars(ray_errors).items() if isinstance(one, type) and issubclass(one, Exception)}
+    assert {name for name in classes if getattr(ray_errors, name).__module__ == ray_errors.__name__} == set(EVERY)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_each_class_of_ray_is_taken_for(name: str) -> None:
+    """No shard pays for what the cluster lacks: no room, no answer, no place. What is said first says what to do."""
+    make, end = EVERY[name]
+    error = make()
+    assert type(error) is getattr(ray_errors, name)
+    for wrapped in (error, hidden(error), caused(error)) if name != "RayTaskError" else (error,):
+        found = died(wrapped)
+        assert found.end is end, wrapped
+        if end is TaskEnd.UNSERVED:
+            first, *others = found.detail.splitlines()
+            assert len(first) > 20
+            assert name in others[0]
+            assert died(wrapped).detail.splitlines()[0] == first
+
+
+def test_where_there_is_no_room() -> None:
+    """On the node of the worker that raised it; where none did, on that of the process that asked for the object."""
+    place = CallSite("node-7", 12, NODE)
+    for error in (ray_errors.OutOfDiskError(*OBJECT), ray_errors.ObjectStoreFullError("full")):
+        assert (died(hidden(error), place=place).node, died(hidden(error), place=place).pid) == ("node-7", 12)
+        assert (died(error, place=place).node, died(error, place=place).pid) == (platform.node(), 0)
+        assert "--object-store-memory" in died(error).detail.splitlines()[0]
+    assert "--object-spilling-directory" in died(ray_errors.OutOfDiskError(*OBJECT)).detail.splitlines()[0]
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> calls.CalledPool:
+    """A pool in a task, without a cluster: nothing is sent."""
+    made = calls.CalledPool.__new__(calls.CalledPool)
+    made._board, made._gone, made._numbers = calls.ActorDirectory(), set(), itertools.count()
+    monkeypatch.setattr(calls, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(calls.CalledPool, "_look", Mock())
+    monkeypatch.setattr(made, "_send", lambda call: setattr(call, "sends", call.sends + 1))
+    return made
+
+
+def test_a_payload_that_there_is_no_room_for(pool: calls.CalledPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no error of the job's: the shard waits, like that of a task that Ray had no room for."""
+    monkeypatch.setattr(calls.ray, "put", Mock(side_effect=ray_errors.ObjectStoreFullError("full")))
+    call = pool.call((np.zeros(calls.LARGE_BYTES),))
+    assert call.ready()
+    with pytest.raises(CallLostError) as lost:
+        call.result()
+    assert lost.value.ended.end is TaskEnd.UNSERVED
+    assert CapturedError.of(lost.value).failure.kind is FailureKind.UNSERVED
+
+
+def test_no_call_is_to_blame_for_an_answer_without_room(pool: calls.CalledPool) -> None:
+    """It is made again, more often than one that actors die of, and then the shard waits."""
+    call = calls._Call(pool, 3, "payload", 0, sends=1)
+    end = died(ray_errors.OutOfDiskError(*OBJECT))
+    while not call.settled:
+        assert call.sends <= calls.MAX_SENDS
+        pool.lost(call, end, dead=False)
+    assert (call.deaths, call.sends) == (0, calls.MAX_SENDS)
+    with pytest.raises(CallLostError):
+        call.result()
 
 
 @pytest.mark.parametrize(

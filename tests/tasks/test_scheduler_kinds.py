@@ -38,6 +38,7 @@ TABLE = {
     K.STORAGE: Row(4, DOUBLING[:3]),
     K.DISK_FULL: Row(4, DOUBLING[:3]),
     K.LOST: Row(21, AT_ONCE, task=True),
+    K.UNSERVED: Row(21, DOUBLING, task=True),
     K.CRASHED: Row(3, DOUBLING[:2], task=True),
     K.OUT_OF_MEMORY: Row(3, AT_ONCE[:2], task=True),
     K.TIMED_OUT: Row(3, DOUBLING[:2], task=True),
@@ -108,6 +109,67 @@ def test_a_full_disk_ends_the_run() -> None:
     assert driven.finished == [SchedulerState.ABORTED]
     assert driven.scheduler.failed == 1
     assert driven.scheduler.unfinished > 0
+
+
+def unserved(driven: Driven, launch: Launch) -> None:
+    driven.ended(launch, K.UNSERVED)
+
+
+def test_of_a_task_that_was_not_served_all_shards_wait_alike() -> None:
+    """None is suspected, and each runs alone then; what was never launched is held back until one is served."""
+    driven, launch = bundle_of(5, more=30, slots=4)
+    others = [one for one in driven.flying.values() if one.task != launch.task]
+    for one in others:
+        driven.finish(one)
+    before = driven.scheduler.launched
+    driven.took()
+    unserved(driven, launch)
+    told = [(one.shard, one.outcome, one.kind, one.tries, one.wait_s) for one in driven.took()]
+    assert told == [(shard, RETRY, K.UNSERVED, 1, 1.0) for shard in launch.shards]
+    assert all(len(one.shards) == 1 for one in driven.launches[before:])
+
+
+def test_what_serves_none_stops_the_run() -> None:
+    """After a quarter of an hour without a shard that was computed. None is blamed but those that had all their tries,
+    and what runs may end."""
+    driven = make(1000, slots=4, max_in_flight=4)
+    runs = next(iter(driven.flying.values()))
+    began_s = driven.now_s
+    while driven.scheduler.state is SchedulerState.ACTIVE:
+        for launch in list(driven.flying.values()):
+            if launch.task != runs.task:
+                unserved(driven, launch)
+        if driven.scheduler.state is SchedulerState.ACTIVE:
+            due_s = driven.scheduler.next_event_s()
+            assert due_s is not None
+            driven.at(due_s)
+    assert driven.now_s - began_s > 900.0
+    assert driven.scheduler.futile == scheduler.UNSERVED
+    # Those that were tried for the last time in that moment.
+    assert 1 <= driven.scheduler.failed <= 3
+    # As many as could be in flight have asked, and no more.
+    assert len({launch.shards for launch in driven.launches}) <= 8
+    assert driven.finished == []
+    driven.finish(runs)
+    assert driven.finished == [SchedulerState.FINISHED]
+
+
+def test_a_shard_alone_that_is_never_served_stops_nobody() -> None:
+    """It may be larger than what there is room for: it fails after its tries, and the others are done."""
+    driven = make(200, slots=2)
+    poison = driven.launches[0].shards[0]
+    while not driven.finished:
+        for launch in list(driven.flying.values()):
+            if poison in launch.shards:
+                driven.ended(launch, K.UNSERVED)
+            else:
+                driven.finish(launch)
+        due_s = driven.scheduler.next_event_s()
+        if due_s is not None and not driven.flying:
+            driven.at(due_s)
+    assert driven.finished == [SchedulerState.FINISHED]
+    assert (driven.scheduler.failed, driven.scheduler.done) == (1, 199)
+    assert driven.scheduler.futile == ""
 
 
 def test_each_kind_has_its_own_count() -> None:

@@ -35,13 +35,16 @@ from curate.tasks.events import (
 from curate.tasks.failure import FailureKind
 from curate.tasks.memory import LEAST_MEMORY
 from curate.tasks.policy import Policy
+from curate.tasks.refusals import LEAST_SHARDS
 from curate.tasks.scheduler import FAREWELL_S, LARGEST_BUNDLE, LOOK_S, PAUSE_S, STRAGGLER_LEAST_S, Scheduler, ShardState
 from curate.units import GIB, MIB
 from tests.support.examples import examples
 
 K = FailureKind
 SHARD_KINDS = [K.USER_ERROR, K.STORAGE, K.CORRUPT, K.RETRY_LATER, K.THROTTLED, K.FOREIGN, K.MISCONFIGURED]
-TASK_KINDS = [K.CRASHED, K.LOST, K.OUT_OF_MEMORY]
+TASK_KINDS = [K.CRASHED, K.LOST, K.OUT_OF_MEMORY, K.UNSERVED]
+BLAMELESS = (K.LOST, K.UNSERVED)
+AWAITED = (K.RETRY_LATER, K.UNSERVED)
 AT_ONCE = {K.LOST, K.OUT_OF_MEMORY, K.FOREIGN}
 
 
@@ -107,6 +110,7 @@ class AnyOrder(RuleBasedStateMachine):
             memory_limit=st.integers(1, 3),
             timeout_limit=st.integers(1, 3),
             loss_limit=st.integers(0, 3),
+            unserved_limit=st.integers(0, 3),
             retry_later_limit=st.integers(0, 3),
         ),
         slots=st.integers(0, 20),
@@ -127,7 +131,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.now_s = 1000.0
         self.looked_s = -math.inf
         self.attempts = 0
-        self.stopped = self.busy = False
+        self.stopped = self.busy = self.served_none = False
+        self.unserved: set[int] = set()
+        """Shards that were not served since one was computed."""
         self.finished: SchedulerState | None = None
         self.there, self.largest, self.share = slots, None, None
         self.held_bytes: list[int] = []
@@ -174,6 +180,8 @@ class AnyOrder(RuleBasedStateMachine):
         records = []
         if booked:
             self.busy = self.busy and not computed
+            if computed:
+                self.unserved.clear()
             self.shards[shard].place = ShardState.DONE
             self._saw(held if computed else 0)
             records = [Record(shard, task, Outcome.DONE)]
@@ -230,8 +238,8 @@ class AnyOrder(RuleBasedStateMachine):
             if held.cancelled and held.left:
                 # What it means is known already: it says something else.
                 kind = K.TIMED_OUT if held.over_time else K.LOST
-            struck = held.left if kind is K.LOST else [suspect] if suspect in held.left else held.left[:1]
-            if kind is not K.LOST and suspect in held.left[:-1] and suspects > 1:
+            struck = held.left if kind in BLAMELESS else [suspect] if suspect in held.left else held.left[:1]
+            if kind not in BLAMELESS and suspect in held.left[:-1] and suspects > 1:
                 # One of several: none is struck for it, and the first is told of.
                 kind, peak = K.LOST, 0
             self.attempts += len(struck)
@@ -241,7 +249,7 @@ class AnyOrder(RuleBasedStateMachine):
                 elif not self._elsewhere(task, shard):
                     self.shards[shard].place = ShardState.READY
             if (twin := self._held(held.twin)) is not None:
-                twin.twin, twin.copied = None, not (held.left and kind is K.LOST)
+                twin.twin, twin.copied = None, not (held.left and kind in BLAMELESS)
             if not self.finished:
                 del self.tasks[task]
         self._tell(TaskEnded(task, told if held is None or held.left else None, suspect, suspects, peak_told), records)
@@ -358,6 +366,7 @@ class AnyOrder(RuleBasedStateMachine):
         if self.finished:
             assert actions == []
             return
+        self.stopped |= self.served_none and self._left()
         looking = isinstance(event, Tick) and self.now_s - self.looked_s >= LOOK_S
         judging = looking and self.now_s - self.looked_s <= PAUSE_S
         if looking:
@@ -511,7 +520,8 @@ class AnyOrder(RuleBasedStateMachine):
     ) -> Outcome:
         if self._elsewhere(task, shard):
             return Outcome.COPY_FAILED
-        self.busy = self.busy or kind is K.RETRY_LATER
+        self.busy = self.busy or kind in AWAITED
+        self.unserved |= {shard} if kind is K.UNSERVED else set()
         one = self.shards[shard]
         one.strikes[kind] += tries
         count = one.strikes[kind]
@@ -523,6 +533,7 @@ class AnyOrder(RuleBasedStateMachine):
             one.memory = wanted if self.largest is None else min(wanted, self.largest)
         if final:
             one.place = ShardState.FAILED
+            self.served_none |= kind is K.UNSERVED and len(self.unserved) >= LEAST_SHARDS
             return Outcome.FAILED
         one.place = ShardState.READY if kind in AT_ONCE else ShardState.WAITING
         one.wait_s = max(after_s, min(60.0, 2.0 ** (count - 1)))
@@ -534,11 +545,14 @@ class AnyOrder(RuleBasedStateMachine):
             if one.place is ShardState.WAITING and one.due_s <= self.now_s:
                 one.place = ShardState.READY
 
+    def _left(self) -> bool:
+        return any(one.place not in (ShardState.DONE, ShardState.FAILED) for one in self.shards.values())
+
     def _end(self) -> SchedulerState | None:
         failed = sum(one.place is ShardState.FAILED for one in self.shards.values())
         if self.policy.max_failed is not None and failed > self.policy.max_failed:
             return SchedulerState.ABORTED
-        left = any(one.place not in (ShardState.DONE, ShardState.FAILED) for one in self.shards.values())
+        left = self._left()
         over = (self.stopped or not left) and all(one.dismissed for one in self.tasks.values())
         return SchedulerState.FINISHED if over else None
 
@@ -595,7 +609,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def _told_to_wait(self) -> int:
         waiting = [one for one in self.shards.values() if one.place is ShardState.WAITING]
-        return sum(one.strikes[K.RETRY_LATER] > 0 for one in waiting)
+        return sum(any(one.strikes[kind] for kind in AWAITED) for one in waiting)
 
     def _held(self, task: TaskId | None) -> Task | None:
         return None if task is None or self.finished else self.tasks.get(task)

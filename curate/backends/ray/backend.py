@@ -41,7 +41,7 @@ from curate.backends.ray import leaving
 from curate.backends.ray import session as ray_session
 from curate.backends.ray.calls import CalledPool, PoolAddress, TaskAtWork
 from curate.backends.ray.cluster import ClusterView, Node, leaves, made_by_this_process
-from curate.backends.ray.errors import CallSite, ended
+from curate.backends.ray.errors import CallSite, ended, unserved
 from curate.backends.ray.pools import Pools
 from curate.backends.ray.versions import check_of_workers, refuse_other_code
 from curate.errors import ConfigError
@@ -222,7 +222,15 @@ class RayBackend:
             self._pools.wait(stopped, self._look_for_places)
         addresses = self._pools.addresses if self._pools else []
         # A worker that still has the program of an earlier load has its pools too, which are no more.
-        key, reference = " ".join([program.key, *(one.key for one in addresses)]), ray.put(program)
+        key = " ".join([program.key, *(one.key for one in addresses)])
+        try:
+            reference = ray.put(program)
+        except ray_errors.RayError as error:
+            if says := unserved(error):
+                raise ConfigError(
+                    f"the code of the job, with the values it captures, cannot be sent: {says}"
+                ) from error
+            raise
 
         check = check_of_workers()
 

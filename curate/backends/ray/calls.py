@@ -312,7 +312,7 @@ class _Call:
             answer = ray.get(self.ref)
         except exceptions.RayError as error:
             end = ended(self.task, error, self._place, leaves=leaves, names={})
-            if end.end in (TaskEnd.CRASHED, TaskEnd.LOST, TaskEnd.OUT_OF_MEMORY):
+            if end.end in (TaskEnd.CRASHED, TaskEnd.LOST, TaskEnd.OUT_OF_MEMORY, TaskEnd.UNSERVED):
                 self.pool.lost(self, end, dead=isinstance(error, _DEATHS))
                 return False
             self.settle(error=error)
@@ -360,8 +360,12 @@ class CalledPool:
         return self._board.share
 
     def call(self, payload: Any) -> Call:
-        sent = ray.put(payload) if _size(payload) >= LARGE_BYTES else payload
-        call = _Call(self, TaskAtWork.number, sent, next(self._numbers))
+        call = _Call(self, TaskAtWork.number, payload, next(self._numbers))
+        try:
+            call.payload = ray.put(payload) if _size(payload) >= LARGE_BYTES else payload
+        except exceptions.RayError as error:
+            call.settle(error=CallLostError(ended(call.task, error, CallSite(), leaves=leaves, names={})))
+            return call
         self._look()
         self._send(call)
         self._calls.add(call)
@@ -384,7 +388,8 @@ class CalledPool:
             end = replace(end, node=begun.node, pid=begun.pid)
         # Not announced, it may be what killed the actor, like all that were sent there.
         suspect = call.began is None or begun is not None
-        if suspect and end.end is not TaskEnd.LOST and call.serial not in self._board.dismissed:
+        blamed = end.end not in (TaskEnd.LOST, TaskEnd.UNSERVED)
+        if suspect and blamed and call.serial not in self._board.dismissed:
             call.deaths += 1
         call.ref = call.began = None
         if call.deaths >= MAX_DEATHS or call.sends >= MAX_SENDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,37 @@ from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.runtime.worker import MAX_DETAIL, raised_end
 from curate.units import format_bytes
 
-_LOST = (exceptions.NodeDiedError, exceptions.ObjectLostError, exceptions.LocalRayletDiedError)
+_OBJECT_LOST = (exceptions.ObjectLostError, exceptions.PlasmaObjectNotAvailable)
+_LOST = (exceptions.NodeDiedError, exceptions.LocalRayletDiedError, *_OBJECT_LOST)
+_NO_ROOM = (exceptions.OutOfDiskError, exceptions.ObjectStoreFullError)
+_HEALTH = "`ray status` and the logs of that node, in /tmp/ray/session_latest/logs, show why"
+_UNPLACED = "Ray can place it on no node: `ray status` shows what there is"
+_NO_GROUP = "the placement group that the driver runs in was removed: run it again outside of that group"
+_UNSERVED: tuple[tuple[type[BaseException], str], ...] = (
+    (
+        exceptions.OutOfDiskError,
+        "Ray has no room for an object, in memory or on disk: free space on the disk of /tmp/ray there (`df -h`), or "
+        "start Ray with --object-spilling-directory on a larger disk, or a larger --object-store-memory",
+    ),
+    (
+        exceptions.ObjectStoreFullError,
+        "Ray has no room for an object in memory: `ray memory` lists what is kept there; start Ray with a larger "
+        "--object-store-memory",
+    ),
+    (exceptions.GetTimeoutError, f"Ray did not answer in time: {_HEALTH}"),
+    (exceptions.RpcError, f"a call within Ray failed: {_HEALTH}"),
+    (
+        exceptions.RuntimeEnvSetupError,
+        "Ray could not make the environment of a worker: see that each node can install or download the runtime_env",
+    ),
+    (exceptions.TaskUnschedulableError, _UNPLACED),
+    (exceptions.ActorUnschedulableError, _UNPLACED),
+    (exceptions.TaskPlacementGroupRemoved, _NO_GROUP),
+    (exceptions.ActorPlacementGroupRemoved, _NO_GROUP),
+    (exceptions.PendingCallsLimitExceeded, "an actor takes no more calls now"),
+    (exceptions.AuthenticationError, "the cluster refuses the token: each node needs that of the head"),
+)
+"""What any other task may run into as well, and what to do about it."""
 _KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \([^()]*?\bpid=(\d+)[^()]*?\bmemory used=(\d+(?:\.\d+)?)GB")
 _NODE_ID = re.compile(r"\bID: ([0-9a-f]{56})\b")
 _ACTORS_NODE_DIED = re.compile(r"\bnode (has )?died\b|\bnode is dead\b", re.IGNORECASE)
@@ -53,8 +84,13 @@ def ended(
             held = f"the worker used {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
             end, detail = TaskEnd.OUT_OF_MEMORY, f"{held} its node ran out of memory\n{link}"
         elif isinstance(link, _LOST):
-            what = "an object was lost" if isinstance(link, exceptions.ObjectLostError) else "the node died"
+            what = "an object was lost" if isinstance(link, _OBJECT_LOST) else "the node died"
             end, detail = TaskEnd.LOST, f"{what}\n{type(link).__name__}: {link}"
+        elif says := unserved(link):
+            end, detail = TaskEnd.UNSERVED, f"{says}\n{type(link).__name__}: {link}"
+            if isinstance(link, _NO_ROOM) and not isinstance(error, exceptions.RayTaskError):
+                # No worker raised it: there is none on the node of this process, which asked.
+                node, pid = platform.node(), 0
         elif isinstance(link, exceptions.TaskCancelledError):
             # Unasked, it is a KeyboardInterrupt that came from the task itself.
             end = TaskEnd.CANCELLED if cancelled else TaskEnd.CRASHED
@@ -80,6 +116,14 @@ def ended(
         node = node or (names.get(known[1], "") if known else "")
         break
     return TaskFinished(task, end, detail[:MAX_DETAIL], node, pid, peak_bytes)
+
+
+def unserved(error: BaseException) -> str:
+    """Returns what to do about an error that says that Ray had no room, or did not answer; empty for any other."""
+    if type(error) is exceptions.RaySystemError and not getattr(error, "traceback_str", None):
+        # With a traceback, it is what somebody's code raised while a value was unpacked.
+        return f"Ray itself failed: {_HEALTH}"
+    return next((says for kind, says in _UNSERVED if isinstance(error, kind)), "")
 
 
 def killed_for_memory(message: str, pid: int = 0) -> tuple[int, int]:
