@@ -85,7 +85,8 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         if grown:
             _retract(ledger, prepared.record.fingerprint, len(prepared.plan))
     for output in todo.foreign:
-        get_logger(job=prepared.record.name).warning("removing an output of another identity", output=output.uri)
+        what = "removing an output of another identity, or of an input before it changed"
+        get_logger(job=prepared.record.name).warning(what, output=output.uri)
         _take_away(ledger, output)
 
 

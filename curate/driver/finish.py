@@ -59,8 +59,8 @@ def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
     def read(rank: int) -> ShardRecord | None:
         try:
             found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + job.suffix))
-            if over.get(found.uri) == found.generation:
-                return None  # it is out of date: that which was to take its place has failed
+            if over.get(found.uri) == found.generation or prepared.plan.came_back[rank]:
+                return None  # it is, or may be, out of date: that which was to take its place has failed
             books = books_of(ledger.store, found, job, ledger.root)
         except (ObjectNotFound, ShardError, ConfigError):
             return None  # or none of this job's: then the name is taken, and that is why the shard failed

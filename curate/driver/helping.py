@@ -13,6 +13,7 @@ shards are left if these are few, and a small read for each driver that goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,24 +54,20 @@ def describe_part(part: Part | None, prepared: Prepared) -> str:
     )
 
 
+@dataclass
 class Helping:
     """What one driver knows of the work of the others."""
 
-    def __init__(
-        self,
-        part: Part,
-        prepared: Prepared,
-        scheduler: Scheduler,
-        account: RunRecorder,
-        clock: Clock,
-    ) -> None:
-        self._part = part
-        self._prepared = prepared
-        self._scheduler = scheduler
-        self._account = account
-        self._clock = clock
-        self._parts = part_of(prepared.plan.sizes, SHARD_OVERHEAD_BYTES, part.count)
-        self._others = OtherDrivers(prepared.ledger, part, clock)
+    _part: Part
+    _prepared: Prepared
+    _scheduler: Scheduler
+    _account: RunRecorder
+    _clock: Clock
+
+    def __post_init__(self) -> None:
+        prepared = self._prepared
+        self._parts = part_of(prepared.plan.sizes, SHARD_OVERHEAD_BYTES, self._part.count)
+        self._others = OtherDrivers(prepared.ledger, self._part, self._clock)
         self._run_ids = prepared.run_ids
         self._seen: tuple[OutputListing, OutputMatch] | None = None
         """The outputs as they were listed last."""
@@ -100,7 +97,8 @@ class Helping:
 
     def _done(self, held: Any) -> Any:
         """Returns which of these shards have an output by now."""
-        if self._seen is not None and len(held) <= FEW_SHARDS * (1 + len(self._seen[0].objects) // 1000):
+        few = self._seen and len(held) <= FEW_SHARDS * (1 + len(self._seen[0].objects) // 1000)
+        if few and not self._prepared.plan.came_back[held].any():
             found = {record.index: record for record in late_outputs(self._prepared, held)}
             self._account.found_elsewhere(list(found))
             for record in found.values():

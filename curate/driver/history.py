@@ -138,7 +138,7 @@ def _recovered(there: JobOutputs, matched: OutputMatch) -> History:
 def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[tuple[int, Books | None, str]]:
     """Yields the shards that are done and `asked` for, one boolean a shard, with their books and the name of their file
     of rows that were set aside, if that is known: from events, else from outputs; None for an output of another
-    identity. Raises ConfigError for one that was not written by curate."""
+    identity, or that may be of another input. Raises ConfigError for one that was not written by curate."""
     left = matched.done & asked
     for rank, event in there.done(matched) if left.any() else ():
         if left[rank]:
@@ -148,7 +148,8 @@ def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[t
 
     def read(rank: int) -> tuple[int, Books | None, str]:
         try:
-            return rank, _books(there, there.at(matched.position[rank])), ""
+            books = _books(there, there.at(matched.position[rank]))
+            return rank, None if there.plan.came_back[rank] else books, ""
         except ForeignOutputError:
             return rank, None, ""
 

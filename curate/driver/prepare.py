@@ -36,7 +36,7 @@ from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
-from curate.ledger.manifest import ShardPlan, diff_inputs
+from curate.ledger.manifest import ShardPlan, diff_inputs, removal
 from curate.ledger.packed import PackedTable
 from curate.ledger.segments import failed_now, read_outcomes
 from curate.ledger.side_outputs import sides_of_shards
@@ -184,7 +184,7 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
     prepared.history = look_back(prepared.there, matched)
     matched.done[list(prepared.history.foreign)] = False
     todo.foreign = list(prepared.history.foreign.values())
-    refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
+    refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity, or input, again")
     own_index(ledger, listing, prepared.record.suffix)
     done, idle = int(matched.count), not len(prepared.todo)
     todo.accepted = accepted_code(prepared.record, options, ledger, listing, prepared.job, done=done, idle=idle)
@@ -273,7 +273,7 @@ def _grow(prepared: Prepared) -> PackedTable | None:
     rows = [plan_new(_rule(prepared), plan, inputs, growth, prepared.stores.of)] if growth.new.any() else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, prepared.matched.done)
-        rows += [changed] if changed is not None else []
+        rows += [removal(changed), changed] if changed is not None else []
         if growth.new.any():
             what = "parts of changed inputs planned anew" if prepared.uncommitted.split_anew else "new inputs found"
             get_logger(job=job.name).info(what, shards_added=len(rows[0]), shards_before=len(plan))

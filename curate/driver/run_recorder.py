@@ -183,7 +183,7 @@ class RunRecorder:
                 **books.sorted_metrics(),
                 "bytes_out": record.bytes_out,
                 "generation": record.generation,
-                **self.prepared.record.mark,
+                **self.prepared.record.mark | self.prepared.plan.input_of(record.index),
                 **{name: text for name in ("checksum", "quarantine") if (text := getattr(record, name))},
                 "existed": record.existed,
                 "different": record.different,

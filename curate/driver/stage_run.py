@@ -160,7 +160,9 @@ class _Run:
             return self._settle()
         backend = chosen.backend()
         try:
-            self._start(backend)
+            with self.signals.starting(backend):
+                resources, pools = self.prepared.stage.tasks.resources, self.prepared.stage.operator.pools
+                self.account.start_s = backend.start(resources, pools)
             # What the cluster refuses is refused before the ledger is written.
             commit(self.prepared, self.options)
             with self.signals.in_order(backend):
@@ -198,11 +200,6 @@ class _Run:
             self._work(None)
             self._tidy()
         return self.account.summary(RunState.COMPLETE)
-
-    def _start(self, backend: Backend) -> None:
-        with self.signals.starting(backend):
-            resources, pools = self.prepared.stage.tasks.resources, self.prepared.stage.operator.pools
-            self.account.start_s = backend.start(resources, pools)
 
     def _work(self, backend: Backend | None) -> RunState:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""
@@ -340,14 +337,17 @@ class _Run:
             shared=self.options.part is not None,
             weighs=backend.slot_memory() is not None,
             sure=prepared.owned.sure_at,
+            anew=frozenset(shard.id for rank, shard in shards if prepared.plan.came_back[rank]),
+            next_part=prepared.ledger.uri(prepared.ledger.next_part(prepared.listing)),
         )
 
     def _has_output(self, rank: int) -> bool:
-        """Returns whether a shard's output exists now; not one whose place it is to take."""
+        """Returns whether a shard's output exists now; not one whose place it is to take, or may be to."""
         prepared = self.prepared
         uri = prepared.ledger.uri(self.account.ahead.id(rank) + prepared.record.suffix)
         try:
-            return prepared.ledger.store.stat(uri).generation != prepared.over.get(uri)
+            found = prepared.ledger.store.stat(uri)
+            return found.generation != prepared.over.get(uri) and not prepared.plan.came_back[rank]
         except ObjectNotFound:
             return False
 

@@ -48,7 +48,7 @@ class PendingWrites:
     not_split: Any = field(default_factory=lambda: pa.chunked_array([], pa.string()))
     """The inputs that changed and would be split anew, but this run was not asked for that."""
     foreign: list[Object] = field(default_factory=list)
-    """Outputs of another identity under this job's names, to be done again."""
+    """Outputs of another identity, or input, under this job's names, to be done again."""
     stale: list[Object] = field(default_factory=list)
     """Outputs whose input changed, to be replaced because that was asked for: each once the new one is whole."""
     stale_sides: list[Object] = field(default_factory=list)

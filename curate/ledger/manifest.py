@@ -1,11 +1,12 @@
 """The plan: every shard of a job, as a table. Values in, values out; the ledger reads and writes it.
 
-A row's number never changes: parts are only appended, and a later row with the id of an earlier one (its input was
-replaced before it was done) takes that one's place. A row of the kind `removed` takes the shard out of the job, for its
-input was removed; a later one with that id, of an input that came back, makes it part of the job again. Events name
-shards by number; their ranks are those among the shards that are part of the job, which is the same thing as long as
-none was taken out. Kept packed, a shard costs some 25 to 60 bytes of the driver's memory; `Shard` objects are made for
-what is launched.
+A row's number never changes: parts are only appended, and a later row with the id of an earlier one takes that one's
+place. A row of the kind `removed` takes the shard out of the job, for its input was removed; a later one with that id,
+of an input that came back, or was replaced before it was done, makes it part of the job again. What a worker that was
+paused publishes then may be made of the old input: an output of such a shard counts only by an event that names the new
+one. Events name shards by number; their ranks are those among the shards that are part of the job, which is the same
+thing as long as none was taken out. Kept packed, a shard costs some 25 to 60 bytes of the driver's memory; `Shard`
+objects are made for what is launched.
 """
 
 from __future__ import annotations
@@ -90,23 +91,48 @@ class ShardPlan:
     """Columns of `SCHEMA`, with unique ids."""
     written: PackedTable | None = None
     """The same with the shards that were taken out, where they were; None: none was."""
+    once_out: Any = None
+    """One boolean for each shard that was ever planned: it was taken out once. None: none was."""
 
     @classmethod
-    def of(cls, parts: Sequence[PackedTable]) -> ShardPlan:
-        """Returns the plan that these parts, in order, make."""
+    def of(cls, parts: Sequence[PackedTable], once_out: Any = None) -> ShardPlan:
+        """Returns the plan that these parts, in order, make; `once_out` is of the shards of the first ones."""
         table = PackedTable.of(SCHEMA.empty_table()).plus(*parts)
+        out = taken_out = table.where("kind", lambda kinds: pc.equal(kinds, text(REMOVED)))
+        if once_out is not None:
+            out = out.copy()
+            out[: len(once_out)] |= once_out
         first = firsts(table, "id")
         if first is not None:
             # The place of the first row of an id and the value of the last: exactly the rule.
             last = np.arange(len(table))
             last[first] = np.arange(len(table))
-            table = table.reordered(last[first == np.arange(len(table))])
-        taken_out = table.where("kind", lambda kinds: pc.equal(kinds, text(REMOVED)))
-        return cls(table.filter(~taken_out), table) if taken_out.any() else cls(table)
+            places = first == np.arange(len(table))
+            table, taken_out = table.reordered(last[places]), taken_out[last[places]]
+            out[first[out]] = True
+            out = out[places]
+        if not out.any():
+            return cls(table)
+        return cls(table.filter(~taken_out), table, out) if taken_out.any() else cls(table, None, out)
 
     def plus(self, part: PackedTable) -> ShardPlan:
         """Returns the plan with one more part."""
-        return ShardPlan.of([self.table if self.written is None else self.written, part])
+        return ShardPlan.of([self.table if self.written is None else self.written, part], self.once_out)
+
+    @cached_property
+    def came_back(self) -> Any:
+        """One boolean a shard: it was taken out once, and what is there of it may be made of another input."""
+        if self.once_out is None:
+            return np.zeros(len(self), dtype=bool)
+        return self.once_out if self.written is None else self.once_out[self._in_job]
+
+    def input_of(self, rank: int) -> dict[str, str]:
+        """Returns what the event of an output says of its input: nothing, unless there may be one of another input."""
+        return {"input": self.shard(rank).generation} if self.once_out is not None and self.came_back[rank] else {}
+
+    def of_its_input(self, rank: int, event: Mapping[str, Any]) -> bool:
+        """Returns whether an output of which an event tells may be made of what the plan says."""
+        return all(event.get(name) == value for name, value in self.input_of(rank).items())
 
     @property
     def removed(self) -> Any:

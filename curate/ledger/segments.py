@@ -36,7 +36,7 @@ def done_events(
 
     An event counts only for the object that is there: by its generation. With `of`, a job's fingerprint and seed, not
     if a run of another job tells of it, which went on for a moment when this one had taken its place: that output is
-    foreign.
+    foreign. Nor if the output was made of another input than the plan says: see `ShardPlan.came_back`.
     """
     if not matched.count:
         return
@@ -45,6 +45,7 @@ def done_events(
         if rank >= len(plan) or not matched.done[rank]:
             continue
         own = all(event.get(name, value) == value for name, value in of.items())  # earlier versions do not say it
+        own = own and (not of or plan.of_its_input(rank, event))
         if own and listing.generations[matched.position[rank]] == generation_hash(event["generation"]):
             yield rank, event
 

@@ -1,19 +1,23 @@
-"""Existing outputs, as a worker finds them: those of its own job count; others are replaced, or the shard stops."""
+"""Existing outputs, as a worker finds them: those of its own job count; others are replaced, or the shard stops.
+
+Of a shard whose input was replaced before anything was made of it, none counts: what there is may be of the old one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
 from dataclasses import dataclass, replace
 
 from curate import log
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import bare
 from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.job_record import JobRecord
 from curate.stage.outputs import NameConflict, books_of, writing
-from curate.storage.protocol import Object, Store
+from curate.storage.protocol import Object, Published, Store
 from curate.tasks.failure import ShardRecord
 
 
@@ -27,11 +31,19 @@ class ExistingOutputs:
     store: Store
     root: str
     job: JobRecord
-    over: Mapping[str, str]
+    over: dict[str, str]
+    next_part: str = ""
+    """URI of the next part of the plan, of a shard that was planned anew: no output of it that is there is taken for
+    the one that is to be. Empty: it was not."""
+    fence: FencedStore | None = None
+    """What knows whether the job is still that of this run."""
 
-    @writing()
     def record(self, index: int, uri: str) -> ShardRecord | None:
         """Returns the record of a shard's output if there is one; a foreign one is removed first, and there is none."""
+        return None if self.next_part else self._record(index, uri)
+
+    @writing()
+    def _record(self, index: int, uri: str) -> ShardRecord | None:
         try:
             found = self.store.stat(uri)
         except ObjectNotFound:
@@ -53,7 +65,7 @@ class ExistingOutputs:
         """Returns the record of an output that was in the way of one of other bytes.
 
         Another attempt won with different bytes: its output counts, and the difference is reported."""
-        done = self.record(index, uri)
+        done = self._record(index, uri)
         if done is None:
             raise ForeignOutputError(
                 f"{uri} existed with other bytes when this shard published and does not exist now: an output of "
@@ -61,11 +73,38 @@ class ExistingOutputs:
             )
         return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
 
-    def in_the_way(self, index: int, uri: str, taken: NameConflict, replaced: dict[str, str]) -> ShardRecord | None:
-        """Returns the record of the main output if there is one; else None, with the extra ones in `replaced`.
+    def _put_aside(self, found: ShardRecord, uri: str) -> None:
+        """Has an output replaced that others made of a shard that was planned anew, against its generation.
+
+        The order tells whose input is the later one: who plans a shard anew does so before it publishes it. So if there
+        is no later part of the plan after the output was seen, it is of an input before this one's. Raises
+        ForeignOutputError if there is.
+        """
+        if self.fence is not None:
+            self.fence.confirm()
+        with contextlib.suppress(ObjectNotFound):
+            self.store.stat(self.next_part)
+            raise ForeignOutputError(
+                f"{uri} was made by a driver that has planned after this one, maybe of a later input, and is not "
+                "replaced; the shard runs again, or with the next run"
+            )
+        self.over[uri] = found.generation
+        log.get_logger().warning("an output is replaced that may be of an input before it changed", output=uri)
+
+    def in_the_way(
+        self, index: int, uri: str, taken: Published | NameConflict, replaced: dict[str, str]
+    ) -> ShardRecord | None:
+        """Returns the record of the main output, if that is in the way of this attempt's, or there is one; else None,
+        with the extra ones in `replaced`, or the main one in `over`: the shard is to run again.
 
         Raises ConfigError if one was not written by curate, or the output is another job's now.
         """
+        if isinstance(taken, Published):
+            winner = self.winner(index, uri)
+            if not self.next_part:
+                return winner
+            self._put_aside(winner, uri)
+            return None
         done = self.record(index, uri)
         if done is not None:
             return replace(done, different=True)

@@ -42,6 +42,10 @@ class TaskInput:
     """Whether to say how much memory the process held: tasks share that of their nodes."""
     sure: float = 0.0
     """When the driver last knew that the job is its own (see `curate.ledger.fencing`)."""
+    anew: frozenset[str] = frozenset()
+    """Those of the shards of which an output that is there may be made of another input (`ShardPlan.came_back`)."""
+    next_part: str = ""
+    """URI of what there is once a later run has planned anything."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all

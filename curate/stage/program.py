@@ -237,9 +237,11 @@ class StageProgram:
     ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord | WholeShard]:
         """Runs a shard and publishes it, that is `whole` if it was computed before. Returns the whole shard if it may
         be published `beside` others, and is short."""
-        index, shard, task = attempt.index, attempt.shard, attempt.task
-        uri = f"{self.output}/{shard.id}{self.stage.record.suffix}"
-        there = ExistingOutputs(self._stores.of(self.output), self.output, self.stage.record, task.over)
+        index, shard, task, job = attempt.index, attempt.shard, attempt.task, self.stage.record
+        uri = f"{self.output}/{shard.id}{job.suffix}"
+        next_part = task.next_part if shard.id in task.anew else ""
+        store = self._stores.of(self.output)
+        there = ExistingOutputs(store, self.output, job, dict(task.over), next_part, attempt.fence)
         if whole is None:
             if (task.shared or task.attempt > 1) and (done := there.record(index, uri)) is not None:
                 return done
@@ -253,9 +255,8 @@ class StageProgram:
                     return whole
             with whole:
                 published = whole.publish()
-            if isinstance(published, Published):
-                different = published.outcome is Outcome.DIFFERENT
-                return there.winner(index, uri) if different else whole.record(published)
+            if isinstance(published, Published) and published.outcome is not Outcome.DIFFERENT:
+                return whole.record(published)
             if (done := there.in_the_way(index, uri, published, replaced)) is not None:
                 return done
             whole = None
@@ -319,7 +320,7 @@ class StageProgram:
 
         def publish() -> Published | NameConflict:
             aside.publish(there.store)
-            return outputs.publish(replaced, task.over)
+            return outputs.publish(replaced, there.over)
 
         return WholeShard(attempt, outputs, tally.books, meters, publish, record["quarantine"] or "")
 

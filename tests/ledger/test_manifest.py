@@ -91,12 +91,14 @@ def test_what_is_taken_out_leaves_its_number_behind(parts: list[tuple[bool, list
     one that comes back; ranks are those among the shards that count. Events of what was taken out are nobody's."""
     expected: dict[str, Shard | None] = {}
     plan, tables = ShardPlan.of([]), []
+    once_out: set[str] = set()
     for out, shards in parts:
         known = [shard for shard in expected.values() if shard is not None]
         if out and known:
             some = data.draw(st.lists(st.sampled_from(known), unique_by=lambda shard: shard.id))
             tables.append(removal(shards_table(some)))
             expected.update(dict.fromkeys((shard.id for shard in some), None))
+            once_out |= {shard.id for shard in some}
         else:
             tables.append(shards_table(shards))
             expected.update({shard.id: shard for shard in shards})
@@ -105,6 +107,7 @@ def test_what_is_taken_out_leaves_its_number_behind(parts: list[tuple[bool, list
         there = [(number, shard) for number, shard in enumerate(expected.values()) if shard is not None]
         assert [found.shard(rank) for rank in range(len(found))] == [shard for _, shard in there]
         assert [found.number(rank) for rank in range(len(found))] == [number for number, _ in there]
+        assert found.came_back.tolist() == [shard.id in once_out for _, shard in there]
         assert set(found.removed.to_pylist()) == {name for name, shard in expected.items() if shard is None}
         events = [{"index": number, "shard": name} for number, name in enumerate(expected)]
         assert list(found.ranked(events)) == [
