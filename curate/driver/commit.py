@@ -63,7 +63,7 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         before = prepared.owned.moment()
         published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(todo.job, option=orjson.OPT_INDENT_2))
         if published.outcome is Outcome.DIFFERENT:
-            refuse_other_job(prepared.record, ledger, ledger.read_job())
+            refuse_other_job(prepared.record, ledger, ledger.read_job(), raced=True)
             raise LostRaceError
         prepared.owned.claim(published.object.generation, before)
     if todo.accepted:
@@ -78,16 +78,21 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if todo.dropped is not None or not prepared.matched.done.all():
         remove_index(ledger, prepared.listing, prepared.record.suffix)
     _drop(prepared)
+    if todo.remove is not None:
+        # What workers of the job that was overwritten have published since it was listed: none is of this one yet.
+        matched = (there := replace(prepared.there, listing=ledger.list())).matched()
+        late = map(there.at, matched.position[matched.done])
+        todo.foreign += [one for one in late if there.record(one) is not None]
+    for output in todo.foreign:
+        what = "removing an output of another identity, or of inputs before they changed"
+        get_logger(job=prepared.record.name).warning(what, output=output.uri)
+        _take_away(ledger, output)
     if todo.part is not None:
         grown = bool(prepared.listing.plan_parts)
         if not ledger.append_plan(todo.part, prepared.listing):
             raise LostRaceError
         if grown:
             _retract(ledger, prepared.record.fingerprint, len(prepared.plan))
-    for output in todo.foreign:
-        what = "removing an output of another identity, or of an input before it changed"
-        get_logger(job=prepared.record.name).warning(what, output=output.uri)
-        _take_away(ledger, output)
 
 
 def _held(ledger: Ledger, name: str, schema: pa.Schema) -> pa.Schema:

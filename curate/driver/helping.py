@@ -48,10 +48,9 @@ def held_back(part: Part | None, prepared: Prepared) -> Any:
 
 def describe_part(part: Part | None, prepared: Prepared) -> str:
     """Returns with what the driver of a part would begin, for `--dry-run`."""
-    held = held_back(part, prepared)
-    return (
-        "" if held is None else f"part     {part}: begins with {(~held).sum():,} of these, then helps with the others"
-    )
+    if (held := held_back(part, prepared)) is None:
+        return ""
+    return f"part     {part}: begins with {(~held).sum():,} of these, then helps with the others"
 
 
 @dataclass

@@ -140,7 +140,9 @@ def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[t
     of rows that were set aside, if that is known: from events, else from outputs; None for an output of another
     identity, or that may be of another input. Raises ConfigError for one that was not written by curate."""
     left = matched.done & asked
-    for rank, event in there.done(matched) if left.any() else ():
+    # Workers of a job that was overwritten, or of the stage of one, may be late: nothing is of a job without a plan.
+    begun = bool(there.listing.plan_parts) or not (there.listing.has_job or there.job.format is OutputFormat.RUN)
+    for rank, event in there.done(matched) if begun and left.any() else ():
         if left[rank]:
             left[rank] = False
             books = Books.parse(event["rows"], event["counters"], event.get("metrics"))
@@ -149,7 +151,7 @@ def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[t
     def read(rank: int) -> tuple[int, Books | None, str]:
         try:
             books = _books(there, there.at(matched.position[rank]))
-            return rank, None if there.plan.came_back[rank] else books, ""
+            return rank, None if there.plan.came_back[rank] or not begun else books, ""
         except ForeignOutputError:
             return rank, None, ""
 

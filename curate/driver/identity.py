@@ -16,6 +16,7 @@ from curate.ledger.listing import OutputListing
 from curate.ledger.run_log import other_python
 from curate.log import get_logger
 from curate.stage.job_record import JobRecord
+from curate.units import shell_word
 
 EXCHANGE = "exchange"
 """The part of an identity that says which exchange comes before a stage, and at its end what that reads."""
@@ -89,15 +90,19 @@ def accepted_code(
     return record.code_digest
 
 
-def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any]) -> None:
-    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`."""
+def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any], *, raced: bool = False) -> None:
+    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`; `raced`: it
+    was begun after this run had looked, by a driver that is likely at work."""
     if job["fingerprint"] != record.fingerprint:
         theirs, ours = job["identity"], dict(record.identity)
+        root, name = ledger.root, job["job"]
+        found = f"{root} already contains output of {name!r}"
+        found = f"another driver began {name!r} in {root} meanwhile," if raced else found
+        see = f"once it has ended (curate status {shell_word(root)}), " if raced else ""
         raise ConfigError(
-            f"{ledger.root} already contains output of {job['job']!r} with another identity "
-            f"({job['fingerprint']}, this one is {record.fingerprint}):\n"
+            f"{found} with another identity ({job['fingerprint']}, this one is {record.fingerprint}):\n"
             + identity_difference(theirs, ours)
-            + f"\nRun with the old values, choose another output, or {start_over()}."
+            + f"\nRun with {'its' if raced else 'the old'} values, choose another output, or {see}{start_over()}."
             + (other_python(ledger) if _code(theirs) != _code(ours) else "")
         )
 

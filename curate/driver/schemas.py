@@ -109,7 +109,7 @@ def output_schemas(
         try:
             return ledger.create_schema(name, make)
         except _NothingReadError as error:
-            return error.schema
+            return error.args[0]
 
     try:
         sides = {
@@ -120,7 +120,7 @@ def output_schemas(
     except _InterruptedError:
         return Schemas()
     except _NoSchemaError as error:
-        log.warning("no output schema could be derived from any shard", error=error.problem)
+        log.warning("no output schema could be derived from any shard", error=error.args[0])
         return Schemas()
     return Schemas(main, sides)
 
@@ -130,19 +130,11 @@ class _InterruptedError(Exception):
 
 
 class _NothingReadError(Exception):
-    """No input has a row, so nothing is known of an output but what it is without one."""
-
-    def __init__(self, schema: Any) -> None:
-        super().__init__()
-        self.schema = schema
+    """No input has a row, so nothing is known of an output but what it is without one: the argument, its schema."""
 
 
 class _NoSchemaError(Exception):
-    """No shard told the schema of its output."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    """No shard told the schema of its output; the argument says why."""
 
 
 class _Walk:

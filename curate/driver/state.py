@@ -62,16 +62,8 @@ class PendingWrites:
         return 0 if self.dropped is None else len(self.dropped) - self.split_anew
 
     def __bool__(self) -> bool:
-        return bool(
-            self.remove is not None
-            or self.job
-            or self.accepted
-            or self.left
-            or self.dropped is not None
-            or self.part is not None
-            or self.foreign
-            or self.stale
-        )
+        some = self.job or self.accepted or self.left or self.foreign or self.stale
+        return bool(some) or any(one is not None for one in (self.remove, self.dropped, self.part))
 
 
 EXAMPLES = 5

@@ -247,7 +247,7 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
-        refuse_other_job(last.record, ledger, told)
+        refuse_other_job(last.record, ledger, told, raced=True)
         now = inputs_in(job.manifest)
         if (before := read_inputs(ledger, told)) is None:
             refuse_unlisted(ledger, told, job.manifest)

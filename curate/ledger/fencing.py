@@ -14,8 +14,11 @@ gone (see `curate.driver.rivals`), so a run that is never paused makes no extra 
 Workers may outlive their driver, or be paused with it. What one publishes late is by its record of the same job: no
 input is named there, nor code under a declared version, for the same rows are to be the same bytes. So a task says when
 its driver was last sure, and a worker that publishes a shard more than `SURE_S` later looks first: one small request in
-that time, however many shards it publishes. What is left is a driver that is killed on the same machine, and taken for
-gone at once: its workers end within two seconds. Of a seed that a run has chosen, the record tells.
+that time, however many shards it publishes. What they publish while another driver looks, waits and removes outputs is
+theirs to publish: who overwrites removes it once its own `job.json` is there, and before its plan is, for without a
+plan no output is of a job. What is left is a driver that is killed on the same machine, and taken for gone at once: its
+workers end within two seconds; and an overwrite that is killed when there is no `job.json` at all. Of a seed that a run
+has chosen, the record tells; of an input that was replaced, the event: see `ShardPlan.came_back`.
 """
 
 from __future__ import annotations

@@ -76,6 +76,8 @@ class Script:
     mine: int = 0
     theirs: int = 0
     acting: bool = False
+    last: int | None = None
+    """Kills the one driver at this change."""
 
     def next(self, operation: str) -> None:
         if operation not in ("publish", "replace", "delete"):
@@ -86,6 +88,8 @@ class Script:
                 raise Killed
             return
         self.mine += 1
+        if self.last is not None and self.mine > self.last:
+            raise Killed
         if self.mine == self.at:
             self.acting = True
             try:
@@ -117,10 +121,20 @@ class World:
     """What the last error said."""
 
     def __post_init__(self) -> None:
+        self.write_inputs()
+
+    def write_inputs(self, more: int = 0) -> None:
+        """Writes the inputs, in the places of what was there, with so much added to one of their columns."""
         for number in range(INPUTS):
-            sink = pa.BufferOutputStream()
-            pq.write_table(rows(number), sink, compression="none")
-            MemoryStore().publish(f"{self.root}/in/{number}.parquet", sink.getvalue().to_pybytes())
+            sink, table = pa.BufferOutputStream(), rows(number)
+            table = table.set_column(table.schema.get_field_index("k"), "k", pc.add(table["k"], more))
+            pq.write_table(table, sink, compression="none")
+            MemoryStore().replace(f"{self.root}/in/{number}.parquet", sink.getvalue().to_pybytes())
+
+    @property
+    def has_job(self) -> bool:
+        """Whether there is a job."""
+        return "out/_curate/job.json" in memory._buckets[self.root.removeprefix("memory://")]
 
     def run(self, made: Callable[[Dataset], Dataset], clock: FakeClock, **options: Any) -> str:
         """Runs the job; returns how it ended, or of what."""
@@ -216,13 +230,66 @@ def test_events_of_another_job(at: int, kill: int) -> None:
 def outputs_of(world: World) -> dict[str, bytes]:
     """Returns the outputs that are there."""
     stored = memory._buckets[world.root.removeprefix("memory://")]
-    return {name: data for name, (data, _) in stored.items() if name.startswith("out/part-")}
+    return {name: data for name, (data, _) in stored.items() if name.startswith("out/part-") or name[4:5].isdigit()}
 
 
 def late(world: World, outputs: dict[str, bytes]) -> int:
     """Publishes outputs as workers of a driver that is gone, where there are none by then; returns how many."""
     done = [MemoryStore().publish(f"{world.root}/{name}", data).outcome for name, data in outputs.items()]
     return sum(one is Outcome.CREATED for one in done)
+
+
+def ordered(ds: Dataset) -> Dataset:
+    """An exchange whose outputs are of the same names and the same identity, whatever its inputs are."""
+    return ds.sort("k")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [None, 0, 1, 2])
+@pytest.mark.parametrize("made", [plain, ordered])
+def test_what_is_published_until_the_job_is_gone_is_not_of_the_one_that_takes_its_place(
+    made: Callable[[Dataset], Dataset], kill: int | None
+) -> None:
+    """Workers that outlive a driver elsewhere look at `job.json`, and publish before each change of who overwrites it,
+    also while that looks for a while whether the driver is alive. The inputs are others now; and who overwrites may be
+    killed some changes later."""
+    new = World(made)
+    new.write_inputs(1000)
+    assert new.run(made, FakeClock()) == RunState.COMPLETE.value
+    published = 0
+    for at in itertools.count(1):
+        world = World(made)
+        assert world.run(made, FakeClock()) == RunState.COMPLETE.value
+        job = MemoryStore().stat(f"{world.root}/out/_curate/job.json").generation
+        before = outputs_of(world)
+        for name in [*before][1:]:
+            MemoryStore().delete(f"{world.root}/{name}")
+        world.write_inputs(1000)
+        script, come = Script(at, None), list[int]()
+
+        def act(
+            world: World = world, job: str = job, before: dict[str, bytes] = before, come: list[int] = come
+        ) -> None:
+            found = {one.uri: one.generation for one in MemoryStore().list(f"{world.root}/out/_curate/job.json")}
+            come.append(late(world, before) if job in found.values() else 0)
+
+        script.act = act
+        script.last = None if kill is None else at + kill
+        with wrap_stores(lambda store, script=script: Scripted(store, script)):  # type: ignore[misc]
+            world.run(made, FakeClock(), overwrite=True)
+        if not come or (published and not sum(come)):
+            break
+        published += sum(come)
+        where = f"before change {at}"
+        # One that was cut off before the job was gone has what it had, which is out of date, as is said.
+        if not world.has_job:
+            continue  # killed between two jobs: what there is without any ledger is what it says it is
+        kept = MemoryStore().stat(f"{world.root}/out/_curate/job.json").generation
+        if world.complete and kept != job:
+            assert world.rows() == new.rows(), where
+        assert world.run(made, FakeClock(), overwrite=kept == job) == RunState.COMPLETE.value, where
+        assert world.rows() == new.rows(), where
+    assert published > INPUTS
 
 
 @pytest.mark.slow
@@ -263,6 +330,24 @@ def test_late_outputs_of_another_seed_are_found_by_a_run_that_is_at_work() -> No
         assert ended == RunState.COMPLETE.value
         assert world.rows() == whole.rows(), f"before change {at}"
     assert published > INPUTS
+
+
+@pytest.mark.slow
+def test_of_two_that_overwrite_with_other_parameters_the_loser_is_told_of_the_winner() -> None:
+    """Not that the output is there already, which is what it was to overwrite."""
+    told = set()
+    for at in range(1, 14):
+        world = World(plain)
+        assert world.run(plain, FakeClock()) == RunState.COMPLETE.value
+        script = Script(at, None)
+        script.act = lambda world=world: world.run(halved, FakeClock(), overwrite=True)  # type: ignore[misc]
+        with wrap_stores(lambda store, script=script: Scripted(store, script)):  # type: ignore[misc]
+            world.run(plain, FakeClock(), overwrite=True)
+        assert "already contains" not in world.said, at
+        told.add(world.said.partition(" memory:")[0].partition(" (")[0].partition(" while ")[0])
+        if "began 'write_parquet'" in world.said:
+            assert "once it has ended (curate status" in world.said
+    assert "another driver began 'write_parquet' in" in told
 
 
 @pytest.mark.slow
