@@ -16,6 +16,7 @@ from curate.observe.run_totals import DISTURBED
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
+from tests.support.drivers_stores import driver_opens
 from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
 from tests.support.workbench import Bench, NoBackend, complete
 
@@ -245,11 +246,7 @@ class Failing:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, error: Exception) -> None:
-    from curate.driver import state
-
-    monkeypatch.setattr(
-        state, "open_store", lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error)
-    )
+    driver_opens(monkeypatch, lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error))
 
 
 def test_a_store_that_fails_the_driver_ends_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,12 +24,12 @@ _UNSERVED: tuple[tuple[type[BaseException], str], ...] = (
     (
         exceptions.OutOfDiskError,
         "Ray has no room for an object, in memory or on disk: free space on the disk of /tmp/ray there (`df -h`), or "
-        "start Ray with --object-spilling-directory on a larger disk, or a larger --object-store-memory",
+        "give `ray start` an --object-spilling-directory on a larger disk, or a larger --object-store-memory",
     ),
     (
         exceptions.ObjectStoreFullError,
-        "Ray has no room for an object in memory: `ray memory` lists what is kept there; start Ray with a larger "
-        "--object-store-memory",
+        "Ray has no room for an object in memory: `ray memory` lists what is kept there; give `ray start` a "
+        "larger --object-store-memory",
     ),
     (exceptions.GetTimeoutError, f"Ray did not answer in time: {_HEALTH}"),
     (exceptions.RpcError, f"a call within Ray failed: {_HEALTH}"),
