@@ -6,22 +6,28 @@ import ast
 import dis
 import types
 from collections.abc import Sequence
+from functools import lru_cache
+
+Read = dict[str, dict[str, None]]
+"""Names, each with the attributes that are asked of them."""
 
 
-def compiled(node: ast.AST) -> list[types.CodeType]:
-    """Returns what a statement is compiled to, alone in a module; nothing of an expression, or where that fails."""
+@lru_cache(maxsize=64)
+def globals_named(node: ast.AST) -> Read | None:
+    """Returns the global names that a statement reads, compiled alone in a module; None of an expression, or where that
+    fails. Nobody changes it: whoever asks of the same statement next gets it, too."""
     if not isinstance(node, ast.stmt):
-        return []
+        return None
     try:
         # With what `python -O` leaves out: a job is the same one there.
-        return [compile(ast.Module([node], []), "<code>", "exec", dont_inherit=True, optimize=0)]
+        return globals_read([compile(ast.Module([node], []), "<code>", "exec", dont_inherit=True, optimize=0)])
     except (SyntaxError, ValueError):
-        return []
+        return None
 
 
-def globals_read(codes: Sequence[types.CodeType]) -> dict[str, dict[str, None]]:
+def globals_read(codes: Sequence[types.CodeType]) -> Read:
     """Returns the global names that compiled code reads, each with the attributes that it asks of them."""
-    found: dict[str, dict[str, None]] = {}
+    found: Read = {}
     queue = list(codes)
     for code in queue:
         name = ""
@@ -43,6 +49,6 @@ def own_names(node: ast.AST) -> set[str]:
     >>> sorted(own_names(ast.parse("def f(x, k=K): y = x + k; return y + Z").body[0]))
     ['k', 'x', 'y']
     """
-    codes = compiled(node)
-    named = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-    return named - globals_read(codes).keys() if codes else set()
+    if (read := globals_named(node)) is None:
+        return set()
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} - read.keys()

@@ -24,7 +24,7 @@ from typing import Any
 
 from curate.code.closures import BOUND, PLAIN, Unhashable, closed_over, fields_of, owner_of, value_text
 from curate.code.held import held
-from curate.code.names import compiled, globals_read
+from curate.code.names import globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.syntax import canonical
 
@@ -73,7 +73,7 @@ class Variables:
     def take(self, module: Module, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
         """Takes in a piece of code of a module and what its names stand for; `codes`: where `node` only lists a
         function's names, what that was compiled to."""
-        read = globals_read(codes or compiled(node))
+        read = globals_read(codes) if codes else globals_named(node) or {}
         self._take_others(module, read)
         for name, attributes in read.items():
             self._attributes.setdefault(name, {}).update(attributes)
