@@ -36,7 +36,7 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
-from curate.keywords import naming_columns
+from curate.keywords import naming_columns, option
 from curate.units import whole
 
 
@@ -84,7 +84,7 @@ class Decontaminate(RowsJob):
                     f'--columns-of-sets: {name!r} has {columns!r}, expected a list of columns, as ["question"]'
                 )
         if self.action != "cut":
-            self._say_unused(("margin", "min_words"), "--action cut")
+            self._say_unused(("margin", "min_words"), option("action", "cut"))
         # Here 0 counts all n-grams, for which a dataset has None.
         whole("decontaminate: max_documents", self.max_documents, 0)
         columns = {name: getattr(self, name) for name in ("set_columns", "columns_of_sets", "prompt_columns")}

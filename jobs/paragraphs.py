@@ -33,6 +33,7 @@ from typing import Literal
 from curate.dataset.dataset import Dataset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
+from curate.keywords import option
 from curate.texts.words import check_installed
 
 
@@ -61,7 +62,7 @@ class Paragraphs(RowsJob):
         """Raises ConfigError where spaCy is asked for and not installed. Says which parameters have no effect."""
         check_installed(self.words)
         if self.unit != "sentences":
-            self._say_unused(("sentences",), "--unit sentences")
+            self._say_unused(("sentences",), option("unit", "sentences"))
 
     def build(self, ds: Dataset) -> Dataset:
         return ds.dedup_paragraphs(

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import param
 from curate.job.shapes import TextJob
+from curate.keywords import option
 from curate.texts import c4, dolma, fineweb, gopher, repetition
 from curate.texts.pieces import Array, lengths
 from curate.texts.rules import Measures, Rule, first_failed
@@ -158,7 +159,7 @@ class Quality(TextJob):
             # The sets that a parameter is of stand before its help.
             of = one.help.partition(": ")[0].split(", ")
             if set(of) <= set(SETS) and set(of).isdisjoint(self.rules):
-                self._say_unused([one.name], f"--rules {' or '.join(of)}")
+                self._say_unused([one.name], " or ".join(option("rules", [name]) for name in of))
         for what in ("words", "mean_word_length", "median_word_length"):
             least, most = f"min_{what}", f"max_{what}"
             if getattr(self, least) > getattr(self, most):

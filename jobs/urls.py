@@ -29,6 +29,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
+from curate.keywords import option
 from curate.texts import urls
 from curate.texts.pieces import Array, readable, shown
 from curate.texts.words import different
@@ -74,7 +75,7 @@ class Urls(RowsJob):
         if self.max_soft_words < 0:
             raise ConfigError(f"--max-soft-words {self.max_soft_words} would keep no URL; give 0 or more")
         if self.soft_words is None:
-            self._say_unused(("max_soft_words",), "--soft-words")
+            self._say_unused(("max_soft_words",), option("soft_words", ...))
         if self.keep_domains or self.block_domains:
             urls.check_installed()
         for name, asset in given.items():

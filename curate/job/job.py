@@ -404,7 +404,7 @@ class Job:
 
     def _say_unused(self, names: Iterable[str], other: str, beside: str = "without") -> None:
         """Logs which of these parameters are not as by default, though they have no effect without `other`, or with."""
-        given = [one.option for one in map(self._params.__getitem__, names) if getattr(self, one.name) != one.default]
+        given = [option(name, ...) for name in names if getattr(self, name) != self._params[name].default]
         if given:
             verb = "has" if len(given) == 1 else "have"
             self.log.warning(f"{', '.join(given)} {verb} no effect {beside} {other}", options=given)

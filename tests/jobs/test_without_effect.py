@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from curate.errors import ConfigError
 from curate.job.job import Job
+from curate.keywords import on_command_line
 from curate.objects.places import POSITION
 from curate.testing.local import run_local
 from jobs.corpus import Corpus
@@ -45,30 +46,43 @@ def said(job: Job) -> list[str]:
 def test_what_has_no_effect_is_said(sets: list[str]) -> None:
     """With the mode that it needs; in that mode, and of what is as by default, nothing is said."""
     cut: dict[str, Any] = {"sets": sets, "n": 2, "margin": 200, "min_words": 5}
-    assert said(Decontaminate(**cut)) == ["--margin, --min-words have no effect without --action cut"]
+    assert said(Decontaminate(**cut)) == ["margin=..., min_words=... have no effect without action='cut'"]
     assert said(Decontaminate(sets=sets, n=2, action="annotate", margin=1)) == [
-        "--margin has no effect without --action cut"
+        "margin=... has no effect without action='cut'"
     ]
     assert said(Decontaminate(**cut, action="cut")) == said(Decontaminate(sets=sets, n=2)) == []
-    assert said(Paragraphs(sentences=5)) == ["--sentences has no effect without --unit sentences"]
+    assert said(Paragraphs(sentences=5)) == ["sentences=... has no effect without unit='sentences'"]
     assert said(Paragraphs(sentences=5, unit="sentences")) == said(Paragraphs()) == []
-    assert said(Quality(phrases=["lorem ipsum"])) == ["--phrases has no effect without --rules dolma"]
+    assert said(Quality(phrases=["lorem ipsum"])) == ["phrases=... has no effect without rules=['dolma']"]
     assert said(Quality(phrases=["lorem ipsum"], rules=["dolma"])) == said(Quality()) == []
-    assert said(Quality(rules=["c4"], min_words=1)) == ["--min-words has no effect without --rules gopher or dolma"]
+    assert said(Quality(rules=["c4"], min_words=1)) == [
+        "min_words=... has no effect without rules=['gopher'] or rules=['dolma']"
+    ]
     corpus: dict[str, Any] = {"work": "work", "shards": 1}
-    assert said(Corpus(max_breaks=0.1, **corpus)) == ["--max-breaks has no effect without --rules fineweb"]
+    assert said(Corpus(max_breaks=0.1, **corpus)) == ["max_breaks=... has no effect without rules=['fineweb']"]
 
 
 def test_a_number_of_soft_words_needs_a_list_of_these(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("word\n")
     words = str(tmp_path / "words.txt")
-    assert said(Urls(block_words=words, max_soft_words=3)) == ["--max-soft-words has no effect without --soft-words"]
+    assert said(Urls(block_words=words, max_soft_words=3)) == [
+        "max_soft_words=... has no effect without soft_words=..."
+    ]
     assert said(Urls(soft_words=words, max_soft_words=3)) == said(Urls(block_words=words)) == []
 
 
 def test_columns_that_are_kept_are_no_attributes() -> None:
     """Attributes are joined to the rows that have these columns."""
-    assert said(LangId(keep_columns=["lang"], attributes=True)) == ["--keep-columns has no effect with attributes=True"]
+    assert said(LangId(keep_columns=["lang"], attributes=True)) == [
+        "keep_columns=... has no effect with attributes=True"
+    ]
+    with on_command_line():
+        assert said(LangId(keep_columns=["lang"], attributes=True)) == [
+            "--keep-columns ... has no effect with --attributes"
+        ]
+        assert said(Quality(rules=["c4"], min_words=1)) == [
+            "--min-words ... has no effect without --rules gopher or --rules dolma"
+        ]
     assert said(LangId(keep_columns=["lang"])) == said(LangId(attributes=True)) == []
 
 
