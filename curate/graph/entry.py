@@ -49,7 +49,7 @@ def dry_run(stage: Stage, options: RunOptions) -> DryRun:
     """
     with naming_columns(stage.record.parameters):
         stage, chosen = _checked(stage, options, None)
-        chosen.dry = True
+        chosen = replace(chosen, dry=True)
         prepared, text = dry.dry_run(stage, replace(options, backend=chosen.name), chosen)
     for line, way in _unwritten(stage):
         text += f"\nnote     {line}; {way}"
