@@ -3,7 +3,8 @@
 By itself Arrow imports pandas with the first array that it makes of Python values, to see whether they are of pandas:
 300 modules, 0.3 s, in each process, and nearly always for nothing. Where it infers a type, or makes an array of NumPy,
 its C++ part does so, once and for all: a pandas that it did not find then, it would never know of. So that is left to
-it, and what each run does gives the types, by `text`, and takes the numbers of columns by `numbers`.
+it, and what each run does gives the types, by `text`, and takes the numbers of columns by `numbers`. `curate.arrow`
+starts it, before it makes any array.
 
 Where another thread is in the middle of importing pandas, as one may be in a worker of Ray, Arrow is left as it is.
 """
@@ -60,20 +61,6 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
     if len(found) == 1:
         return found[0]
     return np.concatenate(found) if found else np.zeros(0, type)
-
-
-def is_of_pandas(type: pa.DataType) -> bool:
-    """Returns whether a type is pandas' own, of periods or intervals."""
-    return getattr(type, "extension_name", "").startswith(f"{NAME}.")
-
-
-def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Returns the values of a column as Python has them; of types that are pandas' own as pandas has them: a period is
-    no number, and an interval says which of its ends are in it."""
-    if not is_of_pandas(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    valid = column.is_valid().to_pylist()
-    return [one if there else None for one, there in zip(column.to_pandas(), valid, strict=True)]
 
 
 def _viewed(chunk: pa.Array, type: np.dtype[Any]) -> np.ndarray[Any, Any]:

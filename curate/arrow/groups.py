@@ -184,7 +184,7 @@ def _numbered(values: pa.Array) -> Groups | None:
 
 def _valid(values: pa.Array) -> Numbers:
     """Returns which values are not null."""
-    return np.asarray(numbers(values.is_valid()), bool)
+    return numbers(values.is_valid())
 
 
 def _teller(order: Order, table: pa.Table) -> Callable[[int], str]:

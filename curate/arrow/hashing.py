@@ -108,8 +108,7 @@ def random_keys(seed: int, shard: str, start_row: int, rows: int) -> Words:
     key = xxhash.xxh3_128_intdigest(shard.encode(), seed)
     stream = np.random.Philox(key=np.array([key & _MASK, key >> 64], np.uint64), counter=start_row // 4)
     skipped = start_row % 4
-    numbers: Words = stream.random_raw(skipped + rows)[skipped:]
-    return numbers
+    return stream.random_raw(skipped + rows)[skipped:]
 
 
 def salted(purpose: str, seed: int) -> int:

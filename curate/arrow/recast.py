@@ -1,5 +1,5 @@
-"""Converts arrays to another type that stores the same values in another way, texts to what they say, and times to
-texts; says which conversions exist."""
+"""Converts arrays to another type that stores the same values in another way, texts to what they say, times to texts,
+and columns to values of Python; says which conversions exist."""
 
 from __future__ import annotations
 
@@ -295,3 +295,17 @@ def _moments(array: pa.Array) -> pa.Array:
     early = pc.less(utc, pa.scalar(_ZONES_OF_MINUTES, utc.type))
     # Of years with five digits there is text, but none that is read: UTC may still be in the year before.
     return pc.if_else(pc.or_(early, pc.starts_with(texts, "10000-")), pc.strftime(utc, format=f"{_MOMENT}%z"), texts)
+
+
+def is_of_pandas(type: pa.DataType) -> bool:
+    """Returns whether a type is pandas' own, of periods or intervals."""
+    return getattr(type, "extension_name", "").startswith("pandas.")
+
+
+def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Returns the values of a column as Python has them; of types that are pandas' own as pandas has them: a period is
+    no number, and an interval says which of its ends are in it."""
+    if not is_of_pandas(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    valid = column.is_valid().to_pylist()
+    return [one if there else None for one, there in zip(column.to_pandas(), valid, strict=True)]

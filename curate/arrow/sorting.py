@@ -97,7 +97,7 @@ def changes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
         differs = pc.and_not(differs, pc.and_(pc.is_nan(before), pc.is_nan(here)))
     if column.null_count:
         differs = pc.coalesce(differs, pc.xor(pc.is_null(before), pc.is_null(here)))
-    return np.asarray(numbers(differs), dtype=bool)
+    return numbers(differs)
 
 
 def _reversed(key: Key) -> Key:

@@ -37,8 +37,7 @@ class HandingOver(Base):
         {'id': [0, 1, 2]}
         """
         reader = self._reader()
-        stream: object = reader.__arrow_c_stream__(requested_schema)
-        return stream
+        return reader.__arrow_c_stream__(requested_schema)
 
     def to_huggingface(self, *, streaming: bool = False) -> Any:
         """Returns all rows as a `datasets.Dataset`, which have to fit into memory; with `streaming` as a

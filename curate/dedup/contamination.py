@@ -121,8 +121,7 @@ class Shared:
     @property
     def row(self) -> Ints:
         """The text that each is in."""
-        found: Ints = self.tokens.words.owner[self.first]
-        return found
+        return self.tokens.words.owner[self.first]
 
     def where(self, chosen: Any) -> Shared:
         """Returns those for which `chosen` is true."""

@@ -127,14 +127,12 @@ class Mixing:
             values = pc.utf8_length(values.cast(pa.large_string()))
         if pa.types.is_uint64(values.type):
             values = pc.min_element_wise(values, pa.scalar(MOST_SIZE + 1, pa.uint64()))
-        found: Ints = numbers(pc.fill_null(values.cast(pa.int64()), -1))
-        return found
+        return numbers(pc.fill_null(values.cast(pa.int64()), -1))
 
     def sources(self, batch: pa.Table) -> Ints:
         """Returns the number of each row's source; -1: the mixture does not name it."""
         found = pc.index_in(self.source_names(batch), value_set=pa.array(self.mixture.names, pa.large_string()))
-        named: Ints = numbers(pc.fill_null(found.cast(pa.int64()), -1))
-        return named
+        return numbers(pc.fill_null(found.cast(pa.int64()), -1))
 
     def source_names(self, batch: pa.Table) -> pa.ChunkedArray:
         """Returns the name of each row's source."""

@@ -232,8 +232,7 @@ def _parquet_length(tail: bytes) -> int | None:
 def _parquet_record(footer: bytes) -> bytes | None:
     # The footer alone, behind a magic number, passes for a file whose metadata can be read.
     metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer)).metadata or {}
-    found: bytes | None = metadata.get(PARQUET_KEY.encode())
-    return found
+    return metadata.get(PARQUET_KEY.encode())
 
 
 def run_end(index: bytes, schema: bytes, record: Mapping[str, Any]) -> bytes:

@@ -26,13 +26,12 @@ import pyarrow.types as pt
 
 from curate.arrow.batches import kept, with_room
 from curate.arrow.groups import one_chunk
-from curate.arrow.recast import Misfit, decoded, recast, tensor_shape
+from curate.arrow.recast import Misfit, decoded, is_of_pandas, recast, tensor_shape, values_of
 from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary, value_type
 from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 from curate.imports import imported
-from curate.late_pandas import is_of_pandas, values_of
 from curate.units import is_name
 
 FORMATS = ("pyarrow", "numpy", "pandas")
@@ -105,7 +104,7 @@ def _objects(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
     try:
         if isinstance(column.type, pa.FixedShapeTensorType):
             return _tensors(column)
-        values: list[Any] = values_of(column)
+        values = values_of(column)
         if contains(column.type, _is_cut) and not one_chunk(column).equals(fitted(values, column.type)):
             raise ValueError("some would be cut")
     except (ValueError, OverflowError, pa.ArrowException) as error:

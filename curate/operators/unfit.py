@@ -30,5 +30,4 @@ def set_aside(batch: pa.Table, unfit: Sequence[tuple[Chosen, str]], tally: Shard
 
 def nulls(batch: pa.Table, column: str) -> Chosen:
     """Returns which values of a column are missing."""
-    found: Chosen = numbers(batch[column].is_null())
-    return found
+    return numbers(batch[column].is_null())

@@ -59,8 +59,7 @@ class Meter:
 
     def numbers(self) -> tuple[float, ...]:
         """Returns all of it, in the order of the fields."""
-        found: tuple[float, ...] = _all_of(self)
-        return found
+        return _all_of(self)
 
 
 NUMBERS = len(Meter.__slots__)

@@ -108,8 +108,7 @@ class Index:
 
     def sums(self, values: Ints) -> Ints:
         """Returns the sums of the steps of each segment."""
-        found: Ints = np.add.reduceat(values, self.starts) if self.segments else np.zeros(0, np.int64)
-        return found
+        return np.add.reduceat(values, self.starts) if self.segments else np.zeros(0, np.int64)
 
     @property
     def total_rows(self) -> int:

@@ -58,8 +58,7 @@ class Pieces:
         """Returns a number for each piece, equal for equal ones of one text, in order of first occurrence."""
         codes = numbers(self.text.dictionary_encode().indices).astype(np.int64)
         keys = pa.array(codes * max(self.texts, 1) + self.owner)
-        found: Array = numbers(keys.dictionary_encode().indices)
-        return found
+        return numbers(keys.dictionary_encode().indices)
 
 
 NOT_UTF8 = "texts that are not UTF-8"
@@ -133,8 +132,7 @@ def ratio(part: Array, whole: Array) -> Array:
 
 def lengths(texts: pa.Array) -> Array:
     """Returns how many characters each text has."""
-    found: Array = numbers(pc.utf8_length(texts))
-    return found
+    return numbers(pc.utf8_length(texts))
 
 
 def occurrences(texts: pa.Array, *marks: str) -> Array:

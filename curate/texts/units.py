@@ -98,8 +98,7 @@ def _cut(data: Any, starts: Array, stops: Array) -> pa.Array:
 
 def _blank(data: Any, starts: Array, stops: Array) -> Array:
     """Returns which ranges have nothing but white space."""
-    found: Array = numbers(pc.equal(pc.utf8_trim_whitespace(_cut(data, starts, stops)), text("")))
-    return found
+    return numbers(pc.equal(pc.utf8_trim_whitespace(_cut(data, starts, stops)), text("")))
 
 
 def _characters(data: Any, *cuts: Array) -> Any:

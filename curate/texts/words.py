@@ -123,8 +123,7 @@ class PlainWords:
 
     def sentences(self, lines: pa.Array) -> Array:
         """Returns how often a sentence ends in each line; abbreviations are taken for ends."""
-        found: Array = numbers(pc.count_substring_regex(lines, SENTENCE_END))
-        return found
+        return numbers(pc.count_substring_regex(lines, SENTENCE_END))
 
 
 def _chunks(texts: pa.Array) -> tuple[pa.Array, Array, Array]:

@@ -55,8 +55,7 @@ class Batches:
         mine &= (places < self.end) & (number >= first)
         if workers > 1:
             mine &= (number - first) % workers == worker
-        found: Integers = places[mine]
-        return found
+        return places[mine]
 
     def rows(self, number: int, rank: int, ranks: int) -> int:
         """Returns how many samples of a global batch a rank gets."""

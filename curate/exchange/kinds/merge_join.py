@@ -62,7 +62,7 @@ def match_keys(order: Order, left: pa.Table, right: pa.Table) -> KeyMatches:
     matched = (found[0][1] > 0) & (found[1][1] > 0)
     for column in take_rows(ordered, pa.array(firsts)).columns:
         if column.null_count:
-            matched &= np.asarray(numbers(column.is_valid()), bool)
+            matched &= numbers(column.is_valid())
     return KeyMatches(*found[0], *found[1], matched)
 
 
@@ -96,8 +96,7 @@ class JoinedRows:
     def counts(self) -> Numbers:
         """Returns how many rows each key gives."""
         product = self.meeting.left_counts * self.meeting.right_counts
-        counts: Numbers = product * self.pairs + self.left_alone + self.right_alone
-        return counts
+        return product * self.pairs + self.left_alone + self.right_alone
 
     def slices(self, rows: int) -> Iterator[tuple[Numbers, Numbers]]:
         """Yields which left and right row output rows are made of, -1 for none, of `rows` output rows at a time."""
@@ -124,8 +123,7 @@ def rows_of(starts: Numbers, counts: Numbers, rows: int) -> Numbers:
     change = np.zeros(rows + 1, np.int64)
     np.add.at(change, starts[some], 1)
     np.add.at(change, (starts + counts)[some], -1)
-    found: Numbers = np.cumsum(change[:-1]) > 0
-    return found
+    return np.cumsum(change[:-1]) > 0
 
 
 def take_or_null(table: pa.Table, rows: Numbers) -> pa.Table:
@@ -170,5 +168,5 @@ def has_null(table: pa.Table) -> Numbers:
     found = np.zeros(table.num_rows, bool)
     for column in table.columns:
         if column.null_count:
-            found |= np.asarray(numbers(pc.is_null(column)), bool)
+            found |= numbers(pc.is_null(column))
     return found
