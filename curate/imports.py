@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from curate.errors import ConfigError
 
 
 def imported(name: str) -> ModuleType | None:
@@ -22,6 +25,13 @@ def imported(name: str) -> ModuleType | None:
     module = sys.modules.get(name)
     # What the import system itself asks before it takes a module from there without waiting for the lock of its import.
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
+def need(module: str, what: str, extra: str, instead: str = "") -> None:
+    """Raises ConfigError if a module is not installed; imports nothing. `what` says who needs which package, that an
+    `extra` of curate brings."""
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f"{what}, which is not installed: pip install 'curate[{extra}]'{instead}")
 
 
 def when_imported(name: str, call: Callable[[], object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import secrets
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ import pyarrow as pa
 from curate.arrow.batches import combined, joined, rechunk
 from curate.arrow.order import take_rows
 from curate.errors import ConfigError
+from curate.imports import need
 from curate.operators.arguments import answer_methods
 from curate.operators.convert import check_format, formatted, rows, to_numpy
 from curate.operators.tensors import moved, to_torch
@@ -139,8 +139,7 @@ class Batches:
         >>> [batch["id"].tolist() for batch in curate.range(3).iter_torch_batches(batch_size=2)]  # doctest: +SKIP
         [[0, 1], [2]]
         """
-        if importlib.util.find_spec("torch") is None:
-            raise ConfigError("iter_torch_batches needs torch, which is not installed: pip install 'curate[embed]'")
+        need("torch", "iter_torch_batches needs torch", "embed")
         if collate_fn is not None and dtypes is not None:
             raise ConfigError(
                 "iter_torch_batches: collate_fn makes the tensors, so dtypes has no effect; pass one of them"

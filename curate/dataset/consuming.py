@@ -18,6 +18,7 @@ from curate.dataset.execute import connection, settled
 from curate.dataset.split import DataIterator
 from curate.dataset.stats import LastRun
 from curate.errors import ConfigError
+from curate.imports import need
 from curate.operators import columns as ops
 from curate.operators import convert
 from curate.plan.digest import plan_digest
@@ -102,7 +103,7 @@ class Consuming(Base, Batches):
         >>> curate.range(2).to_pandas()["id"].tolist()
         [0, 1]
         """
-        convert.need_pandas("to_pandas")
+        need("pandas", "to_pandas needs pandas", "pandas")
         if limit is None:
             return convert.to_pandas(self.to_arrow())
         limit = whole("limit", limit, 0)

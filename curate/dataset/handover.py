@@ -13,7 +13,7 @@ from curate.arrow.batches import joined
 from curate.arrow.schema import conform, format_schema
 from curate.dataset.base import Base
 from curate.errors import ConfigError, SchemaMismatch
-from curate.operators.convert import need_datasets
+from curate.imports import need
 from curate.plan.nodes import schema_of
 
 
@@ -50,7 +50,7 @@ class HandingOver(Base):
         >>> curate.range(2).to_huggingface()[1]
         {'id': 1}
         """
-        need_datasets("to_huggingface")
+        need("datasets", "to_huggingface needs datasets", "huggingface")
         import datasets
 
         table = self.schema().empty_table() if streaming else joined(self._tables())

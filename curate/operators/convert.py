@@ -15,7 +15,6 @@ are; where a float would round one of them, they are objects.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_t
 from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
-from curate.imports import imported
+from curate.imports import imported, need
 from curate.units import is_name
 
 FORMATS = ("pyarrow", "numpy", "pandas")
@@ -52,19 +51,7 @@ def check_format(batch_format: str) -> None:
             f"there are {', '.join(FORMATS)}{' (the default of ray.data is numpy)' * (batch_format == 'default')}"
         )
     if batch_format == "pandas":
-        need_pandas("batch_format='pandas'")
-
-
-def need_pandas(what: str) -> None:
-    """Raises ConfigError if pandas is not installed."""
-    if importlib.util.find_spec("pandas") is None:
-        raise ConfigError(f"{what} needs pandas, which is not installed: pip install 'curate[pandas]'")
-
-
-def need_datasets(what: str) -> None:
-    """Raises ConfigError if the package `datasets` of Hugging Face is not installed."""
-    if importlib.util.find_spec("datasets") is None:
-        raise ConfigError(f"{what} needs datasets, which is not installed: pip install 'curate[huggingface]'")
+        need("pandas", "batch_format='pandas' needs pandas", "pandas")
 
 
 def is_data_frame(value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import struct
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -10,6 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from curate.errors import ConfigError, did_you_mean
+from curate.imports import need
 from curate.texts.pieces import Array
 
 PREFIX = "__label__"
@@ -88,10 +88,7 @@ def labels_of(file: BinaryIO, name: str) -> tuple[str, ...]:
 
 def check_installed() -> None:
     """Raises ConfigError if the package that reads these models is not installed here."""
-    if importlib.util.find_spec("fasttext") is None:
-        raise ConfigError(
-            "fastText models need the package fasttext-predict, which is not installed: pip install 'curate[jobs]'"
-        )
+    need("fasttext", "fastText models need the package fasttext-predict", "jobs")
 
 
 def _line(text: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.errors import ConfigError
+from curate.imports import need
 from curate.late_pandas import numbers, text
 from curate.texts.pieces import Array, lengths
 
@@ -151,13 +151,10 @@ class SpacySentences:
     """Sentences of spaCy's rules for English (its `sentencizer`), as datatrove splits texts."""
 
     def __init__(self) -> None:
-        try:
-            import spacy
-        except ImportError:
-            raise ConfigError(
-                "sentences as spaCy has them need spaCy, which is not installed: pip install 'curate[words]'; or "
-                "choose 'whitespace', which needs nothing"
-            ) from None
+        instead = "; or choose 'whitespace', which needs nothing"
+        need("spacy", "sentences as spaCy has them need spaCy", "words", instead)
+        import spacy
+
         self._nlp: Any = spacy.blank("en")
         self._nlp.add_pipe("sentencizer")
 

@@ -9,7 +9,6 @@ The public suffix list is the one that the package `publicsuffixlist` carries, o
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from curate.arrow.hashing import Words as Hashes
 from curate.arrow.hashing import digest_rows
 from curate.errors import ConfigError
+from curate.imports import need
 from curate.late_pandas import numbers, text
 from curate.texts.pieces import Array
 from curate.texts.words import Words
@@ -224,10 +224,7 @@ def _registered(host: str) -> str | None:
 
 def check_installed() -> None:
     """Raises ConfigError if the package that knows registered domains is not installed here."""
-    if importlib.util.find_spec("publicsuffixlist") is None:
-        raise ConfigError(
-            "domains of URLs need the package publicsuffixlist, which is not installed: pip install 'curate[web]'"
-        )
+    need("publicsuffixlist", "domains of URLs need the package publicsuffixlist", "web")
 
 
 @cache

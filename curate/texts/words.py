@@ -8,7 +8,6 @@ tokens of white space alone, which those who count words leave out, too.
 
 from __future__ import annotations
 
-import importlib.util
 import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.errors import ConfigError
+from curate.imports import need
 from curate.keywords import option
 from curate.late_pandas import numbers, text
 from curate.texts.characters import sentence_marks
@@ -97,11 +96,9 @@ def splitter(name: str) -> Splitter:
 
 def check_installed(words: str) -> None:
     """Raises ConfigError if words are to be split by spaCy, and it is not installed here."""
-    if words == SPACY and importlib.util.find_spec("spacy") is None:
-        raise ConfigError(
-            f"{option('words', words)}: they need spaCy, which is not installed: pip install 'curate[words]'; or "
-            f"choose {WHITESPACE!r}, which needs nothing"
-        )
+    if words == SPACY:
+        instead = f"; or choose {WHITESPACE!r}, which needs nothing"
+        need("spacy", f"{option('words', words)}: they need spaCy", "words", instead)
 
 
 def by_whitespace(texts: pa.Array) -> Words:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from curate.errors import ConfigError, did_you_mean
+from curate.imports import need
 from curate.tokens.documents import Documents
 
 _CALL_CHARS = 1 << 20
@@ -39,12 +40,9 @@ class Vocabulary:
         """
         # It would start a thread on every core of the machine, and a task holds one. Read at the first batch.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise ConfigError(
-                "tokens need the package tokenizers, which is not installed: pip install 'curate[tokens]'"
-            ) from None
+        need("tokenizers", "tokens need the package tokenizers", "tokens")
+        from tokenizers import Tokenizer
+
         self.path = path
         try:
             self._tokenizer: Any = Tokenizer.from_file(path)

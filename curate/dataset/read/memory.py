@@ -11,8 +11,9 @@ import pyarrow as pa
 from curate.arrow.batches import room_together, with_room
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
+from curate.imports import need
 from curate.operators.arguments import answers
-from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
+from curate.operators.convert import from_columns, is_data_frame, rows_to_table
 from curate.operators.convert import from_pandas as table_of
 from curate.operators.foreign import items_of, several
 from curate.plan.nodes import Scan
@@ -66,7 +67,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     >>> curate.from_pandas(pandas.DataFrame({"n": [1, 2]})).take_all()
     [{'n': 1}, {'n': 2}]
     """
-    need_pandas("from_pandas")
+    need("pandas", "from_pandas needs pandas", "pandas")
     frames = several("from_pandas", "pandas.DataFrames", dfs, is_data_frame)
     for frame in frames:
         refuse_twice("from_pandas", [str(name) for name in frame.columns])

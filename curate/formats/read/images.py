@@ -6,7 +6,6 @@ own sizes are lists of rows of pixels, a tenth as fast in numpy and pandas. Imag
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import math
 import warnings
@@ -19,6 +18,7 @@ import pyarrow as pa
 from curate.errors import ConfigError, refuse_other
 from curate.formats.encoding import ReadAs
 from curate.formats.read.binary import stored_bytes
+from curate.imports import need
 from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.storage.protocol import Object, Store
 
@@ -29,8 +29,7 @@ REASON = "not an image that can be read"
 
 def check_image(size: tuple[int, int] | None, mode: str) -> None:
     """Raises ConfigError for a mode or a size that images cannot have, and if pillow is not installed."""
-    if importlib.util.find_spec("PIL") is None:
-        raise ConfigError("read_images needs pillow, which is not installed: pip install 'curate[images]'")
+    need("PIL", "read_images needs pillow", "images")
     refuse_other("read_images: mode", mode, BANDS)
     pair = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(one, int) and one > 0 for one in size)
     if size is not None and not pair:

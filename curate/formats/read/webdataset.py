@@ -6,7 +6,6 @@ As `ray.data` decodes them: `txt` and `text` are text, `cls` and `cls2` numbers,
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,6 +21,7 @@ from curate.formats.read.gathered import Build, Gathered
 from curate.formats.read.images import decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
 from curate.formats.read.json_values import JSON_TEXT, columns_of, other_keys, readable
+from curate.imports import need
 from curate.objects.bad_line import OnBadRow, OnOtherKeys
 from curate.objects.lines import json_of
 from curate.objects.stream import DecompressedStream
@@ -127,11 +127,8 @@ def _type(part: str, how: ReadAs | None) -> pa.DataType:
         return pa.binary()
     # A job, which is told nothing, has images as they are.
     if kind in IMAGES and how is not None:
-        if importlib.util.find_spec("PIL") is None:
-            raise ConfigError(
-                f"read_webdataset needs pillow for {part!r}, which is not installed: pip install 'curate[images]'; or "
-                "read its bytes with decoder=None"
-            )
+        instead = "; or read its bytes with decoder=None"
+        need("PIL", f"read_webdataset needs pillow for {part!r}", "images", instead)
         return image_type(_RGB)
     return pa.string() if kind in TEXTS else pa.int64() if kind in NUMBERS else pa.binary()
 
