@@ -22,8 +22,7 @@ from curate.observe.job import FoundJob, NoJobError, find_job, status_of
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes
-from curate.storage.open import open_store
-from curate.storage.protocol import Store
+from curate.storage.open import Stores
 
 NONE = INPUTS.empty_table()
 
@@ -36,14 +35,7 @@ class Looks:
     states: dict[str, StepState] = field(default_factory=dict)
     found: dict[str, FoundJob] = field(default_factory=dict)
     """The jobs of those that have begun."""
-    _stores: dict[str, Store] = field(default_factory=dict)
-
-    def store_of(self, uri: str) -> Store:
-        """Returns the store that `uri` lies in; one a scheme."""
-        scheme = uri.partition("://")[0] if "://" in uri else ""
-        if scheme not in self._stores:
-            self._stores[scheme] = open_store(uri)
-        return self._stores[scheme]
+    stores: Stores = field(default_factory=Stores)
 
 
 def look(steps: Sequence[Step], now: float) -> Looks:
@@ -125,7 +117,7 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
 def _listed(path: str, looks: Looks, *, made: bool) -> Any:
     """Returns the files of an input; `made` by an earlier step, there may be none yet."""
     try:
-        return list_inputs([parse_input(path)], looks.store_of).table.table()
+        return list_inputs([parse_input(path)], looks.stores.of).table.table()
     except ConfigError:
         if made:
             return NONE
@@ -137,7 +129,7 @@ def _known(found: FoundJob, looks: Looks) -> Any:
     while "upstream" in found.job["identity"] and len(found.plan):
         # It reads a checkpoint, which has read its inputs.
         folder = str(found.plan.table.row(0, "uri")[0]).rpartition("/")[0]
-        found = find_job(ledger_above(folder, looks.store_of(folder)) or folder)
+        found = find_job(ledger_above(folder, looks.stores.of(folder)) or folder)
     return inputs_of_job(found)
 
 
@@ -165,7 +157,7 @@ def _changed(known: Any, listed: Any, looks: Looks, *, told: bool) -> int:
         return len(other)
     columns = other.filter(pc.equal(other["size"], other["bytes"])).select(["uri", "generation", "now"])
     changes = (Change(*row.values()) for row in columns.to_pylist())
-    return len(other) - len(same_bytes(changes, looks.store_of))
+    return len(other) - len(same_bytes(changes, looks.stores.of))
 
 
 def _differs(step: Step, job: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from curate.driver.removal import (
     refuse_undeletable,
 )
 from curate.driver.schemas import refuse_unfitting, with_input_schemas
-from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
+from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared
 from curate.errors import ConfigError
 from curate.formats.read.json_schema import in_folder
 from curate.keywords import option, start_over
@@ -50,6 +50,7 @@ from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.stage.shard_index import own_index
 from curate.stage.stage import Stage
+from curate.storage.open import Stores
 from curate.storage.uris import is_local
 from curate.tasks.shard import SliceKind
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from curate.arrow.unknown import is_of_no_rows
 from curate.clock import Clock
-from curate.driver.state import Prepared, Stores
+from curate.driver.state import Prepared
 from curate.errors import ConfigError, CurateError
 from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import schema_name
@@ -28,6 +28,7 @@ from curate.runtime.protocol import Backend, Message, Started, TaskEnd, TaskFini
 from curate.sources.listing import Inputs
 from curate.stage.messages import TYPE_PROBES, Probe, Probed
 from curate.stage.stage import Stage
+from curate.storage.open import Stores
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from curate.tasks.policy import LONGEST_BACKOFF_S
 from curate.tasks.setup import SetUp, SetupWatch

@@ -22,8 +22,8 @@ from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import Stage
-from curate.storage.open import open_store
-from curate.storage.protocol import Calls, Object, Store
+from curate.storage.open import Stores
+from curate.storage.protocol import Object
 
 
 @dataclass
@@ -76,29 +76,6 @@ class PendingWrites:
 
 EXAMPLES = 5
 """How many names a message shows of a longer list."""
-
-
-class Stores:
-    """One store a scheme, shared by everything a driver does, so that its calls can be counted."""
-
-    def __init__(self, scratch: str) -> None:
-        self.scratch = scratch
-        self._stores: dict[str, Store] = {}
-
-    def of(self, uri: str) -> Store:
-        """Returns the store that `uri` lives in."""
-        scheme = uri.partition("://")[0] if "://" in uri else ""
-        if scheme not in self._stores:
-            self._stores[scheme] = open_store(uri, scratch=self.scratch)
-        return self._stores[scheme]
-
-    @property
-    def calls(self) -> Calls:
-        """Returns the calls of all stores."""
-        total = Calls()
-        for store in self._stores.values():
-            total = total.plus(store.calls)
-        return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from curate.arrow.schema import format_schema
-from curate.driver.state import EXAMPLES, Stores
+from curate.driver.state import EXAMPLES
 from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import option, start_over
 from curate.ledger import layout
@@ -34,6 +34,7 @@ from curate.ledger.listing import OutputListing, match_outputs
 from curate.ledger.manifest import ShardPlan
 from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.stage import Stage
+from curate.storage.open import Stores
 from curate.units import format_bytes, format_count
 
 Inputs = Mapping[str, tuple[int, str]]
@@ -86,7 +87,7 @@ def refuse_unlisted(ledger: Ledger, job: Mapping[str, Any], manifest: Any) -> No
 def as_before(before: Inputs, now: Inputs) -> Inputs:
     """Returns the inputs of now; those as before that are other objects of the same bytes."""
     changed = [uri for uri in now if uri in before and now[uri] != before[uri] and now[uri][0] == before[uri][0]]
-    same = same_bytes((Change(uri, before[uri][1], now[uri][1]) for uri in changed), Stores("").of)
+    same = same_bytes((Change(uri, before[uri][1], now[uri][1]) for uri in changed), Stores().of)
     return {uri: before[uri] if uri in same else one for uri, one in now.items()}
 
 

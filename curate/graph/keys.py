@@ -15,7 +15,6 @@ import orjson
 import pyarrow as pa
 
 from curate.backends.choose import Ask
-from curate.driver.state import Stores
 from curate.ledger import layout
 from curate.ledger.ledger import open_ledger
 from curate.ledger.stages import LAST, WRITE, StageReport
@@ -24,6 +23,7 @@ from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.protocol import LISTED
 from curate.stage.stage import Stage, Upstream
+from curate.storage.open import Stores
 
 
 def key_of(stage: Stage) -> str:
@@ -104,7 +104,7 @@ def listed(stage: Stage, known: dict[tuple[str, ...], Any]) -> Stage:
         inputs = before.stage.inputs if before.path is not None else ()
         if inputs and inputs not in known:
             patterns = [parse_input(text) for text in inputs]
-            known[inputs] = list_inputs(patterns, Stores("").of).table.table().select(LISTED.names)
+            known[inputs] = list_inputs(patterns, Stores().of).table.table().select(LISTED.names)
         return replace(before, stage=listed(before.stage, known), listing=known.get(inputs))
 
     return replace(stage, before=tuple(map(of, stage.before))) if stage.before else stage

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from curate.driver.options import RunOptions, resolve_output
-from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.graph.keys import checkpoints_of
 from curate.keywords import option, start_over
@@ -15,6 +14,7 @@ from curate.ledger.manifest import diff_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import unchanged
 from curate.stage.stage import Stage
+from curate.storage.open import Stores
 from curate.units import format_count
 
 
@@ -26,7 +26,7 @@ def refuse_outdated(last: Stage, options: RunOptions, *, begun: bool) -> None:
     for before in checkpoints_of(last):
         if before.path is None or before.stage.needs_all_inputs:
             continue  # one with an exchange says so itself
-        ledger, store_of = open_ledger(resolve_output(before.path)), Stores("").of
+        ledger, store_of = open_ledger(resolve_output(before.path)), Stores().of
         listing = ledger.list()
         if not listing.has_job:
             continue

@@ -22,7 +22,7 @@ from curate.driver.identity import job_of, refuse_other_job
 from curate.driver.options import RunOptions
 from curate.driver.removal import overwritten, remove_job
 from curate.driver.rivals import refuse_rivals
-from curate.driver.state import OutputSnapshot, Stores
+from curate.driver.state import OutputSnapshot
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
 from curate.graph.inputs import (
@@ -62,6 +62,7 @@ from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
 from curate.stage.stage import Stage
 from curate.storage.local import remove_scratch
+from curate.storage.open import Stores
 from curate.storage.protocol import Outcome, Special, Store
 from curate.storage.uris import is_local
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 from curate.arrow.schema import conform, format_schema
 from curate.driver.options import no_input, resolve_output
 from curate.driver.schemas import with_input_schemas
-from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
 from curate.formats.file_columns import partition_values
@@ -24,6 +23,7 @@ from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.protocol import Projection, RowSource, StoreOf
 from curate.sources.upstream import holes_in, refuse_holes
 from curate.stage.stage import RunRequest, Stage
+from curate.storage.open import Stores
 from curate.tasks.shard import Shard
 
 
@@ -131,7 +131,7 @@ def list_for(stage: Stage, asked: RunRequest, checkpoints: Sequence[str] = ()) -
     patterns = [parse_input(text) for text in asked.inputs]
     for output in (asked.output, *checkpoints):
         refuse_overlap(patterns, resolve_output(output))
-    stores = Stores("")
+    stores = Stores()
     inputs = stage.rows.inputs(patterns, stores.of)
     holes = holes_in(patterns, inputs, stores.of)
     if not asked.allow_incomplete_input:

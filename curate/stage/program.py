@@ -42,8 +42,8 @@ from curate.stage.probe import answer_to
 from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard, aside_of, may_overlap
 from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
-from curate.storage.open import open_store
-from curate.storage.protocol import Calls, Outcome, Published, Store
+from curate.storage.open import Stores, open_store
+from curate.storage.protocol import Calls, Outcome, Published
 from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard
@@ -84,7 +84,7 @@ class StageProgram:
         self._refused = ""
         """Why the operator cannot be set up, if it said that it never can."""
         self._setup_s = 0.0
-        self._stores: dict[str, Store] = {}
+        self._stores = Stores(self.scratch)
         self._unsaid: Exception | None = None
         """What the operator's `setup` raised, for the shard that comes next."""
         self._kept: SavedProcess | None = None
@@ -149,13 +149,13 @@ class StageProgram:
     # Shards
 
     def _run_shards(self, task: TaskInput) -> Iterator[ShardWaits | ShardProgress | ShardRecord]:
-        self._told = self._calls()
-        fence = self.fence and self.fence.in_worker(self._store(self.output), self.clock, task.sure)
+        self._told = self._stores.calls
+        fence = self.fence and self.fence.in_worker(self._stores.of(self.output), self.clock, task.sure)
         allowed = self.beside and may_overlap(task.attempt, self.stage.tasks.task_timeout_s)
         shards = list(zip_longest(task.shards, task.given))
         read = (one for (_, shard), given in shards for one in self.stage.rows.read_whole(shard, given))
         with (
-            InputsAhead(read if allowed else (), self._store) as inputs,
+            InputsAhead(read if allowed else (), self._stores.of) as inputs,
             Beside(self.key, allowed=allowed) as beside,
         ):
             for number, ((index, shard), given) in enumerate(shards):
@@ -239,7 +239,7 @@ class StageProgram:
         be published `beside` others, and is short."""
         index, shard, task = attempt.index, attempt.shard, attempt.task
         uri = f"{self.output}/{shard.id}{self.stage.record.suffix}"
-        there = ExistingOutputs(self._store(self.output), self.output, self.stage.record, task.over)
+        there = ExistingOutputs(self._stores.of(self.output), self.output, self.stage.record, task.over)
         if whole is None:
             if (task.shared or task.attempt > 1) and (done := there.record(index, uri)) is not None:
                 return done
@@ -367,7 +367,7 @@ class StageProgram:
             return None if blank is None else self.stage.operator.apply(blank, tally)
         how = ShardContext("", errors=self.stage.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
         return self._tables(
-            probe.shard, probe.given, tally, how, meters_of(self.stage.operator), self._store, numbers, stays=False
+            probe.shard, probe.given, tally, how, meters_of(self.stage.operator), self._stores.of, numbers, stays=False
         )
 
     def _record(self, shard: Shard, tally: ShardBooks, aside: Aside) -> dict[str, Any]:
@@ -430,20 +430,7 @@ class StageProgram:
             )
         return self._said
 
-    def _store(self, uri: str) -> Store:
-        scheme = uri.partition("://")[0] if "://" in uri else ""
-        store = self._stores.get(scheme)
-        if store is None:
-            store = self._stores[scheme] = open_store(uri, scratch=self.scratch)
-        return store
-
     def _calls_untold(self) -> Calls:
         """Returns the calls that are in no record yet: those of shards that are published meanwhile, too."""
-        before, self._told = self._told, self._calls()
+        before, self._told = self._told, self._stores.calls
         return self._told.since(before)
-
-    def _calls(self) -> Calls:
-        total = Calls()
-        for store in self._stores.values():
-            total = total.plus(store.calls)
-        return total

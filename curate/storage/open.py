@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from curate.errors import ConfigError
-from curate.storage.protocol import Store
+from curate.storage.protocol import Calls, Store
 from curate.storage.uris import is_foreign, is_local, normalise, normalise_input
 
 _wrap: Callable[[Store], Store] | None = None
@@ -35,6 +35,29 @@ def open_store(uri: str, scratch: str | None = None) -> Store:
 
         return from_environment(store)
     return store
+
+
+class Stores:
+    """One store a scheme, shared by all that a driver or a worker does, so that the calls can be counted."""
+
+    def __init__(self, scratch: str = "") -> None:
+        self.scratch = scratch
+        self._stores: dict[str, Store] = {}
+
+    def of(self, uri: str) -> Store:
+        """Returns the store that `uri` lives in."""
+        scheme = uri.partition("://")[0] if "://" in uri else ""
+        if scheme not in self._stores:
+            self._stores[scheme] = open_store(uri, scratch=self.scratch)
+        return self._stores[scheme]
+
+    @property
+    def calls(self) -> Calls:
+        """Returns the calls of all stores."""
+        total = Calls()
+        for store in self._stores.values():
+            total = total.plus(store.calls)
+        return total
 
 
 @contextlib.contextmanager
