@@ -174,6 +174,15 @@ def format_duration(seconds: float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_took(seconds: float) -> str:
+    """Returns a duration; less than a second in milliseconds, since much of what is measured takes that.
+
+    >>> format_took(0.0124), format_took(75.0)
+    ('12 ms', '1 min 15 s')
+    """
+    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else format_duration(seconds)
+
+
 def plain_line(text: str) -> str:
     """Returns `text` as one line that cannot do anything to a terminal.
 

@@ -20,7 +20,7 @@ from curate.observe.progress import Display, LiveDisplay, LiveOperators, NoDispl
 from curate.pipeline.meters import Meters, peak_memory
 from curate.pipeline.pipeline import Pipeline
 from curate.streaming.stream_metrics import StreamMetrics
-from curate.units import ellipsize, format_bytes, format_duration
+from curate.units import ellipsize, format_bytes, format_took
 
 SWITCH = "CURATE_PROGRESS"
 """The environment variable that, as 0, keeps terminals free of progress."""
@@ -244,8 +244,8 @@ def stats(found: PipelineMetrics) -> str:
     lines += ["", *_table([_TIMES, *_by_stage(there, _times)]), ""]
     if found.flow is not None:
         lines.append(_flow(found.flow))
-    started = f", after {_time(found.start_s)} to start Ray" if found.start_s else ""
-    lines.append(f"took {_time(found.elapsed_s)}{started}; {limit_of(found)}")
+    started = f", after {format_took(found.start_s)} to start Ray" if found.start_s else ""
+    lines.append(f"took {format_took(found.elapsed_s)}{started}; {limit_of(found)}")
     return "\n".join(lines)
 
 
@@ -285,9 +285,9 @@ def _times(one: OperatorMetrics) -> tuple[str, ...]:
     meter = one.meter
     return (
         ellipsize(one.name, MAX_NAME),
-        _time(meter.wall_s),
-        _time(meter.cpu_s),
-        _time(meter.wait_s) if one.pool else "",
+        format_took(meter.wall_s),
+        format_took(meter.cpu_s),
+        format_took(meter.wait_s) if one.pool else "",
         f"{one.actors:,}" if one.pool else "",
         f"{100 * one.busy:.0f} %" if one.actor_s else "",
         format_bytes(meter.peak_bytes) if meter.peak_bytes else "",
@@ -299,18 +299,9 @@ def _flow(flow: Flow) -> str:
     if flow.blocks:
         says += f" of {format_bytes(flow.bytes / flow.blocks)}, the largest {format_bytes(flow.largest_bytes)}"
     return (
-        f"{says}; consumer idle {_time(flow.waited_s)}, producer idle {_time(flow.consumer_s)}, "
-        f"blocked on memory {_time(flow.blocked_s)}"
+        f"{says}; consumer idle {format_took(flow.waited_s)}, producer idle {format_took(flow.consumer_s)}, "
+        f"blocked on memory {format_took(flow.blocked_s)}"
     )
-
-
-def _time(seconds: float) -> str:
-    """Returns a duration; less than a second in milliseconds, since much of what is measured takes that.
-
-    >>> _time(0.0124), _time(75.0)
-    ('12 ms', '1 min 15 s')
-    """
-    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else format_duration(seconds)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from curate.local.server import WorkerEnd
 from curate.local.worker import ActorPlace, Hello, PoolAddress
 from curate.log import get_logger
 from curate.runtime.protocol import PoolSpec, PoolState, TaskEnd, TaskFinished
-from curate.runtime.scaling import LoadTrend, PoolLoad, fits, needs, scale, take_resources
+from curate.runtime.scaling import LoadTrend, PoolLoad, fits, mean, needs, scale, take_resources
 
 LOOK_S = 1.0
 """How often actors are asked how they are."""
@@ -198,7 +198,7 @@ class Pools:
                 ready=len(pool.ready),
                 starting=max(len(pool.actors), pool.size) - len(pool.ready),
                 queued=sum(one.queued for one in pool.ready),
-                busy=_mean([one.busy for one in pool.ready]),
+                busy=mean([one.busy for one in pool.ready]),
             )
             for pool in self._pools
         ]
@@ -324,7 +324,7 @@ class Pools:
                 pool.size,
                 sum(one.ready for one in pool.staying),
                 sum(one.queued for one in pool.ready),
-                _mean([one.busy for one in pool.staying if one.ready]),
+                mean([one.busy for one in pool.staying if one.ready]),
                 pool.start_s,
                 pool.trend,
             )
@@ -358,7 +358,3 @@ _names = itertools.count()
 
 def _name() -> str:
     return f"{os.getpid()}-{next(_names)}"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

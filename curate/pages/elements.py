@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from curate.pages.markup import Html, tag
-from curate.units import format_duration
 
 STATES = {
     "complete": "good",
@@ -62,15 +61,6 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], n
 def number(value: Any) -> str:
     """Returns a number as people read it; None stands for one that JSON has no word for."""
     return "nan" if value is None else f"{value:,}"
-
-
-def took(seconds: float) -> str:
-    """Returns a duration, a short one in milliseconds.
-
-    >>> took(0.035), took(75)
-    ('35 ms', '1 min 15 s')
-    """
-    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else format_duration(seconds)
 
 
 def section(anchor: str, title: str, *children: Any) -> Html:

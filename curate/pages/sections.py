@@ -8,10 +8,10 @@ from typing import Any
 from curate.observe.eta import format_range
 from curate.observe.summary_text import rows_text
 from curate.pages import charts
-from curate.pages.elements import command, facts, moment, number, section, state, table, took
+from curate.pages.elements import command, facts, moment, number, section, state, table
 from curate.pages.markup import Html, join, tag
 from curate.pages.model import FailureGroup, Page, StageBooks, Timeline
-from curate.units import format_bytes, format_count, shell_word
+from curate.units import format_bytes, format_count, format_took, shell_word
 
 AGAIN = "See every try of it, run it here, and after fixing the cause run again what failed:"
 MEMORY = (
@@ -106,7 +106,7 @@ def time(page: Page) -> Html | None:
 def _stages_over_time(told: Timeline) -> Html | None:
     if not told.stages:
         return None
-    values = [[one.name, moment(one.start), moment(one.end), took(one.end - one.start)] for one in told.stages]
+    values = [[one.name, moment(one.start), moment(one.end), format_took(one.end - one.start)] for one in told.stages]
     return table("When each stage ran", ["stage", "from", "to", "time"], values, "...n")
 
 
@@ -118,7 +118,7 @@ def _shares(told: Timeline) -> list[tuple[float, float]]:
 
 def _over_time(told: Timeline, name: str, unit: str, values: Sequence[float], fill: str, shown: Any) -> Html:
     most, mean = max(values), sum(values) / len(values)
-    says = f"{unit}: {shown(mean)} on average, {shown(most)} at most, over {took(_whole_s(told))}"
+    says = f"{unit}: {shown(mean)} on average, {shown(most)} at most, over {format_took(_whole_s(told))}"
     lanes = []
     if name == "Slots in use" and told.stages:
         many = format_count(len(told.stages), "stage")
@@ -187,7 +187,7 @@ def shards(page: Page) -> Html | None:
     ]
     if page.longest:
         values = [
-            [one.shard, took(one.seconds), number(one.tries), format_bytes(one.bytes), one.state, one.why]
+            [one.shard, format_took(one.seconds), number(one.tries), format_bytes(one.bytes), one.state, one.why]
             for one in page.longest
         ]
         columns = ["shard", "time", "tries", "input", "state", "why"]
@@ -206,14 +206,16 @@ def plan(page: Page) -> Html | None:
     about = {"class_": "wide", "tabindex": 0, "role": "region", "aria_label": "The plan as a graph"}
     parts: list[Any] = [tag("div", drawn, **about)]
     if slowest is not None:
-        parts.append(tag("p", f"{slowest.name} took the most time: {took(slowest.seconds or 0.0)} of the newest run."))
+        parts.append(
+            tag("p", f"{slowest.name} took the most time: {format_took(slowest.seconds or 0.0)} of the newest run.")
+        )
     if page.operators:
         most = next((one for one in page.operators if one.limits), None)
         values = [
             [
                 *(one.name, number(one.rows_in), number(one.rows_out), format_bytes(one.bytes_out)),
                 *(format_bytes(one.largest_bytes), format_bytes(one.peak_bytes) if one.peak_bytes else ""),
-                *(took(one.seconds), took(one.cpu_seconds)),
+                *(format_took(one.seconds), format_took(one.cpu_seconds)),
                 charts.share(f"Share of {one.name}", one.share, "f-warn" if one.limits else "f-blue"),
                 f"{100 * one.share:.0f} %",
                 "" if one.actors is None else f"{one.actors:,}, {100 * (one.busy or 0):.0f} % busy",
@@ -320,7 +322,7 @@ def runs(page: Page) -> Html | None:
             join([one.run_id, f" part {one.part}" if one.part else ""]),
             join([state(one.state), f" by {one.ended_by}" if one.ended_by else ""]),
             moment(one.started) if one.started else "",
-            took(max(0.0, one.updated - one.started)),
+            format_took(max(0.0, one.updated - one.started)),
             join([one.who, " on ", one.where]),
             one.backend,
             *(number(count) for count in (one.done, one.tries, sum(one.calls.values()))),

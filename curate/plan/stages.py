@@ -8,7 +8,7 @@ values: what depends on finished run files is decided while the stages run (see 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -147,9 +147,9 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
     if spec.needs_all_inputs and extensible(plan):
-        spec = replace(spec, extended=partial(_extended, plan, owner, spec.record))
+        spec = replace(spec, extended=partial(_changed, segmented, plan, owner, spec.record))
     if lacks_seed(plan):
-        spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
+        spec = replace(spec, seeded=partial(_changed, seeded, plan, owner, spec.record))
     if end is End.FILES:
         steps = (*lowered.asked, *lowered.after)
         _refuse_unlike_sides(lowered, steps)
@@ -400,16 +400,10 @@ def _known_schema(plan: Plan) -> Any:
     return found if found is not None and all(is_known(field.type) for field in found) else None
 
 
-def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> Stage:
-    """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its identity is the
-    same, as is the job."""
-    made = stage_of(seeded(plan, seed), record.format, record.codec, owner)
-    return replace(made, record=replace(made.record, identity=record.identity))
-
-
-def _extended(plan: Plan, owner: Owner, record: JobRecord, segments: tuple[tuple[int, int], ...]) -> Stage:
-    """Returns the stage of a plan whose files are in segments; its identity is the same."""
-    made = stage_of(segmented(plan, segments), record.format, record.codec, owner)
+def _changed(change: Callable[[Plan, Any], Plan], plan: Plan, owner: Owner, record: JobRecord, to: Any) -> Stage:
+    """Returns the stage of a plan that has got a seed, or whose files are in segments; its identity is the same, as is
+    the job: who asked for no seed asks for none the next time."""
+    made = stage_of(change(plan, to), record.format, record.codec, owner)
     return replace(made, record=replace(made.record, identity=record.identity))
 
 

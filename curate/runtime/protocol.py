@@ -87,13 +87,15 @@ class BlockReady:
     size_bytes: int
 
 
-class BlockLostError(Exception):
-    """A block that was taken cannot be fetched: it went with its node, or was never finished."""
-
+class _Lost(Exception):
     def __init__(self, ended: TaskFinished) -> None:
         super().__init__(ended)
         self.ended = ended
-        """How what made it, or held it, ended."""
+        """How what made it, held it or was the last to work on it ended."""
+
+
+class BlockLostError(_Lost):
+    """A block that was taken cannot be fetched: it went with its node, or was never finished."""
 
 
 class Block(Protocol):
@@ -151,13 +153,8 @@ class PoolState:
     """Share of the time since the last look in which actors that were ready were at work, 0 to 1."""
 
 
-class CallLostError(Exception):
+class CallLostError(_Lost):
     """A call has no answer: every actor that it was sent to died."""
-
-    def __init__(self, ended: TaskFinished) -> None:
-        super().__init__(ended)
-        self.ended = ended
-        """How the last of them ended."""
 
 
 class Call(Protocol):

@@ -199,3 +199,8 @@ def needs(resources: Resources) -> dict[str, float]:
 
 def _amount(name: str, amount: float) -> str:
     return f"{format_bytes(int(amount))} of memory" if name == "memory" else f"{amount:g} {name}"
+
+
+def mean(values: Sequence[float]) -> float:
+    """Returns what values are on average; 0 of none."""
+    return sum(values) / len(values) if values else 0.0

@@ -26,7 +26,7 @@ from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
 from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
-from curate.runtime.scaling import LoadTrend, PoolLoad, fits, needs, scale, take_resources
+from curate.runtime.scaling import LoadTrend, PoolLoad, fits, mean, needs, scale, take_resources
 
 LOOK_S = 1.0
 """How often actors are asked how they are, in a small pool."""
@@ -313,7 +313,7 @@ class Pools:
                 pool.size,
                 sum(one.seen is not None for one in pool.staying),
                 sum(one.seen.queued for one in pool.ready if one.seen),
-                _mean([_silent_is_busy(one, now) for one in pool.staying if one.seen]),
+                mean([_silent_is_busy(one, now) for one in pool.staying if one.seen]),
                 pool.start_s,
                 pool.trend,
             )
@@ -389,7 +389,7 @@ class Pools:
                 ready=len(pool.ready),
                 starting=len(pool.actors) - len(pool.ready),
                 queued=sum(one.seen.queued for one in pool.ready if one.seen),
-                busy=_mean([one.busy for one in pool.ready]),
+                busy=mean([one.busy for one in pool.ready]),
             )
             for pool in self._pools
         ]
@@ -409,10 +409,6 @@ class Pools:
 def _silent_is_busy(actor: _Actor, now: float) -> float:
     """Returns an actor's share of time at work; one that does not say is held up by what it works on."""
     return 1.0 if actor.ask is not None and now - actor.asked_s > 2 * LOOK_S else actor.busy
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _end_fields(end: TaskFinished) -> Mapping[str, Any]:

@@ -109,8 +109,20 @@ class _Partial(ABC):
         return self.merge(groups, states)[0]
 
 
+class _Counting(_Partial):
+    __slots__ = ()
+    function = "count"
+
+    def states(self, type: pa.DataType) -> list[pa.DataType]:
+        del type
+        return [pa.int64()]
+
+    def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
+        return [pa.array(groups.total(numbers(states[0])))]
+
+
 @dataclass(frozen=True, slots=True)
-class CountRows(_Partial):
+class CountRows(_Counting):
     """How many rows there are."""
 
     column: str | None = None
@@ -119,33 +131,19 @@ class CountRows(_Partial):
     def identity(self) -> Any:
         return ["count"]
 
-    def states(self, type: pa.DataType) -> list[pa.DataType]:
-        del type
-        return [pa.int64()]
-
     def begin(self, values: pa.Array) -> list[pa.Array]:
         return [pa.array(np.ones(len(values), np.int64))]
 
-    def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        return [pa.array(groups.total(numbers(states[0])))]
-
 
 @dataclass(frozen=True, slots=True)
-class Count(_Partial):
+class Count(_Counting):
     """How many values are not null."""
 
     column: str
     function = "count"
 
-    def states(self, type: pa.DataType) -> list[pa.DataType]:
-        del type
-        return [pa.int64()]
-
     def begin(self, values: pa.Array) -> list[pa.Array]:
         return [values.is_valid().cast(pa.int64())]
-
-    def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        return [pa.array(groups.total(numbers(states[0])))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ _LINES_BYTES = 8 << 20
 
 
 class LinesWriter(ABC):
-    """Writes tables of one schema as lines of text; `close` adds the record behind them."""
+    """Writes tables of one schema as lines of text, or other bytes of a few rows at a time; `close` adds the
+    record behind them."""
 
     rows_at_once = 4096
     """Rows that are made lines at a time, at most."""

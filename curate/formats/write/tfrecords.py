@@ -6,41 +6,32 @@ types that a feature does not hold are refused, 64-bit floats among them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform
 from curate.arrow.types import is_list, is_text
 from curate.errors import ConfigError
 from curate.formats.read.tfrecords import feature_type
-from curate.objects.compress import Envelope, Sink
+from curate.formats.write.lines import LinesWriter
+from curate.objects.compress import Sink
 from curate.objects.tf_example import example_class, frame
 
 _KINDS = {pa.binary(): "bytes_list", pa.float32(): "float_list", pa.int64(): "int64_list", pa.null(): "bytes_list"}
-_STEP_ROWS = 1024
 
 
-class TFRecordOutput:
+class TFRecordOutput(LinesWriter):
     """Writes tables of one schema as framed Examples; `close` adds the record behind them."""
+
+    rows_at_once = 1024
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
         """Raises ConfigError for a column of a type that an Example has no place for."""
-        self.rows = 0
-        self._schema = schema
+        super().__init__(sink, schema, codec)
         self._kinds = [_kind(field) for field in schema]
-        self._envelope = Envelope(sink, codec)
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for nulls in
-        lists, and for numbers above 63 bits."""
-        table = conform(table, self._schema)
-        self.rows += table.num_rows
-        for at in range(0, table.num_rows, _STEP_ROWS):
-            self._envelope.write(self._examples(table.slice(at, _STEP_ROWS)))
-
-    def _examples(self, table: pa.Table) -> bytes:
+    def _lines(self, table: pa.Table) -> bytes:
+        """Returns rows as Examples. Raises ConfigError for nulls in lists, and for numbers above 63 bits."""
         columns = [_values(column) for column in table.columns]
         made = []
         for row in range(table.num_rows):
@@ -60,10 +51,6 @@ class TFRecordOutput:
                     ) from None
             made.append(frame(example.SerializeToString(deterministic=True)))
         return b"".join(made)
-
-    def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then the record."""
-        self._envelope.close(record)
 
 
 def _kind(field: pa.Field) -> str:
