@@ -233,7 +233,7 @@ class TestOrder:
         for record in made.run(TaskInput(house.shards(COUNT), 1, IN)):
             assert record.calls is not None
             total = total.plus(record.calls)
-        assert total == made._calls() == Calls(get=COUNT, put=COUNT)
+        assert total == made._stores.calls == Calls(get=COUNT, put=COUNT)
 
 
 class TestWhere:
