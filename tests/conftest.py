@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -22,6 +23,10 @@ from tests.support.examples import use_profile
 from tests.support.fakes import FakeClock
 from tests.support.ray_head import for_workers, ray_head
 from tests.support.sweeps import QUICK_CASES, Mode, Sweep, mode_of, some_cases, sweep_of
+
+if TYPE_CHECKING:
+    from tests.support.gcs_emulator import GcsEmulator
+    from tests.support.s3_emulator import S3Emulator
 
 # Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
@@ -231,3 +236,21 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 def clock() -> FakeClock:
     """Time that passes only when the test, or what it tests, sleeps."""
     return FakeClock()
+
+
+@pytest.fixture
+def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
+    from tests.support.gcs_emulator import GcsEmulator
+
+    with GcsEmulator().here(monkeypatch) as running:
+        yield running
+
+
+@pytest.fixture
+def s3_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Emulator]:
+    from tests.support.s3_emulator import S3Emulator
+
+    # Another may have had its port.
+    monkeypatch.setattr("curate.storage.s3.probe._kept", set())
+    with S3Emulator().here(monkeypatch) as running:
+        yield running

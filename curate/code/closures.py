@@ -6,7 +6,6 @@ A value is hashed by its content, never by its address; a value for which that i
 from __future__ import annotations
 
 import array
-import ast
 import copyreg
 import dataclasses
 import datetime as dt
@@ -18,7 +17,6 @@ import operator
 import random
 import re
 import sys
-import textwrap
 import types
 import uuid
 from collections import defaultdict, deque
@@ -33,7 +31,8 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
-from curate.code.syntax import canonical
+from curate.code.names import names_in
+from curate.code.syntax import canonical, definition
 
 _HAS_DOCSTRING = 0x4000000
 """From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
@@ -230,12 +229,7 @@ def is_of_curates(cls: type) -> bool:
 
 
 def _source_text(function: Any) -> str:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        return ""
-    # Only a whole definition stands for the function; a lambda's source is the statement around it.
-    return canonical(tree) if isinstance(tree, ast.FunctionDef) and tree.name == function.__name__ else ""
+    return "" if (tree := definition(function)) is None else canonical(tree)
 
 
 def _defaults(function: Any, seen: frozenset[int]) -> Iterator[str]:
@@ -257,13 +251,7 @@ def closed_over(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_used(function: Any) -> Iterator[tuple[str, Any]]:
-    codes = [function.__code__]
-    names: dict[str, None] = {}
-    while codes:
-        code = codes.pop()
-        names.update(dict.fromkeys(code.co_names))
-        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    for name in names:
+    for name in names_in(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import inspect
-import textwrap
 import types
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
 from curate.code.sources import Imports, Module, Sources, Used
+from curate.code.syntax import source_of
 from curate.code.variables import Variables
 from curate.errors import ConfigError
 
@@ -66,11 +65,8 @@ def _root(cls: type, sources: Sources) -> Used | None:
         classes = [one for one in module.defined.get(cls.__name__, ()) if isinstance(one, ast.ClassDef)]
         if len(classes) == 1:
             return Used(module, classes[0], cls.__name__)
-    try:
-        statement = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        return None
-    return Used(module, statement, cls.__name__)
+    statement = source_of(cls)
+    return None if statement is None else Used(module, statement, cls.__name__)
 
 
 def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import inspect
-import textwrap
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +11,9 @@ from typing import Any
 from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, value_text
 from curate.code.digest import code_digest
 from curate.code.held import held
+from curate.code.names import names_in
 from curate.code.sources import Sources, Used
+from curate.code.syntax import definition
 from curate.code.variables import Variables
 
 _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
@@ -90,17 +90,9 @@ def _names_used(function: types.FunctionType) -> ast.AST:
 
     A lambda has no source of its own, only the statement around it, so its names are taken from what was compiled.
     """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        tree = ast.Pass()
-    if isinstance(tree, ast.FunctionDef) and tree.name == function.__name__:
+    if (tree := definition(function)) is not None:
         return tree
-    codes, names = [function.__code__], dict[str, None]()
-    while codes:
-        code = codes.pop()
-        names.update(dict.fromkeys(code.co_names))
-        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    names = names_in(function.__code__)
     roots = [ast.Name(name, ast.Load()) for name in names if name in function.__globals__]
     parts: list[ast.expr] = [ast.Attribute(root, name, ast.Load()) for root in roots for name in names]
     return ast.Tuple([*roots, *parts], ast.Load())

@@ -43,6 +43,16 @@ def globals_read(codes: Sequence[types.CodeType]) -> Read:
     return found
 
 
+def names_in(code: types.CodeType) -> dict[str, None]:
+    """Returns all names that compiled code looks up: global ones, and attributes."""
+    codes, names = [code], dict[str, None]()
+    while codes:
+        one = codes.pop()
+        names.update(dict.fromkeys(one.co_names))
+        codes += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
+    return names
+
+
 def own_names(node: ast.AST) -> set[str]:
     """Returns the names in a statement that are its functions' own, though its module may have others called like them.
 

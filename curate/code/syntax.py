@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import textwrap
 from collections.abc import Collection
 from typing import Any
 
@@ -24,6 +26,20 @@ def canonical(node: ast.AST, leave_out: Collection[str] = ()) -> str:
         body = [statement for statement in node.body if not _assigns(statement, leave_out)]
         node = ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": body})
     return _text(node)
+
+
+def source_of(code: Any) -> ast.stmt | None:
+    """Returns the statement that a function or a class is in, as its file has it; None where there is none."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return None
+
+
+def definition(function: Any) -> ast.FunctionDef | None:
+    """Returns the whole definition of a function; None of a lambda, whose source is the statement around it."""
+    tree = source_of(function)
+    return tree if isinstance(tree, ast.FunctionDef) and tree.name == function.__name__ else None
 
 
 def _text(value: Any) -> str:

@@ -263,8 +263,7 @@ class Pools:
             return
         if actor.ready:
             if actor.leaves_s is None:
-                about = {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}
-                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **about)
+                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **end.told())
         elif end.end is not TaskEnd.LOST:
             self._not_started(pool, end.detail, fails=pool.failed_starts + 1 >= MAX_FAILED_STARTS)
 

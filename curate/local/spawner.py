@@ -41,8 +41,6 @@ STARTS = 4
 MOST_BYTES = 16 << 20
 """Of a program that are searched for names of modules."""
 SHARED_MEMORY = "/dev/shm"
-_OF_NO_WORKER = frozenset({"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "_"})
-"""Variables that change by themselves, and that no worker looks at."""
 
 
 class _ServerGone(ConfigError):
@@ -240,7 +238,7 @@ def modules_of(programs: Sequence[bytes]) -> list[str]:
 
 def _setting() -> Any:
     """Returns what workers get from this process."""
-    environ = {name: value for name, value in os.environ.items() if name not in _OF_NO_WORKER}
+    environ = shipping.environ()
     with contextlib.suppress(OSError):
         return _path(), environ, os.getcwd()  # noqa: PTH109
     return _path(), environ, ""

@@ -81,6 +81,10 @@ class TaskFinished:
     peak_bytes: int = 0
     """Memory that its worker held, as far as is known."""
 
+    def told(self) -> dict[str, Any]:
+        """Returns what logs say of it."""
+        return {"how": self.end.value, "node": self.node, "pid": self.pid, "detail": self.detail[:300]}
+
 
 @dataclass(frozen=True, slots=True)
 class BlockReady:

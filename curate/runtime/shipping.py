@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
@@ -17,6 +18,13 @@ BY_VALUE: list[ModuleType] = []
 """Modules whose code travels with what refers to it, as that of `__main__` does: no worker needs their file."""
 FOLDERS: list[str] = []
 """Folders in which workers look for modules too, where they have them: those beside the job's file."""
+_OF_NO_WORKER = frozenset({"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "_"})
+"""Variables that change by themselves, and that no worker looks at."""
+
+
+def environ() -> dict[str, str]:
+    """Returns the environment of this process that workers get."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_NO_WORKER}
 
 
 def shipped() -> list[ModuleType]:

@@ -20,9 +20,7 @@ __all__ = ["curate", "place"]
 @pytest.fixture
 def bucket(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     """A bucket with the inputs; `bucket.toml` is the chain over them."""
-    with GcsEmulator() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
+    with GcsEmulator().here(monkeypatch) as emulator:
         found = Kept("gs://bucket/data", emulator)
         found.write("in", {path.name: path.read_bytes() for path in (place / "in").iterdir()})
         text = CHAIN.replace('"in/', f'"{found.root}/in/').replace('"out/', f'"{found.root}/out/')

@@ -544,9 +544,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield _with_runs(f"memory://{bucket}/out")
         memory.clear(bucket)
     else:
-        with GcsEmulator() as emulator:
-            for name, value in emulator.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator().here(monkeypatch):
             yield _with_runs("gs://bucket/out")
 
 

@@ -60,9 +60,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield f"memory://{bucket}/out"
         memory.clear(bucket)
     else:
-        with GcsEmulator() as emulator:
-            for name, value in emulator.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator().here(monkeypatch):
             yield "gs://bucket/out"
 
 

@@ -11,8 +11,7 @@ import pytest
 import curate
 from curate.dataset.dataset import Dataset
 from curate.errors import CheckpointFailed, ConfigError
-from tests.dataset.test_write import outputs
-from tests.support.writes import failed_write
+from tests.support.writes import failed_write, files
 
 
 @pytest.fixture
@@ -77,12 +76,12 @@ def test_one_that_lies_in_the_output_or_the_input_is_refused(
 def test_what_was_lost_of_it_is_made_again(folder: Path, tmp_path: Path) -> None:
     """One file deleted: one shard runs, to the same bytes."""
     kept(folder, tmp_path / "kept").take_all()
-    before = outputs(tmp_path / "kept")
+    before = files(tmp_path / "kept")
     (tmp_path / "kept" / "1.parquet").unlink()
     seen.clear()
     assert kept(folder, tmp_path / "kept").count() == 12
     assert seen == [4, 5, 6, 7]
-    assert outputs(tmp_path / "kept") == before
+    assert files(tmp_path / "kept") == before
 
 
 def test_other_operators_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import curate
 from curate.observe.verify import verify
 from tests.cli.running import Curate
+from tests.support.writes import files
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "webdataset": {},
@@ -43,10 +44,6 @@ def write(ds: curate.Dataset, format: str, out: Path, **options: Any) -> curate.
 def read(format: str, out: Path) -> list[int]:
     rows = getattr(curate, f"read_{format.split()[0]}")(out).take_all()
     return [row["data" if format == "numpy" else "cls"] for row in rows]
-
-
-def files(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(out.glob("*.*"))}
 
 
 def killing(row: dict[str, Any]) -> dict[str, Any]:

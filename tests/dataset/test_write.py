@@ -14,6 +14,7 @@ import curate
 from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
+from tests.support.writes import files
 
 
 @pytest.fixture
@@ -30,10 +31,6 @@ def pipeline(folder: Path, least: int = 5) -> Dataset:
     return found.map_batches(lambda b: b.append_column("m", pc.multiply(b["n"], 2)), batch_size=4).drop_columns("s")
 
 
-def outputs(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(out.glob("*.*"))}
-
-
 class TestWrite:
     def test_books_and_rows(self, folder: Path, tmp_path: Path) -> None:
         """What is written is what would be consumed; what is dropped is booked."""
@@ -41,7 +38,7 @@ class TestWrite:
         assert summary.state == "complete"
         assert summary.books.dropped == {"too small": 5}
         assert curate.read_parquet(tmp_path / "out").take_all() == pipeline(folder).take_all()
-        assert list(outputs(tmp_path / "out")) == ["0.parquet", "1.parquet", "2.parquet"]
+        assert list(files(tmp_path / "out")) == ["0.parquet", "1.parquet", "2.parquet"]
 
     def test_it_runs_where_the_dataset_says(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,11 +65,11 @@ class TestWrite:
         """One shard, to the same bytes; and then none."""
         out = tmp_path / "out"
         pipeline(folder).write_json(out, backend="inline")
-        before = outputs(out)
+        before = files(out)
         (out / "1.jsonl.zst").unlink()
         assert pipeline(folder).write_json(out, backend="inline").dispatched == 1
         assert pipeline(folder).write_json(out, backend="inline").dispatched == 0
-        assert outputs(out) == before
+        assert files(out) == before
 
     def test_another_pipeline_is_refused(self, folder: Path, tmp_path: Path) -> None:
         """By an expression's value, or by what a function closes over."""
@@ -96,7 +93,7 @@ class TestWrite:
         """And the same rows when they are consumed there."""
         pipeline(folder).write_parquet(tmp_path / "here", backend="inline")
         pipeline(folder).write_parquet(tmp_path / "ray", backend="ray")
-        assert outputs(tmp_path / "here") == outputs(tmp_path / "ray")
+        assert files(tmp_path / "here") == files(tmp_path / "ray")
         assert pipeline(folder).using(backend="ray").take_all() == pipeline(folder).take_all()
 
 
@@ -165,10 +162,10 @@ class TestRowsOfNoFiles:
         assert (summary.state, summary.total, summary.books.dropped) == ("complete", 3, {"small": 10})
         found = curate.read_parquet(tmp_path / "out")
         assert found.to_arrow()["id"].to_pylist() == list(range(10, 2_500_000))
-        before = outputs(tmp_path / "out")
+        before = files(tmp_path / "out")
         (tmp_path / "out" / "part-00001-of-00003.parquet").unlink()
         assert ds.write_parquet(tmp_path / "out", backend="inline").dispatched == 1
-        assert outputs(tmp_path / "out") == before
+        assert files(tmp_path / "out") == before
 
     def test_tables(self, tmp_path: Path) -> None:
         """Other rows are another job, however they are cut in memory."""
@@ -212,13 +209,13 @@ class TestLimit:
         """Files that are there by now are none of its own; what is lost is made again, to the same bytes."""
         ds = curate.read_parquet(folder).limit(8)
         ds.write_json(tmp_path / "out", backend="inline")
-        before = outputs(tmp_path / "out")
+        before = files(tmp_path / "out")
         rows = pq.read_table(tmp_path / "0.parquet")
         pq.write_table(rows, tmp_path / "00.parquet")
         next(iter(sorted((tmp_path / "out").glob("*.zst")))).unlink()
         again = curate.read_parquet(folder).limit(8).write_json(tmp_path / "out", backend="inline")
         assert (again.state, again.dispatched) == ("complete", 1)
-        assert outputs(tmp_path / "out") == before
+        assert files(tmp_path / "out") == before
 
     def test_no_more_than_needed_is_planned(self, tmp_path: Path) -> None:
         """A thousand rows of a billion: one shard."""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import Place, wait_for_agents
 from tests.support.moto_server import MotoServer
-from tests.support.s3_emulator import S3Emulator
+from tests.support.workbench import Bench
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,26 +20,8 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
-    with GcsEmulator() as running:
-        for name, value in running.environ.items():
-            monkeypatch.setenv(name, value)
-        yield running
-
-
-@pytest.fixture
 def local(tmp_path: Path) -> Place:
     return Place(str(tmp_path / "data"))
-
-
-@pytest.fixture
-def s3_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Emulator]:
-    # Another may have had its port.
-    monkeypatch.setattr("curate.storage.s3.probe._kept", set())
-    with S3Emulator() as running:
-        for name, value in running.environ.items():
-            monkeypatch.setenv(name, value)
-        yield running
 
 
 @pytest.fixture
@@ -62,3 +43,9 @@ def place(request: pytest.FixtureRequest) -> Place:
     if request.param == "s3":
         return Place("s3://bucket/data", request.getfixturevalue("s3_emulator"))
     return Place("gs://bucket/data", request.getfixturevalue("emulator"))
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest, place: Place, tmp_path: Path) -> Bench:
+    """Where a job runs over the FILES of a module."""
+    return Bench(place, tmp_path / "trace", place.write("in", request.module.FILES))

@@ -69,11 +69,6 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
             shutil.rmtree(out)
 
 
-@pytest.fixture
-def bench(place: Place, tmp_path: Path) -> Bench:
-    return Bench(place, tmp_path / "trace", place.write("in", FILES))
-
-
 def test_on_every_store(bench: Bench) -> None:
     """Outputs, books and quarantine are those of a job that never had them; no shard runs, and the next run is free."""
     complete(bench.run())

@@ -25,11 +25,6 @@ GZIP, PARQUET, GONE = "2020/RC-00.jsonl.gz", "2021/RC-05.parquet", "2020/RC-04.j
 EXPECTED = "RuntimeError: this was to be expected"
 
 
-@pytest.fixture
-def bench(place: Place, tmp_path: Path) -> Bench:
-    return Bench(place, tmp_path / "trace", place.write("in", FILES))
-
-
 def check_same_as_fresh(bench: Bench) -> None:
     """Checks that the output is that of a job in which nothing ever failed."""
     bench.parameters = {}

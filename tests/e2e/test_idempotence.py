@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -19,11 +18,6 @@ from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(120, 3, 60, 0, 70))
 NAMES = [name.split(".")[0] + ".parquet" for name in sorted(FILES)]
-
-
-@pytest.fixture
-def bench(place: Place, tmp_path: Path) -> Bench:
-    return Bench(place, tmp_path / "trace", place.write("in", FILES))
 
 
 def test_a_finished_job_is_free(bench: Bench) -> None:

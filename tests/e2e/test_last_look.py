@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from curate.observe.run_totals import DISTURBED
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
-from tests.support.drivers_stores import driver_opens
 from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
-from tests.support.workbench import Bench, NoBackend, complete
+from tests.support.workbench import Bench, NoBackend, complete, open_in_driver
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 NAMES = [name.split(".")[0] + ".parquet" for name in sorted(FILES)]
@@ -55,11 +53,6 @@ class AtTheEnd(InlineBackend):
             self._left -= 1
             self._happens()
         return news
-
-
-@pytest.fixture
-def bench(place: Place, tmp_path: Path) -> Bench:
-    return Bench(place, tmp_path / "trace", place.write("in", FILES))
 
 
 @pytest.fixture
@@ -246,7 +239,7 @@ class Failing:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, error: Exception) -> None:
-    driver_opens(monkeypatch, lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error))
+    open_in_driver(monkeypatch, lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error))
 
 
 def test_a_store_that_fails_the_driver_ends_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

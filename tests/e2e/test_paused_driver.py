@@ -18,10 +18,9 @@ from curate.errors import ConfigError, JobReplacedError
 from curate.ledger.summary import RunState, Summary
 from curate.storage.local import LocalStore
 from curate.storage.open import open_store
-from tests.support.drivers_stores import driver_opens
 from tests.support.fakes import FakeClock
 from tests.support.harness import Place, corpus, encoded, job_summary, outputs, rows
-from tests.support.workbench import Bench, complete
+from tests.support.workbench import Bench, complete, open_in_driver
 
 HOUR_S = 3600.0
 SOURCE = corpus(sizes=(60, 3, 40))
@@ -97,20 +96,20 @@ class Scene:
 
         def pause() -> None:
             self.clock.advance(self.pause_s)
-            driver_opens(self._monkeypatch, open_store)
+            open_in_driver(self._monkeypatch, open_store)
             other()
             self.clock.advance(self.pause_s)
             self.found = self.bench.objects()
 
         script = Script(at, when, pause)
         self.found, self.ended = {}, None
-        driver_opens(self._monkeypatch, lambda _, scratch: PausedStore(scratch, script))
+        open_in_driver(self._monkeypatch, lambda _, scratch: PausedStore(scratch, script))
         try:
             self.ended = self.bench.run(clock=self.clock, **options)
         except (JobReplacedError, ConfigError) as error:
             self.ended = error
         finally:
-            driver_opens(self._monkeypatch, open_store)
+            open_in_driver(self._monkeypatch, open_store)
         return script
 
     def each(

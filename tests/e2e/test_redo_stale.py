@@ -44,11 +44,6 @@ def newer(name: str, n: int) -> dict[str, bytes]:
     return {name: encoded(suffix, rows(name, n, random.Random(99)), bad_lines=True)}
 
 
-@pytest.fixture
-def bench(place: Place, tmp_path: Path) -> Bench:
-    return Bench(place, tmp_path / "trace", place.write("in", FILES))
-
-
 def check_same_as_fresh(bench: Bench) -> None:
     complete(bench.run(output="fresh"))
     assert outputs(bench.objects()) == outputs(bench.objects("fresh"))

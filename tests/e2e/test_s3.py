@@ -22,11 +22,6 @@ def place(s3_emulator: S3Emulator) -> Place:
     return Place("s3://bucket/data", s3_emulator)
 
 
-@pytest.fixture
-def bench(place: Place, tmp_path: Path) -> Bench:
-    return Bench(place, tmp_path / "trace", place.write("in", FILES))
-
-
 @pytest.mark.slow
 def test_a_job_in_a_bucket(bench: Bench, local: Place, tmp_path: Path) -> None:
     """The same bytes as on a disk; run again, two listings and a few small reads, and nothing is written."""

@@ -796,9 +796,7 @@ class TestWhereStagesAre:
     @pytest.fixture
     def bucket(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
         monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path / "scratch"))
-        with GcsEmulator() as emulator:
-            for name, value in emulator.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator().here(monkeypatch) as emulator:
             made = Bench("gs://bucket/data")
             made.emulator = emulator  # type: ignore[attr-defined]
             for number in range(MAPS):

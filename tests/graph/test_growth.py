@@ -335,9 +335,7 @@ class TestGrown:
         """They are on the disk of the machine that runs the job, and are found there."""
         monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path / "scratch"))
         world = World(root="memory://growth-of-a-bucket")
-        with GcsEmulator() as emulator:
-            for name, value in emulator.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator().here(monkeypatch) as emulator:
             reads = _Calls(f"{world.root}/in/", ("read", "open"))
             for number in range(3):
                 world.put(f"{number}", [("a", number), ("b", 1)])

@@ -7,10 +7,8 @@ import io
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -20,22 +18,18 @@ from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.errors import CurateError
 from curate.exchange import run_file
-from curate.exchange.run_file import RunWriter
 from curate.graph.entry import run
 from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
-from curate.plan import rewrites
 from curate.plan import stages as plan_stages
-from curate.reduce import ranges
-from curate.stage import program
 from curate.storage import memory
 from curate.storage.faulty import FaultyStore
 from curate.storage.memory import MemoryStore
 from curate.storage.open import wrap_stores
 from curate.storage.protocol import Outcome, Store
 from curate.testing.clock import FakeClock
-from tests.e2e.jobs.seams import SMALL_BYTES, rows
+from tests.graph.small import put_inputs, small_limits  # noqa: F401 - a fixture
 from tests.support.sweeps import Mode
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -57,13 +51,6 @@ class Alive(FakeClock):
 
     def sleep(self, seconds: float) -> None:
         raise WasAlive(seconds)
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", SMALL_BYTES)
-    monkeypatch.setattr(ranges, "LEAST_BYTES", SMALL_BYTES)
-    monkeypatch.setattr(program, "RunWriter", partial(RunWriter, page_bytes=150))
 
 
 @dataclass
@@ -125,11 +112,7 @@ class World:
 
     def write_inputs(self, more: int = 0) -> None:
         """Writes the inputs, in the places of what was there, with so much added to one of their columns."""
-        for number in range(INPUTS):
-            sink, table = pa.BufferOutputStream(), rows(number)
-            table = table.set_column(table.schema.get_field_index("k"), "k", pc.add(table["k"], more))
-            pq.write_table(table, sink, compression="none")
-            MemoryStore().replace(f"{self.root}/in/{number}.parquet", sink.getvalue().to_pybytes())
+        put_inputs(self.root, INPUTS, more)
 
     @property
     def has_job(self) -> bool:

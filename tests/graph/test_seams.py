@@ -11,34 +11,29 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 import curate
 from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.exchange import run_file
-from curate.exchange.run_file import RunWriter
 from curate.graph.entry import run
 from curate.job.job import Job
 from curate.ledger.summary import RunState, Summary
 from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
-from curate.plan import rewrites
 from curate.plan import stages as plan_stages
-from curate.reduce import ranges
-from curate.stage import program
 from curate.storage import memory
 from curate.storage.faults import Fault
 from curate.storage.memory import MemoryStore
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
-from tests.e2e.jobs.seams import SEAMS, SMALL_BYTES, chained, rows
+from tests.e2e.jobs.seams import SEAMS, chained
+from tests.graph.small import put_inputs, small_limits  # noqa: F401 - a fixture
 from tests.support.sweeps import Mode
 
 INPUTS = 2
@@ -57,13 +52,6 @@ _numbers = itertools.count()
 
 Stored = dict[str, tuple[bytes, str]]
 """Content and generation of every object, by name."""
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", SMALL_BYTES)
-    monkeypatch.setattr(ranges, "LEAST_BYTES", SMALL_BYTES)
-    monkeypatch.setattr(program, "RunWriter", partial(RunWriter, page_bytes=150))
 
 
 class Parted(Job):
@@ -124,10 +112,7 @@ class Write:
     root: str = field(default_factory=lambda: f"memory://seams-{next(_numbers)}")
 
     def __post_init__(self) -> None:
-        for number in range(INPUTS):
-            sink = pa.BufferOutputStream()
-            pq.write_table(rows(number), sink, compression="none")
-            MemoryStore().publish(f"{self.root}/in/{number}.parquet", sink.getvalue().to_pybytes())
+        put_inputs(self.root, INPUTS)
 
     @property
     def stored(self) -> Stored:

@@ -38,14 +38,6 @@ def bucket() -> Iterator[str]:
     clear("models")
 
 
-@pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
-    with GcsEmulator() as running:
-        for name, value in running.environ.items():
-            monkeypatch.setenv(name, value)
-        yield running
-
-
 def put(uri: str, data: bytes) -> None:
     open_store(uri).replace(uri, data)
 

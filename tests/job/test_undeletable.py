@@ -41,9 +41,7 @@ class Sorted(Same):
 def emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GcsEmulator]:
     """A bucket in which only what is under `_curate/` may be deleted."""
     monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path / "scratch"))
-    with GcsEmulator() as running:
-        for name, value in running.environ.items():
-            monkeypatch.setenv(name, value)
+    with GcsEmulator().here(monkeypatch) as running:
         running.fail(operation="delete", name="out/part-", status=403, times=1000)
         running.fail(operation="delete", name="out/a", status=403, times=1000)
         yield running

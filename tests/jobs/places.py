@@ -1,4 +1,4 @@
-"""Where jobs are held against brute force: in how many files, and on which backend."""
+"""Where jobs are held against brute force, in how many files and on which backend; and rows of texts."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def there(backend: str, request: pytest.FixtureRequest) -> str:
     if backend == "ray":
         request.getfixturevalue("on_ray")
     return backend
+
+
+def rows(*texts: Any) -> list[dict[str, Any]]:
+    """Returns a row of each text, with an id."""
+    return [{"id": f"r{k}", "text": text} for k, text in enumerate(texts)]

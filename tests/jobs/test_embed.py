@@ -20,6 +20,7 @@ from curate.testing.local import run_local
 from jobs import embed
 from jobs.embed import Embed, SentenceModel, Tokenizer
 from tests.job.inline import outputs, refusing, run_job
+from tests.jobs.places import rows
 
 ROOT = Path(__file__).parents[2]
 needs_model = pytest.mark.extras
@@ -42,10 +43,6 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def model() -> SentenceModel:
     return SentenceModel()
-
-
-def rows(*texts: Any) -> list[dict[str, Any]]:
-    return [{"id": f"r{k}", "text": text} for k, text in enumerate(texts)]
 
 
 def vectors(table: pa.Table) -> np.ndarray[Any, Any]:

@@ -20,6 +20,7 @@ from curate.testing.local import run_local
 from jobs import langid
 from jobs.langid import LangId, LanguageModel, model_path
 from tests.job.inline import outputs, refusing, run_job
+from tests.jobs.places import rows
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = {
@@ -42,10 +43,6 @@ SCHEMA = pa.schema(
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     return LanguageModel()
-
-
-def rows(*texts: Any) -> list[dict[str, Any]]:
-    return [{"id": f"r{k}", "text": text} for k, text in enumerate(texts)]
 
 
 def test_ten_languages_are_told_apart() -> None:

@@ -19,6 +19,7 @@ from curate.testing.local import run_local
 from jobs.langid import LangId
 from jobs.quality import REASON, SETS, Quality
 from tests.job.inline import output_rows, refusing, run_job
+from tests.jobs.places import rows
 from tests.texts import plain
 from tests.texts.test_measures import TEXTS
 
@@ -29,10 +30,6 @@ PROSE = (
     "A few of the older members asked whether the garden could have a second gate, with a path to the river. "
     "Nobody knew what that would cost, and so the question was left for another day. It is the last one."
 )
-
-
-def rows(*texts: Any) -> list[dict[str, Any]]:
-    return [{"id": f"r{k}", "text": text} for k, text in enumerate(texts)]
 
 
 def judged(job: Quality, texts: list[str]) -> tuple[list[tuple[int, str]], Counter[str], Counter[str]]:

@@ -185,9 +185,7 @@ def test_a_job_of_no_shards_is_fine(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("store", ["memory", "gs"])
 def test_it_works_over_every_store(store: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is off is found by what the store lists and reads."""
-    with GcsEmulator() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
+    with GcsEmulator().here(monkeypatch):
         root, there = f"{store}://bucket/out", open_store(f"{store}://bucket")
         there.publish(f"{store}://bucket/in/s0.jsonl", b"".join(orjson.dumps(row) + b"\n" for row in numbered(0, ROWS)))
         there.publish(f"{store}://bucket/in/s1.jsonl", b"bad\n")

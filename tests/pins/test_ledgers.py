@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from curate.job.job import Job
-from curate.storage import memory
 from tests.cli.running import Curate
 from tests.job.inline import run_job
 from tests.pins.jobs import Lengths, Ordered
 from tests.pins.ledgers import INPUTS, OUTPUT, SCRIPT, digests, load, read_expected
 
 JOBS: dict[str, Callable[[], Job]] = {"lengths": Lengths, "ordered": Ordered}
-
-
-@pytest.fixture(autouse=True)
-def _memory_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(memory, "_generations", memory._generations)
-    yield
-    memory.clear("pinned")
 
 
 @pytest.fixture

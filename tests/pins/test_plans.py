@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from curate.storage import memory
 from tests.pins.pinning import cases, pinned, read
 
 PINNED = read()
-
-
-@pytest.fixture(autouse=True)
-def _memory_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(memory, "_generations", memory._generations)
-    yield
-    memory.clear("pinned")
 
 
 @pytest.mark.parametrize("case", cases())

@@ -64,8 +64,7 @@ class TestStores:
         with emulator() as service:
             uri = f"{service.SCHEME}://bucket/a"
             service.put(uri, b"content")
-            for name, value in service.environ.items():
-                monkeypatch.setenv(name, value)
+            service.here(monkeypatch)
             one, other = open_store(uri), open_store(uri)
             assert [one.read(uri), other.read(uri), other.read(uri)] == [b"content"] * 3
             assert (one.calls.get, other.calls.get) == (1, 2)
@@ -77,8 +76,7 @@ class TestStores:
         with emulator() as service:
             uri = f"{service.SCHEME}://bucket/a"
             service.put(uri, b"content")
-            for name, value in service.environ.items():
-                monkeypatch.setenv(name, value)
+            service.here(monkeypatch)
 
             def client() -> object:
                 store = open_store(uri)

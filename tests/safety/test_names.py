@@ -51,9 +51,7 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield "memory://names"
         clear("names")
         return
-    with GcsEmulator() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
+    with GcsEmulator().here(monkeypatch):
         yield "gs://bucket"
 
 

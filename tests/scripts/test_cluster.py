@@ -143,9 +143,7 @@ class TestBuckets:
 
     def test_metadata_come_through_gcsfs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As Google's servers give them."""
-        with GcsEmulator(("some-bucket",)) as emulator:
-            for name, value in emulator.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator(("some-bucket",)).here(monkeypatch):
             assert buckets.fetch("some-bucket")["name"] == "some-bucket"
             found = buckets.look_at(["some-bucket", "none"], buckets.fetch)
         assert isinstance(found["none"], Exception)

@@ -242,9 +242,7 @@ class TestBuckets:
 
     def test_gs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One paged listing a pattern, of as little as the glob allows."""
-        with GcsEmulator() as emulator:
-            for name, value in emulator.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator().here(monkeypatch) as emulator:
             store = open_store("gs://bucket")
             for name in ("in/2022/a.jsonl", "in/2022/q1/a.jsonl", "in/2023/a b%20ü.jsonl", "in/_x/a.jsonl"):
                 store.publish(f"gs://bucket/{name}", b"x")

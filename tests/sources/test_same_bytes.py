@@ -183,9 +183,7 @@ def test_without_events_it_is_stale(source: Path, first: Path, tmp_path: Path) -
 
 def test_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generations are numbers there; the events tell the same."""
-    with GcsEmulator() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
+    with GcsEmulator().here(monkeypatch) as emulator:
         for name in "ab":
             emulator.put(f"gs://bucket/in/{name}.jsonl", b'{"n":1}\n')
         run_job(Copy(), "gs://bucket/in", "gs://bucket/first")

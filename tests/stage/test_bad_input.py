@@ -189,9 +189,7 @@ class TestNoPermission:
 
     @pytest.fixture
     def emulator(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
-        with GcsEmulator() as running:
-            for name, value in running.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator().here(monkeypatch) as running:
             running.put("gs://bucket/in/a.jsonl", b'{"id":"a","text":"x"}\n')
             yield running
 
@@ -281,9 +279,7 @@ class TestIncompleteInput:
         assert all("_curate" not in name for name in outputs(out))
 
     def test_in_memory_and_over_gs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with GcsEmulator() as emulator:
-            for name, value in emulator.environ.items():
-                monkeypatch.setenv(name, value)
+        with GcsEmulator().here(monkeypatch):
             for root in ("memory://chain", "gs://bucket"):
                 store = open_store(root)
                 for name in ("a", "b"):

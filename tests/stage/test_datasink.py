@@ -27,6 +27,7 @@ from curate.plan.stages import stage_of
 from curate.stage.datasink import SinkFile, SinkWriter
 from tests.sources.test_datasource import Numbers
 from tests.support.harness import Place, outputs
+from tests.support.writes import files
 
 
 class Texts(curate.Datasink):
@@ -74,10 +75,6 @@ def numbers(folder: Path, files: int = 4) -> Dataset:
     for number in range(files):
         (folder / f"{number}.jsonl").write_text("".join(f'{{"n": {number * 10 + k}}}\n' for k in range(10)))
     return curate.read_json(folder)
-
-
-def files(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(out.glob("*.*"))}
 
 
 def text(number: int) -> bytes:

@@ -22,22 +22,6 @@ from tests.support.s3_emulator import S3Emulator
 
 
 @pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
-    with GcsEmulator() as running:
-        for name, value in running.environ.items():
-            monkeypatch.setenv(name, value)
-        yield running
-
-
-@pytest.fixture
-def s3_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Emulator]:
-    with S3Emulator() as running:
-        for name, value in running.environ.items():
-            monkeypatch.setenv(name, value)
-        yield running
-
-
-@pytest.fixture
 def s3(s3_emulator: S3Emulator, clock: FakeClock) -> S3Store:
     """A store of the emulator that waits by the fake clock."""
     assert s3_emulator.counts() == {"list": 0, "get": 0, "put": 0, "delete": 0}

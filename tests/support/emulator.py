@@ -22,6 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any, Literal, Self
 
+import pytest
+
 KINDS = ("list", "get", "put", "delete")
 """The operations that are counted. There are others, which are not: the parts of an upload, say."""
 
@@ -181,6 +183,12 @@ class Emulator(ABC):
     @abstractmethod
     def environ(self) -> dict[str, str]:
         """What a process must have in its environment to use this server."""
+
+    def here(self, monkeypatch: pytest.MonkeyPatch) -> Self:
+        """Has this process use it while a test lasts; returns it."""
+        for name, value in self.environ.items():
+            monkeypatch.setenv(name, value)
+        return self
 
     def fail(
         self,

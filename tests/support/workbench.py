@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from curate.clock import Clock, SystemClock
+from curate.driver import prepare
+from curate.graph import inputs, keys, outdated, start
 from curate.graph.entry import run
+from curate.job import inputs as job_inputs
 from curate.ledger.summary import RunState, Summary
 from curate.observe.job import read_status
 from curate.observe.status import JobStatus
 from curate.runtime.protocol import PoolSpec, Resources
+from curate.storage.open import Stores
+from curate.storage.protocol import Store
 from tests.e2e.jobs.curation import Curation
 from tests.support.harness import Place, balanced, executions
 
@@ -72,3 +79,17 @@ def complete(summary: Summary) -> Summary:
     assert summary.done == summary.total
     assert balanced(summary.as_dict()["rows"])
     return summary
+
+
+def open_in_driver(monkeypatch: pytest.MonkeyPatch, opened: Callable[..., Store]) -> None:
+    """From now on, drivers of this process open stores so, and what runs their tasks as ever."""
+
+    class OfDriver(Stores):
+        def of(self, uri: str) -> Store:
+            scheme = uri.partition("://")[0] if "://" in uri else ""
+            if scheme not in self._stores:
+                self._stores[scheme] = opened(uri, scratch=self.scratch)
+            return self._stores[scheme]
+
+    for module in (start, inputs, keys, outdated, prepare, job_inputs):
+        monkeypatch.setattr(module, "Stores", OfDriver)

@@ -1,8 +1,9 @@
-"""Writes of datasets that fail."""
+"""Writes of datasets: their files, and those that fail."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,3 +19,8 @@ def failed_write(write: Callable[..., Summary], *args: Any, **options: Any) -> S
     summary = caught.value.summary
     assert isinstance(summary, Summary)
     return summary
+
+
+def files(out: Path) -> dict[str, bytes]:
+    """Returns the outputs below a folder, by name."""
+    return {path.name: path.read_bytes() for path in sorted(out.glob("*.*"))}

@@ -70,9 +70,7 @@ class Bench:
 @pytest.fixture(params=[(GcsEmulator, "inline"), (S3Emulator, "local")], ids=["gs, inline", "s3, local"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     service, backend = request.param
-    with service() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
+    with service().here(monkeypatch) as emulator:
         yield filled(Bench(emulator, tmp_path / "trace", backend))
 
 
@@ -156,9 +154,7 @@ def test_a_bucket_that_is_gone_is_no_input_that_was_removed(
     service: type[Emulator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is read there is refused, to all shards; an object that is gone fails its own, for good."""
-    with service() as emulator:
-        for name, value in emulator.environ.items():
-            monkeypatch.setenv(name, value)
+    with service().here(monkeypatch) as emulator:
         uri = f"{emulator.SCHEME}://bucket/data/in.jsonl"
         emulator.put(uri, b"{}")
         store = open_store(uri)

@@ -38,9 +38,7 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         return
     # Another may have had its port.
     monkeypatch.setattr("curate.storage.s3.probe._kept", set())
-    with GcsEmulator() if request.param == "gs" else S3Emulator() as running:
-        for name, value in running.environ.items():
-            monkeypatch.setenv(name, value)
+    with (GcsEmulator() if request.param == "gs" else S3Emulator()).here(monkeypatch) as running:
         yield f"{request.param}://bucket", running
 
 

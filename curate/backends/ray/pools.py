@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from curate.backends.ray.versions import check_of_workers, refuse_other_code
 from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
-from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
+from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd
 from curate.runtime.scaling import LoadTrend, PoolLoad, fits, mean, needs, scale, take_resources
 
 LOOK_S = 1.0
@@ -268,7 +268,7 @@ class Pools:
         end = ended(0, error, place, leaves=leaves, names=self._view.names)
         if seen is not None:
             if actor.leaves_s is None:
-                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_end_fields(end))
+                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **end.told())
             return
         pool.address.forget(actor.serial)
         # No call can have begun there.
@@ -281,7 +281,7 @@ class Pools:
         if not pool.ready and (raised or pool.failed_starts >= MAX_FAILED_STARTS):
             often = "" if raised else f", {pool.failed_starts} times in a row"
             raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{error if raised else end.detail}")
-        self._log.warning("an actor could not start", pool=pool.spec.name, **_end_fields(end))
+        self._log.warning("an actor could not start", pool=pool.spec.name, **end.told())
 
     def _leave(self, pool: _Pool, now: float) -> None:
         """Sends no more calls to actors on nodes that are about to leave; ends those that have done what they had."""
@@ -409,7 +409,3 @@ class Pools:
 def _silent_is_busy(actor: _Actor, now: float) -> float:
     """Returns an actor's share of time at work; one that does not say is held up by what it works on."""
     return 1.0 if actor.ask is not None and now - actor.asked_s > 2 * LOOK_S else actor.busy
-
-
-def _end_fields(end: TaskFinished) -> Mapping[str, Any]:
-    return {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}

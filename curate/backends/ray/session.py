@@ -45,8 +45,6 @@ SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
 _TOO_SLOW = "timed out during startup"
 """In what Ray says where its processes took longer than 30 s, as on a machine with much else to do."""
 _AUTH_LOGGER = "ray._private.authentication.authentication_token_setup"
-_OF_NO_WORKER = frozenset({"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "_"})
-"""Variables that change by themselves, and that no worker looks at."""
 _VITAL = frozenset({"raylet", "gcs_server"})
 """Processes without which there is no cluster."""
 
@@ -68,8 +66,7 @@ class _Setting:
         if not made:
             return cls(folders, address)
         with contextlib.suppress(FileNotFoundError):
-            environ = {name: value for name, value in os.environ.items() if name not in _OF_NO_WORKER}
-            return cls(folders, address, os.getcwd(), environ)  # noqa: PTH109
+            return cls(folders, address, os.getcwd(), shipping.environ())  # noqa: PTH109
         return cls(folders, address)
 
     def changed(self, since: _Setting) -> str:
