@@ -173,7 +173,8 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
         return project(empty(schema), [expression], ["value"]).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         told = ConfigError(f"{where}: {_problem(error, schema)}")
-        told.column = next((name for name in _NAMES.findall(str(error)) if name not in schema.names), None)
+        if len(schema):
+            told.column = next((name for name in _NAMES.findall(str(error)) if name not in schema.names), None)
         raise told from error
 
 
@@ -189,14 +190,18 @@ def _problem(error: Exception, schema: pa.Schema) -> str:
 
 def unknown_column(name: str, names: Sequence[str]) -> str:
     """Returns the words for a column that is not there."""
-    return f"there is no column {name!r}{did_you_mean(name, names)}; there are {', '.join(map(repr, names)) or 'none'}"
+    if not names:
+        return f"there is no column {name!r}, nor any other, as where no input has a row; run it once there are rows"
+    return f"there is no column {name!r}{did_you_mean(name, names)}; there are {', '.join(map(repr, names))}"
 
 
 def refuse_unknown(where: str, wanted: Iterable[str], names: Sequence[str]) -> None:
     """Raises ConfigError naming the first of the wanted columns that is not there. `where` asks for it."""
     for name in wanted:
         if name not in names:
-            raise ConfigError.of_column(f"{where}: {unknown_column(name, names)}", name)
+            # Where there is none at all, to name another one does not help.
+            told = f"{where}: {unknown_column(name, names)}"
+            raise ConfigError.of_column(told, name) if names else ConfigError(told)
 
 
 def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:

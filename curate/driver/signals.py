@@ -2,8 +2,8 @@
 
 While a run gets ready, either ends it at once: nothing is lost. While tasks run, they are counted for the dispatcher,
 which stops launching, cancels or leaves in order. Whatever hangs after a SIGTERM, the process is gone in time; after a
-third SIGINT, or any signal once it has written down how it ended, it is gone at once. SIGHUP is ignored: who closes the
-terminal does not end the run.
+third SIGINT, or any signal once it has written down how it ended, it is gone at once, with a line that says how to go
+on. SIGHUP is ignored: who closes the terminal does not end the run.
 
 A signal that arrives in a finaliser or a callback of the interpreter can raise nothing there: Python tells of it and
 goes on. It is sent again then.
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from curate.ledger.summary import RunState
+from curate.runtime.interrupts import end_process, leave_at_once
 from curate.runtime.protocol import Backend
 from curate.tasks.dispatcher import GRACE_S, Interrupts
 
@@ -108,7 +109,7 @@ class Signals:
             # SystemExit: Ray's handler of SIGTERM, while `ray.init` runs.
             if self._wanted and backend.name == "ray" and "ray" in sys.modules:
                 # What was registered last runs first. The processes of a cluster that was begun end with this one.
-                atexit.register(_leave_at_exit)
+                atexit.register(end_process, RunState.INTERRUPTED.exit_code)
             raise KeyboardInterrupt from error
         finally:
             self.install()
@@ -176,12 +177,5 @@ class Signals:
         self._log.warning(f"interrupted: running tasks get {GRACE_S:.0f} s to end; interrupt again to cancel them")
 
 
-def _leave_at_exit() -> None:
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    _leave()
-
-
 def _leave(*_: Any) -> None:
-    os._exit(RunState.INTERRUPTED.exit_code)
+    leave_at_once(RunState.INTERRUPTED.exit_code)

@@ -1,13 +1,17 @@
-"""Defers Ctrl-C during work that must not be interrupted halfway."""
+"""Defers Ctrl-C during work that must not be interrupted halfway, and ends the process at once where that is asked."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
+
+LEFT = b"left at once, without waiting for what ran; what is done is kept: run it again to resume\n"
 
 
 @contextlib.contextmanager
@@ -41,3 +45,20 @@ def uninterrupted(says: str = "") -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if came:
         raise KeyboardInterrupt
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """Ends the process with a line that says how to go on: whatever else would have been said may be unsaid."""
+    with contextlib.suppress(OSError, ValueError):
+        # Not by `sys.stderr`, which may be in the middle of a write; and only where it need not wait for a reader.
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, LEFT)
+    os._exit(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends the process without a farewell, but for what its streams have not written yet."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

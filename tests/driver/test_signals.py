@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -64,3 +66,61 @@ def test_one_that_comes_in_a_finaliser_comes_again(capfd: pytest.CaptureFixture[
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
     assert "Traceback" not in capfd.readouterr().err
+
+
+WHILE = {
+    "it gets ready": "with Signals(True, get_logger()):\n        os.kill(os.getpid(), signal.SIGINT)",
+    "tasks run": "with (signals := Signals(True, get_logger())), signals.in_order(InlineBackend()):\n        twice()",
+}
+"""What a run is in the middle of, and the signals that precede the last one."""
+LEAVES = """
+import os, signal, sys, time
+from curate.backends.inline import InlineBackend
+from curate.driver.signals import Signals
+from curate.log import get_logger
+
+def twice():
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    {block}
+except KeyboardInterrupt:
+    os.kill(os.getpid(), signal.SIGINT)
+print("still here")
+"""
+
+
+@pytest.mark.parametrize("block", WHILE.values(), ids=list(WHILE))
+def test_who_leaves_at_once_says_how_to_go_on(block: str) -> None:
+    """With a second Ctrl-C while it gets ready, and a third one while tasks run, nothing else may be said any more."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LEAVES.format(block=block)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr.splitlines()[-1].endswith("what is done is kept: run it again to resume")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_who_leaves_at_once_waits_for_no_reader(closed: bool) -> None:
+    """Of a pipe that is full, and that nobody reads, or of one that is closed."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 65536)
+    os.set_blocking(writer, True)
+    if closed:
+        os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", LEAVES.format(block=WHILE["it gets ready"])], stderr=writer, check=False, timeout=60
+        )
+    finally:
+        os.close(writer)
+        if not closed:
+            os.close(reader)
+    assert ended.returncode == 130

@@ -226,6 +226,7 @@ def test_the_third_interrupt_leaves_at_once(emulator: GcsEmulator, tmp_path: Pat
         ended = driver.end(QUICKLY_S)
     emulator.heal()
     assert ended.code == INTERRUPTED, ended.err
+    assert "left at once" in ended.err
     assert "Traceback" not in ended.err
     bench.finish()
 

@@ -9,8 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.errors import ConfigError
 from curate.job.job import Job
+from curate.keywords import on_command_line
+from jobs.dedup_exact import DedupExact
+from jobs.dedup_minhash import DedupMinhash
 from jobs.langid import LangId
+from jobs.paragraphs import Paragraphs
 from jobs.pii import Pii
 from jobs.quality import Quality
 from jobs.split import Split
@@ -57,3 +62,13 @@ def test_rows_that_come_later_are_written_as_from_nothing(
         run_job(job(**options), tmp_path / "in", tmp_path / output)
     for file in ("a.parquet", "b.parquet"):
         assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "anew" / file).read_bytes()
+
+
+@pytest.mark.parametrize("job", [DedupExact, DedupMinhash, Paragraphs])
+def test_lines_without_a_row_have_no_column_to_choose(job: type[Job], tmp_path: Path) -> None:
+    """Files of JSON lines that are empty name no columns: what is said blames no option for that."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").touch()
+    with on_command_line(), pytest.raises(ConfigError, match=r"no input has a row; run it once there are rows$"):
+        job().run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend="inline")
+    assert not (tmp_path / "out").exists()
