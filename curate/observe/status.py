@@ -185,15 +185,21 @@ def quiet_text(quiet_s: float) -> str:
     return f"none: no shard has ended for {format_duration(quiet_s)}" if quiet_s else ""
 
 
+AHEAD_S = 900.0
+"""How far the clock of a machine that runs a job may be ahead: S3 takes no requests beyond that."""
 LEAST_SPAN_S = 1.0
 """Rates are not told from less time than this: a first burst would promise a wonder."""
 
 
 def run_status(beat: Heartbeat, now: float) -> RunStatus:
-    """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled."""
+    """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled.
+
+    So is one whose last word is from a time that is not near: no store takes requests from such a clock, and one that
+    died would be shown at work until then.
+    """
     state, process = beat.state, beat.process
     gone = beat.running and process.state() is ProcessState.GONE
-    if gone or (beat.running and now - beat.updated > STALLED_S):
+    if gone or (beat.running and not -AHEAD_S <= now - beat.updated <= STALLED_S):
         state = STALLED
     took = {one.key: one.seconds for one in beat.stages if one.seconds is not None}
     where = process.host, process.pid, gone, beat.part

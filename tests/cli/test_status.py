@@ -27,7 +27,7 @@ from curate.ledger.heartbeat import NEWEST_RUNS
 from curate.ledger.run_log import whereabouts
 from curate.observe import job as looking
 from curate.observe import registry
-from curate.observe.job import read_status
+from curate.observe.job import quick_status, read_status
 from curate.pages import known
 from curate.storage import memory
 from curate.storage.open import open_store
@@ -678,13 +678,24 @@ def test_it_ends_with_what_to_do_next(
 def test_a_heartbeat_of_a_time_to_come_is_said_to_be_one(
     ago_s: float, said: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that was killed where the clock was wrong is shown as running till then: not as heard of this second."""
+    """Not as heard of this second."""
     root = f"memory://render-{uuid.uuid4().hex}/out"
     beat = heartbeat("running", started=clock.now() - 1000, updated=clock.now() - ago_s)
     make_job(root, total=3, done=1, runs={RUN: beat})
     shown = Shown(monkeypatch, 160, terminal=True)
     show_job(root, clock, as_json=False, watch_s=None)
     assert said in " ".join(shown.lines())
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "state"), [(1.0, "running"), (800.0, "running"), (1000.0, "stalled"), (1e9, "stalled")]
+)
+def test_a_run_that_died_where_the_clock_was_ahead_is_not_shown_at_work_till_then(ahead_s: float, state: str) -> None:
+    """Nor is what would wait for it: with a clock so far ahead, no store takes its requests."""
+    root, now = f"memory://ahead-{uuid.uuid4().hex}/out", 1_700_000_000.0
+    make_job(root, total=3, done=1, runs={RUN: heartbeat("running", started=now, updated=now + ahead_s)})
+    assert read_status(root, now).state == state
+    assert quick_status(root, now).state == state
 
 
 def test_a_run_of_this_machine_is_stalled_as_soon_as_it_is_gone(root: str) -> None:

@@ -8,11 +8,15 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+import curate
 from curate.driver.signals import Signals
+from curate.errors import CurateError, PoolFailed, TransientStorageError
 from curate.log import get_logger
 from tests.support.fakes import FakeBackend, FakeClock
 
@@ -64,3 +68,18 @@ def test_one_that_comes_in_a_finaliser_comes_again(capfd: pytest.CaptureFixture[
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), PoolFailed("no actor"), ValueError("odd"), TransientStorageError("503")]
+)
+def test_a_run_that_is_ended_in_any_way_leaves_no_scratch(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of an output that nobody runs again."""
+    monkeypatch.setattr("curate.driver.stage_run.Dispatcher.run", Mock(side_effect=error))
+    out = tmp_path / "out"
+    with pytest.raises((type(error), CurateError)):
+        curate.from_items([{"a": 1}]).write_parquet(str(out), backend="inline")
+    assert (out / "_curate/runs").exists()
+    assert not any((out / "_curate/tmp").iterdir())
