@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from curate.cli.terminal import Console, fact, line, print_table
+from curate.cli.terminal import Console, fact, line, print_table, print_what_is_read
 from curate.clock import Clock
 from curate.observe.diff import Comparison, RowDifference, compare_outputs
 from curate.units import ellipsize, json_line, plain_line
@@ -16,10 +16,14 @@ ID_CHARS = 40
 def show_difference(left: str, right: str, clock: Clock, *, id_column: str | None, as_json: bool) -> int:
     """Prints what two outputs do not have in common. Returns the exit code: 0 if they are equal, else 1."""
     found = compare_outputs(left, right, id_column, clock.now())
-    if as_json:
-        click.echo(json_line(found.as_dict()))
-    else:
-        _render(Console(highlight=False), found)
+
+    def printing() -> None:
+        if as_json:
+            click.echo(json_line(found.as_dict()))
+        else:
+            _render(Console(highlight=False), found)
+
+    print_what_is_read(printing)
     return 0 if found.equal else 1
 
 

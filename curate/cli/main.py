@@ -4,6 +4,7 @@ fast."""
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -346,12 +347,29 @@ def report(corpus: str, file: str | None, show: bool, as_json: bool, **how: Any)
     sys.exit(make_corpus_page(wanted(corpus, **how), Asked(file, show, as_json)))
 
 
+def _read_names_as_utf8() -> None:
+    """Starts this process anew where Python takes the names of files for something else than UTF-8, as in the locale
+    POSIX with PYTHONUTF8=0: outputs are found by their names, and a job that is complete would be shown without."""
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.keywords import on_command_line
     from curate.log import redacted
     from curate.units import escape_controls
 
+    _read_names_as_utf8()
     found = None if set(RUN_JOBS).intersection(sys.argv[1:2]) else _NoPandas()
     if found is not None:
         sys.meta_path.insert(0, found)
@@ -360,6 +378,11 @@ def main() -> Any:
             return cli()
     except CurateError as error:
         click.echo(f"error: {escape_controls(redacted(str(error)))}", err=True)
+        sys.exit(EXIT_USAGE)
+    except UnicodeEncodeError:
+        if (broken := next((one for one in sys.argv[1:] if not _is_unicode(one)), None)) is None:
+            raise
+        click.echo(f"error: {broken!r} is not valid Unicode; pass UTF-8", err=True)
         sys.exit(EXIT_USAGE)
     finally:
         if found is not None:

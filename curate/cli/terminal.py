@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +33,21 @@ class Console(console.Console):
         super().__init__(**options)
         if not self.width:
             self.width = shutil.get_terminal_size().columns
+
+    def on_broken_pipe(self) -> None:
+        """Passes the error on."""
+        raise
+
+
+def print_what_is_read(printing: Callable[[], None]) -> None:
+    """Has something printed, all of it or what is read (`| head`): the exit code says what was found all the same."""
+    try:
+        printing()
+    except BrokenPipeError:
+        # What Python holds back is not to fail when it ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def moment(seconds: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 from rich.text import Text
 
-from curate.cli.terminal import Console, fact, line
+from curate.cli.terminal import Console, fact, line, print_what_is_read
 from curate.clock import Clock
 from curate.ledger.heartbeat import RUNNING
 from curate.observe.job import read_status
@@ -26,11 +26,15 @@ COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 def show_verified(output: str, clock: Clock, *, as_json: bool) -> int:
     """Verifies a job's outputs and prints what is off. Returns the exit code: 0 if it is complete and all is well."""
     report = _verified(output)
-    if as_json:
-        click.echo(json_line(report.as_dict()))
-    else:
-        at_work = report.state == INCOMPLETE and read_status(output, clock.now()).state == RUNNING
-        _render(Console(highlight=False), report, at_work=at_work)
+
+    def printing() -> None:
+        if as_json:
+            click.echo(json_line(report.as_dict()))
+        else:
+            at_work = report.state == INCOMPLETE and read_status(output, clock.now()).state == RUNNING
+            _render(Console(highlight=False), report, at_work=at_work)
+
+    print_what_is_read(printing)
     return 0 if report.state == OK else 1
 
 

@@ -169,9 +169,9 @@ class _Run:
                 state = self._work(backend)
             self._tidy()
         except BaseException as raised:
-            # On a cluster that lives on, tasks would go on without a driver.
             with contextlib.suppress(Exception):
-                backend.cancel()
+                backend.cancel()  # on a cluster that lives on, tasks would go on without a driver
+                self._tidy()
             if isinstance(raised, CannotBeMet):
                 self._take_back()
             raise

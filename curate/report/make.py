@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
 from curate.arrow.expressions import refuse_unknown
 from curate.clock import SystemClock
@@ -91,7 +92,8 @@ def wanted(
         if any(sign in corpus for sign in GLOB):
             raise ConfigError(f"a report of {corpus!r} needs {option('work', 'PATH')}: a glob has no place beside it")
         # Of each column a report of its own, whatever it is called.
-        apart = f"-by-{by if by.isidentifier() else hashlib.sha256(by.encode()).hexdigest()[:16]}" if by else ""
+        plain = by if by.isidentifier() else hashlib.sha256(by.encode(errors="surrogateescape")).hexdigest()[:16]
+        apart = f"-by-{plain}" if by else ""
         work = f"{corpus.rstrip('/')}-report{apart}"
     if id_column and not against:
         raise ConfigError(f"{option('id_column', id_column)} compares rows: add {option('against', 'OTHER')}")
@@ -120,6 +122,11 @@ def _refuse_unknown(wanted: Wanted, ds: Dataset, other: Dataset | None) -> None:
     with naming_columns({"by": wanted.by, "id_column": wanted.id_column}):
         if (names := ds.columns()) and wanted.by:
             refuse_unknown("reporting by source", [wanted.by], names)
+            if pa.types.is_nested(kind := ds.schema().field(wanted.by).type):
+                raise ConfigError(
+                    f"reporting by source: {wanted.by!r} is {kind}; choose a column of texts or numbers with "
+                    f"{option('by', 'COLUMN')}"
+                )
         for one in (ds, other) if other is not None and wanted.id_column else ():
             refuse_unknown("comparing rows by id", [wanted.id_column], one.columns() or [])
 

@@ -10,11 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+import curate
 from curate.driver.signals import Signals
+from curate.errors import CurateError, PoolFailed, TransientStorageError
 from curate.log import get_logger
 from tests.support.fakes import FakeBackend, FakeClock
 
@@ -124,3 +128,18 @@ def test_who_leaves_at_once_waits_for_no_reader(closed: bool) -> None:
         if not closed:
             os.close(reader)
     assert ended.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), PoolFailed("no actor"), ValueError("odd"), TransientStorageError("503")]
+)
+def test_a_run_that_is_ended_in_any_way_leaves_no_scratch(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of an output that nobody runs again."""
+    monkeypatch.setattr("curate.driver.stage_run.Dispatcher.run", Mock(side_effect=error))
+    out = tmp_path / "out"
+    with pytest.raises((type(error), CurateError)):
+        curate.from_items([{"a": 1}]).write_parquet(str(out), backend="inline")
+    assert (out / "_curate/runs").exists()
+    assert not any((out / "_curate/tmp").iterdir())

@@ -697,9 +697,9 @@ def test_workers_of_another_kind_do_not_run_the_next_program(
     second.load(Calling(many_modules[0]))
     if change == "threads":
         second.launch(1, [(os.getpid,), (os.getenv, "OMP_NUM_THREADS")], 2)
-        (found,) = (one.items for one in polled(second, ends(1)) if isinstance(one, Message))
-        assert found[0] not in first
-        assert found[1] == "2"
+        pid, threads = (item for one in polled(second, ends(1)) if isinstance(one, Message) for item in one.items)
+        assert pid not in first
+        assert threads == "2"
     else:
         assert not workers(second, tmp_path / "second") & first
     for pid in first:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from threading import Event
+from weakref import finalize
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,9 @@ import pyarrow.parquet as pq
 from curate.errors import CorruptInput
 from curate.objects.stream import StoredStream
 from curate.requests.ranges import range_stream
+
+LET_GO_S = 1.0
+"""How long threads of Arrow may hold what they were to read; they let go of it within a millisecond."""
 
 
 @contextmanager
@@ -62,9 +67,15 @@ def refuse_damaged_chunks(stored: StoredStream, metadata: pq.FileMetaData) -> No
     """
     if not metadata.num_row_groups:
         return
-    unread = pa.PythonFile(range_stream(_nothing, stored.seek(0, io.SEEK_END)), mode="r")
+    unread, let_go = range_stream(_nothing, stored.seek(0, io.SEEK_END)), Event()
+    finalize(unread, let_go.set)
+    file = pa.PythonFile(unread, mode="r")
     with suppress(_Asked):
-        next(pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).iter_batches(1, use_threads=False), None)
+        next(pq.ParquetFile(file, metadata=metadata, pre_buffer=True).iter_batches(1, use_threads=False), None)
+    # Threads of Arrow let go of it, and of what was raised there, a moment later: in a process that ends by then, that
+    # aborts it.
+    del unread, file
+    let_go.wait(LET_GO_S)
 
 
 class _Asked(Exception):
