@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 CHECKS = ["ruff check --quiet .", "ruff format --check .", "mypy ", "lint-imports "]
 LANE = "python -m pytest --durations=25 --durations-min=0.5"
-MANY, MANY_SLOW = (
-    f"{LANE} -n {len(os.sched_getaffinity(0)) + spare} --maxprocesses 4 --dist worksteal" for spare in (1, 2)
-)
+MANY = f"{LANE} -n {len(os.sched_getaffinity(0)) + 1} --maxprocesses 4 --dist worksteal"
 
 
 def test_all_checks_then_the_tests(checkout: Checkout) -> None:
@@ -50,7 +48,7 @@ def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given:
     """Each is in one of them: those that run two at a time run beside the others."""
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test {flag} -x")
     assert code == 0
-    lanes = [f"{LANE} -n 2 --dist loadfile -v -m ray_lane {given}-x", f"{MANY_SLOW} -m not ray_lane {given}-x"]
+    lanes = [f"{LANE} -n 2 --dist loadfile -v -m ray_lane {given}-x", f"{MANY} -m not ray_lane {given}-x"]
     assert sorted(checkout.calls()) == sorted([*CHECKS, *lanes])
     assert all(f"output of {one}" in out for one in lanes)
 
