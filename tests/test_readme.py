@@ -28,7 +28,7 @@ SECONDS = re.compile(r"\bin \d+(?:\.\d+)? s\b")
 NO_VARIABLES_OF_USERS = {
     *("CURATE_FRESH_WORKER", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "RAY_JOB_CONFIG_JSON_ENV_VAR"),
     *("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"),
-    *("JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"),
+    *("JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE", "PYTHONUTF8"),
 }
 """Variables that curate itself sets, or Ray, or what starts a process as one of many."""
 
