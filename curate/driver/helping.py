@@ -13,7 +13,6 @@ shards are left if these are few, and a small read for each driver that goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,20 +52,16 @@ def describe_part(part: Part | None, prepared: Prepared) -> str:
     return f"part     {part}: begins with {(~held).sum():,} of these, then helps with the others"
 
 
-@dataclass
 class Helping:
     """What one driver knows of the work of the others."""
 
-    _part: Part
-    _prepared: Prepared
-    _scheduler: Scheduler
-    _account: RunRecorder
-    _clock: Clock
-
-    def __post_init__(self) -> None:
-        prepared = self._prepared
-        self._parts = part_of(prepared.plan.sizes, SHARD_OVERHEAD_BYTES, self._part.count)
-        self._others = OtherDrivers(prepared.ledger, self._part, self._clock)
+    def __init__(
+        self, part: Part, prepared: Prepared, scheduler: Scheduler, account: RunRecorder, clock: Clock
+    ) -> None:
+        self._part, self._prepared, self._scheduler = part, prepared, scheduler
+        self._account, self._clock = account, clock
+        self._parts = part_of(prepared.plan.sizes, SHARD_OVERHEAD_BYTES, part.count)
+        self._others = OtherDrivers(prepared.ledger, part, clock)
         self._run_ids = prepared.run_ids
         self._seen: tuple[OutputListing, OutputMatch] | None = None
         """The outputs as they were listed last."""

@@ -92,8 +92,7 @@ def wanted(
         if any(sign in corpus for sign in GLOB):
             raise ConfigError(f"a report of {corpus!r} needs {option('work', 'PATH')}: a glob has no place beside it")
         # Of each column a report of its own, whatever it is called.
-        plain = by if by.isidentifier() else hashlib.sha256(by.encode(errors="surrogateescape")).hexdigest()[:16]
-        apart = f"-by-{plain}" if by else ""
+        apart = f"-by-{by if by.isidentifier() else hashlib.sha256(by.encode()).hexdigest()[:16]}" if by else ""
         work = f"{corpus.rstrip('/')}-report{apart}"
     if id_column and not against:
         raise ConfigError(f"{option('id_column', id_column)} compares rows: add {option('against', 'OTHER')}")
