@@ -74,20 +74,18 @@ def test_one_that_comes_in_a_finaliser_comes_again(capfd: pytest.CaptureFixture[
 
 WHILE = {
     "it gets ready": "with Signals(True, get_logger()):\n        os.kill(os.getpid(), signal.SIGINT)",
-    "tasks run": "with (signals := Signals(True, get_logger())), signals.in_order(InlineBackend()):\n        twice()",
+    "tasks run": "with (signals := Signals(True, get_logger())), signals.in_order(InlineBackend()):\n        thrice()",
 }
 """What a run is in the middle of, and the signals that precede the last one."""
 LEAVES = """
-import os, signal, sys, time
+import os, signal, sys
 from curate.backends.inline import InlineBackend
 from curate.driver.signals import Signals
 from curate.log import get_logger
 
-def twice():
-    for _ in range(2):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
+def thrice():
+    for _ in range(3):
+        signal.raise_signal(signal.SIGINT)
 
 try:
     {block}
