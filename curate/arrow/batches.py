@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -123,17 +122,23 @@ def kept(table: pa.Table, given: pa.Table | None = None) -> pa.Table:
     An array of numpy lends Arrow its memory, and user code may compute its next results in the same array: rows that
     are not written yet would change with it. Memory that nobody can write to, or that came with `given`, is shared.
     """
+    if table is given:
+        return table
     came: set[int] | None = None
     for at, field in enumerate(table.schema):
         if _is_copied(field.type):
             continue
         chunks = table.column(at).chunks
-        if came is None and any(map(_changing, chunks)):
+        changing = list(map(_changing, chunks))
+        if not any(changing):
+            continue
+        if came is None:
             columns = () if given is None else given.columns
             came = {address for column in columns for chunk in column.chunks for address in _changing(chunk)}
-        own = [chunk if _changing(chunk) <= (came or set()) else pa.concat_arrays([chunk]) for chunk in chunks]
-        if any(map(operator.is_not, own, chunks)):
-            table = table.set_column(at, field, pa.chunked_array(own, field.type))
+        if all(one <= came for one in changing):
+            continue
+        own = [one if may <= came else pa.concat_arrays([one]) for one, may in zip(chunks, changing, strict=True)]
+        table = table.set_column(at, field, pa.chunked_array(own, field.type))
     return table
 
 
@@ -152,8 +157,12 @@ def with_room(table: pa.Table, given: pa.Schema | None = None) -> pa.Table:
     indexes can number, but rows of several batches become one. A column that was `given` in its type keeps it."""
     for at, field in enumerate(table.schema):
         to = roomy_type(field.type)
-        if not to.equals(field.type) and not (
-            given is not None and field.name in given.names and given.field(field.name).type.equals(field.type)
+        if (
+            to is not field.type
+            and not to.equals(field.type)
+            and not (
+                given is not None and field.name in given.names and given.field(field.name).type.equals(field.type)
+            )
         ):
             table = table.set_column(at, field.with_type(to), table.column(at).cast(to))
     return table

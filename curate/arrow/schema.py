@@ -247,14 +247,14 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
 # Nulls where none may be
 
 
-def _may_be_strict(field: pa.Field) -> bool:
+def may_be_strict(field: pa.Field) -> bool:
     """Returns whether a field, or one within it, says that it has no null."""
-    return not field.nullable or any(map(_may_be_strict, _within(field.type)))
+    return not field.nullable or any(map(may_be_strict, _within(field.type)))
 
 
 def null_rows(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Returns the rows with a null where the field, or one within it, says that there is none."""
-    strict = [one for one in _within(field.type) if _may_be_strict(one)]
+    strict = [one for one in _within(field.type) if may_be_strict(one)]
     if not strict and (field.nullable or not column.null_count):
         return np.zeros(0, np.int64)
     if isinstance(column, pa.ChunkedArray):

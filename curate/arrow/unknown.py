@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.types as pt
 
-from curate.arrow.schema import null_rows
+from curate.arrow.schema import may_be_strict, null_rows
 from curate.arrow.sizes import per_schema
 from curate.arrow.types import is_list, with_children
 
@@ -41,10 +41,17 @@ def rounds(number: int) -> bool:
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
     """Adds to `misfits` the rows with a null where the schema has none, at any depth; a row that is there already keeps
     its reason."""
+    if not _strict(schema):
+        return
     for field, column in zip(schema, columns, strict=True):
         for index in null_rows(column, field).tolist():
             within = f" within, where {field.type} has none" if column[index].is_valid else ""
             misfits.setdefault(index, f"column {field.name!r} is null{within}")
+
+
+@per_schema
+def _strict(schema: pa.Schema) -> bool:
+    return any(map(may_be_strict, schema))
 
 
 @per_schema

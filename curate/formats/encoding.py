@@ -157,9 +157,10 @@ def line_feeds(encoding: str) -> bool:
 
 
 def _split(name: str) -> tuple[str, Format | None, Codec | None]:
-    codec = next((one for ending, one in _CODECS.items() if name.lower().endswith(ending)), None)
-    name = name if codec is None else name.rpartition(".")[0]
     before, dot, suffix = name.rpartition(".")
+    if (codec := _CODECS.get(dot + suffix.lower())) is not None:
+        name = before
+        before, dot, suffix = name.rpartition(".")
     format = _FORMATS.get(dot + suffix.lower())
     return name if format is None else before, format, codec
 

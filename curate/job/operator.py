@@ -180,7 +180,7 @@ class Process:
         with self.secrets.hidden():
             given = batch.drop_columns([PLACE]) if self.places is Places.ATTRIBUTES else batch
             try:
-                tables = tables_of(self.job.process(given), self.name, self.sides)
+                tables = tables_of(self.job.process(given), self.name, self.sides, given)
                 yield from tables if self.places is Places.NONE else self._placed(tables, batch)
             except KeyError as error:
                 asked_for_column(error, given, self._more_columns())
@@ -318,8 +318,10 @@ def set_up(job: H, secrets: Secrets) -> H:
     return job
 
 
-def tables_of(result: Any, where: str, sides: Sequence[str] = ()) -> Iterator[Any]:
+def tables_of(result: Any, where: str, sides: Sequence[str] = (), given: pa.Table | None = None) -> Iterator[Any]:
     """Yields the tables that user code returned: one, several, or none; those of extra outputs as a `SideTable`.
+
+    `given`: the table that it was given, whose memory is not copied.
 
     Raises TypeError for anything that is no table; SchemaMismatch for a table that has a column twice; ConfigError for
     an output that is not among `sides`, and for several outputs without the main one.
@@ -327,20 +329,20 @@ def tables_of(result: Any, where: str, sides: Sequence[str] = ()) -> Iterator[An
     if result is None:
         return
     if isinstance(result, pa.Table | pa.RecordBatch):
-        yield _table(result, where)
+        yield _table(result, where, given)
         return
     if _is_outputs(result, sides):
-        yield from _mapped(result, where, sides)
+        yield from _mapped(result, where, sides, given)
         return
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable) or _is_frame(result):
         raise _wrong_type(where, result, "a pyarrow.Table, an iterable of tables, or None")
     for item in result:
         if _is_outputs(item, sides):
-            yield from _mapped(item, where, sides)
+            yield from _mapped(item, where, sides, given)
         elif item is not None:
             if not isinstance(item, pa.Table | pa.RecordBatch):
                 raise _wrong_type(where, item, "pyarrow.Tables in it", f"a {type(result).__name__} of ")
-            yield _table(item, where)
+            yield _table(item, where, given)
 
 
 def _is_outputs(value: Any, sides: Sequence[str]) -> bool:
@@ -350,7 +352,7 @@ def _is_outputs(value: Any, sides: Sequence[str]) -> bool:
     )
 
 
-def _mapped(outputs: Mapping[Any, Any], where: str, sides: Sequence[str]) -> Iterator[Any]:
+def _mapped(outputs: Mapping[Any, Any], where: str, sides: Sequence[str], given: pa.Table | None) -> Iterator[Any]:
     for name in outputs:
         if name != MAIN and name not in sides:
             hint = did_you_mean(str(name), sides)
@@ -363,19 +365,19 @@ def _mapped(outputs: Mapping[Any, Any], where: str, sides: Sequence[str]) -> Ite
             f"{where} returned the outputs {', '.join(map(repr, outputs)) or 'of no name'}, but not {MAIN!r}; return "
             "None for it if there are no rows"
         )
-    yield from tables_of(outputs[MAIN], where)
+    yield from tables_of(outputs[MAIN], where, given=given)
     for name in sides:
-        for table in tables_of(outputs.get(name), where):
+        for table in tables_of(outputs.get(name), where, given=given):
             yield SideTable(name, table)
 
 
-def _table(found: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
+def _table(found: pa.Table | pa.RecordBatch, where: str, given: pa.Table | None) -> pa.Table:
     table = pa.Table.from_batches([found]) if isinstance(found, pa.RecordBatch) else found
     names = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaMismatch(f"{where} returned a table with {names.count(twice)} columns called {twice!r}; rename one")
-    return with_room(kept(table))
+    return with_room(kept(table, given))
 
 
 def _is_frame(value: Any) -> bool:

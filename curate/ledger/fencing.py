@@ -122,7 +122,7 @@ class FencedStore:
 
     def was_paused_since(self, then: tuple[float, float]) -> bool:
         """Returns whether so much time passed since that moment that what was seen then may hold no more."""
-        return not all(0 <= now - before <= SURE_S for now, before in zip(self.moment(), then, strict=True))
+        return not (0 <= self._clock.now() - then[0] <= SURE_S and 0 <= self._clock.monotonic() - then[1] <= SURE_S)
 
     def _is_sure(self) -> bool:
         return not self.was_paused_since(self._sure)

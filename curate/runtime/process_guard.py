@@ -23,6 +23,7 @@ import threading
 
 # `signal.getsignal` looks for a name of each handler, which takes ten times as long, and is asked after each shard.
 from _signal import getsignal  # type: ignore[import-not-found]
+from collections.abc import Iterable
 from typing import Any
 
 from curate.imports import imported
@@ -252,13 +253,24 @@ def _umask() -> int:
 def _files_left() -> int:
     """Returns how many files this process can open; all that it may have, as long as these are hardly half of them."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
     # To list them takes longer. Of what is left open, numbers are taken from below, with holes.
-    if limit == resource.RLIM_INFINITY or not any(map(_file, range(limit // 2, limit, max(1, limit // 8)))):
-        return limit if limit != resource.RLIM_INFINITY else sys.maxsize
+    looked_at = range(limit // 2, limit, max(1, limit // 8))
+    if len(_closed(looked_at)) == len(looked_at):
+        return limit
     try:
         return limit - len(os.listdir("/dev/fd"))  # noqa: PTH208
     except OSError as error:
         return 0 if error.errno == errno.EMFILE else limit
+
+
+def _closed(numbers: Iterable[int]) -> list[int]:
+    """Returns those that are no open files: all are asked for at once, where each would raise what is caught."""
+    asked = select.poll()
+    for number in numbers:
+        asked.register(number, 0)
+    return [number for number, found in asked.poll(0) if found & select.POLLNVAL]
 
 
 def _file(number: int) -> tuple[int, int] | None:

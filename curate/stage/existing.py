@@ -42,7 +42,7 @@ class ExistingOutputs:
         """Returns the record of a shard's output if there is one; a foreign one is removed first, and there is none."""
         return None if self.next_part else self._record(index, uri)
 
-    @writing()
+    @writing
     def _record(self, index: int, uri: str) -> ShardRecord | None:
         try:
             found = self.store.stat(uri)

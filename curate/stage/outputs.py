@@ -15,10 +15,11 @@ Outputs of an input that changed are replaced only where that was asked for, whe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import xxhash
 
@@ -34,15 +35,23 @@ from curate.storage.protocol import Object, Outcome, Published, Store, Writer
 from curate.tasks.books import Books
 from curate.tasks.failure import Refusal
 
+T = TypeVar("T")
+P = ParamSpec("P")
 
-@contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Marks what the store raises in its block as the refusal of an output: it may refuse those of all shards."""
-    try:
-        yield
-    except StorageError as error:
-        error.refused = Refusal.WRITE
-        raise
+
+def writing(does: Callable[P, T]) -> Callable[P, T]:
+    """Marks what the store raises in a function as the refusal of an output: it may refuse those of all shards."""
+
+    # No context manager: there are six such calls for each shard, however small.
+    @wraps(does)
+    def marked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return does(*args, **kwargs)
+        except StorageError as error:
+            error.refused = Refusal.WRITE
+            raise
+
+    return marked
 
 
 _BOOKED = {"fingerprint", "rows", "counters"}
@@ -150,7 +159,7 @@ class _OpenOutput:
 class Outputs:
     """What a shard becomes, on its way, until it is published or closed."""
 
-    @writing()
+    @writing
     def __init__(
         self,
         store: Store,
@@ -188,7 +197,7 @@ class Outputs:
         """That of the bytes of the main output, once it is published."""
         return self._all[MAIN].summed.checksum
 
-    @writing()
+    @writing
     def write(self, table: Any) -> int:
         """Takes a table, or a `SideTable`; returns how many rows went to the main output. Raises SchemaMismatch."""
         name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)
@@ -208,7 +217,7 @@ class Outputs:
             raise told from error.__cause__
         return int(rows.num_rows) if name == MAIN else 0
 
-    @writing()
+    @writing
     def settle(self, rows: int) -> int:
         """Returns how many rows the main output has, that was given `rows`: less where a writer puts rows together."""
         writer = self._all[MAIN].writer
@@ -228,18 +237,18 @@ class Outputs:
                     )
                 books.counters[counter(name)] = one.writer.rows
 
-    @writing()
+    @writing
     def finish(self, record: Mapping[str, Any]) -> None:
         """Writes what is left of all of it, each with the record of the shard: nothing more is written."""
         for name, one in self._all.items():
             one.finish(record if name == MAIN else {**record, RECORD_SIDE: name})
 
-    @writing()
+    @writing
     def wait_ahead(self) -> bool:
         """Does ahead what `publish` would wait for, if it can; returns whether that then waits for nothing."""
         return all(part.sink.settle() for one in self._all.values() for part in one.parts)
 
-    @writing()
+    @writing
     def publish(self, replaced: Mapping[str, str], over: Mapping[str, str]) -> Published | NameConflict:
         """Publishes all of it, and returns what became of the main output.
 

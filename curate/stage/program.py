@@ -191,15 +191,17 @@ class StageProgram:
         it is run once more, and what is around a shard is there for one at a time.
         """
         for one in made:
-            told = one.told() if isinstance(one, WholeShard) else one
-            if told is None:
+            told = one.told(self._calls_untold) if isinstance(one, WholeShard) else None
+            if told is not None:
+                yield told
+                continue
+            ended: ShardRecord | WholeShard = one
+            if isinstance(one, WholeShard):
                 if midway:
                     return
-                assert isinstance(one, WholeShard)
                 ended = yield from self._accounted(one.attempt, self._run_shard(one.attempt, one), one.seconds)
-                assert isinstance(ended, ShardRecord)
-                told = ended
-            yield replace(told, calls=self._calls_untold())
+            assert isinstance(ended, ShardRecord)
+            yield replace(ended, calls=self._calls_untold())
 
     def _accounted(
         self,

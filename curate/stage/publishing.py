@@ -34,7 +34,7 @@ from curate.pipeline.shard_books import ShardBooks
 from curate.sources.protocol import StoreOf
 from curate.stage.messages import TaskInput
 from curate.stage.outputs import NameConflict, Outputs, writing
-from curate.storage.protocol import Outcome, Published, Store
+from curate.storage.protocol import Calls, Outcome, Published, Store
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
 from curate.tasks.shard import Shard
@@ -84,7 +84,7 @@ class Aside:
     replaces: bool = False
     """Whether there are samples of an earlier run, which may be of another input."""
 
-    @writing()
+    @writing
     def publish(self, store: Store) -> None:
         """Publishes the quarantine, and the samples in place of those of another input or another version."""
         if self.quarantine is not None:
@@ -190,8 +190,9 @@ class WholeShard:
         """Whether `publish` would wait for a thread."""
         return self._begun is not None and not self._begun.done()
 
-    def told(self) -> ShardRecord | None:
-        """Returns its record, once it is known what became of it; None if others are in the way: see `publish`."""
+    def told(self, calls: Callable[[], Calls]) -> ShardRecord | None:
+        """Returns its record, once it is known what became of it, with the `calls` that were made by then; None if
+        others are in the way: see `publish`."""
         started = time.perf_counter()
         found: Published | NameConflict | Exception
         try:
@@ -204,11 +205,11 @@ class WholeShard:
         with self:
             seconds = self.seconds + time.perf_counter() - started
             if isinstance(found, Published):
-                return self.record(found, seconds)
+                return self.record(found, seconds, calls())
             failure = CapturedError.of(found).failure
-            return ShardRecord(self.attempt.index, seconds, failure, held_bytes=self.held_bytes)
+            return ShardRecord(self.attempt.index, seconds, failure, calls=calls(), held_bytes=self.held_bytes)
 
-    def record(self, published: Published, seconds: float = 0.0) -> ShardRecord:
+    def record(self, published: Published, seconds: float = 0.0, calls: Calls | None = None) -> ShardRecord:
         """Returns what is told of it, which took so long, once the output is there as it was written."""
         return ShardRecord(
             self.attempt.index,
@@ -216,6 +217,7 @@ class WholeShard:
             books=self.books,
             generation=published.object.generation,
             bytes_out=published.object.size,
+            calls=calls,
             meters=self.meters.packed(write=True),
             checksum=self.outputs.checksum,
             held_bytes=self.held_bytes,

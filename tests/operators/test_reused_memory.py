@@ -14,6 +14,7 @@ import pytest
 import curate
 from curate import FileJob, Job
 from curate.arrow.batches import kept
+from curate.job.operator import tables_of
 from curate.testing import run_local
 
 
@@ -156,6 +157,20 @@ class Reused(Job):
 
 def test_a_job_that_makes_batches_in_one_array() -> None:
     assert run_local(Reused, [{"n": n} for n in range(6)]).table["twice"].to_pylist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("as_outputs", [False, True])
+def test_what_a_job_was_given_is_not_copied(as_outputs: bool) -> None:
+    given = pa.table({"n": np.arange(6)})
+    out = np.arange(6.0)
+    table = given.append_column("m", pa.array(out))
+    made = pa.concat_tables(
+        tables_of({"main": table} if as_outputs else [table], "process", sides=["x"] if as_outputs else (), given=given)
+    )
+    where = {name: made[name].chunk(0).buffers()[1].address for name in made.column_names}
+    assert where["n"] == given["n"].chunk(0).buffers()[1].address
+    out[:] = 0
+    assert made["m"].to_pylist() == [0, 1, 2, 3, 4, 5]
 
 
 class ReusedRows(FileJob):

@@ -45,10 +45,10 @@ _EXACT_FLOAT = 2**53 - 1  # 2**53 may have been a larger number that was rounded
 
 def json_text(field: pa.Field) -> bool:
     """Returns whether the field holds JSON text."""
-    metadata = field.metadata
-    return metadata is not None and JSON_TEXT.items() <= metadata.items()
+    return JSON_TEXT.items() <= (field.metadata or {}).items()
 
 
+@per_schema
 def loads_for(schema: pa.Schema, typed: frozenset[str]) -> Callable[[bytes], Any]:
     """Returns what parses JSON for a schema: `json_of` takes longer, which counts where there are many rows."""
     floats = [contains(field.type, pt.is_floating) for field in schema if field.name not in typed]
@@ -86,6 +86,9 @@ class Column:
         if not readable(field.type):
             raise TypeError(f"column {field.name!r}: JSON values cannot be read as {field.type}")
         self._rounds, self._narrow = declared, field.type in (pa.float32(), pa.float16())
+        kinds = _flat_kinds(field.type)
+        # Of whole numbers that become floats, each one is looked at.
+        self._kinds = None if kinds is None or (float in kinds and not declared) else kinds
         self._array: Callable[[list[Any]], pa.Array]
         self._convert: Callable[[Any], Any]
         if json_text:
@@ -105,7 +108,8 @@ class Column:
             return _array_of(self._each(values, misfits), self.type)
 
     def _strict(self, values: list[Any]) -> pa.Array:
-        if not _plain(values, self.type, self._rounds):
+        kinds = self._kinds
+        if not (_plain(values, self.type, self._rounds) if kinds is None else kinds.issuperset(map(_type_of, values))):
             raise Misfit
         array = pa.array(values, self.type)
         if self._narrow and pc.any(pc.is_inf(array)).as_py():
