@@ -19,7 +19,6 @@ from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch
 from curate.folders import nofollow
-from curate.formats.write.writer import suffix
 from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import DamagedError, Ledger
@@ -35,6 +34,7 @@ from curate.stage.shard_index import own_index
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
 from curate.units import shell_word
+from curate.writers.writer import suffix
 
 T = TypeVar("T")
 

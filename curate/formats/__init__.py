@@ -1,9 +1,8 @@
-"""File formats: rows out of inputs, rows into outputs.
+"""File formats: rows out of inputs. `writers` makes outputs of rows.
 
 Inputs are JSONL, CSV, text, Parquet, WebDataset, TFRecord and arrays of numpy, and files as one row each: their bytes,
 or their pixels. A schema is sampled from one file when the plan is made and held for all: what does not fit it is a bad
-row, or a SchemaMismatch (Parquet, arrays). Outputs carry the record of their shard, and are of all of these formats but
-text.
+row, or a SchemaMismatch (Parquet, arrays).
 
 JSONL is parsed by `orjson.loads`, line by line, and not by `pyarrow.json`: that one crashes the process on a line that
 is `null` when it is given a schema, reads date-like strings as timestamps, and takes two objects on one line or one

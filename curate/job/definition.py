@@ -11,10 +11,10 @@ from typing import Any
 
 from curate.code.digest import code_digest
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.write.writer import default_codec, suffix
 from curate.job.params import Param, collect, is_param
 from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting, refuse_of_rows
 from curate.objects.record import OutputFormat
+from curate.writers.writer import default_codec, suffix
 
 HOOKS = {
     "setup": "(self)",

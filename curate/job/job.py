@@ -12,7 +12,6 @@ from curate import log
 from curate.dataset.dataset import Dataset
 from curate.driver.options import DEFAULTS, RunArguments, RunOptions, parse_run_options
 from curate.errors import ConfigError
-from curate.formats.write.writer import default_codec, suffix
 from curate.job.asset import Asset
 from curate.job.build import Made, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
@@ -33,6 +32,7 @@ from curate.sources.protocol import RowSource
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import Stage, TaskSettings
 from curate.units import MIB
+from curate.writers.writer import default_codec, suffix
 
 
 @with_settings

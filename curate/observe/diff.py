@@ -23,13 +23,13 @@ from curate.arrow.hashing import digest_rows
 from curate.arrow.types import is_binary
 from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
-from curate.formats.write.jsonl import json_lines
 from curate.objects.record import OutputFormat
 from curate.observe.browse import rows
 from curate.observe.check import output_schema
 from curate.observe.job import FoundJob, find_job, status_of
 from curate.observe.preview import broken_row
 from curate.tasks.shard import SliceKind
+from curate.writers.jsonl import json_lines
 
 IDENTITY, PLAN, BOOKS, SCHEMA = "identity", "plan", "books", "schema"
 MOST_EXAMPLES = 5

@@ -12,7 +12,6 @@ import numpy as np
 
 from curate.errors import ConfigError, CorruptInput, CurateError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
-from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_heartbeats
@@ -32,6 +31,7 @@ from curate.storage.protocol import Object
 from curate.storage.uris import normalise
 from curate.tasks.books import Books
 from curate.units import format_count, shell_word
+from curate.writers.writer import DEFAULT_CODEC, suffix
 
 RUN_CODEC = "none"
 """Run files, which no reader of datasets reads, are not compressed."""

@@ -18,7 +18,6 @@ from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.parquet import decode_rows
 from curate.formats.read.parquet_file import broken, open_parquet
 from curate.formats.rows import read, sample_schema
-from curate.formats.write.jsonl import json_lines
 from curate.objects.bad_line import RejectedRow
 from curate.objects.compress import STORED
 from curate.objects.lines import line_blocks
@@ -26,6 +25,7 @@ from curate.objects.record import OutputFormat
 from curate.objects.stream import Codec, StoredStream
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
+from curate.writers.jsonl import json_lines
 
 _STREAM_BYTES = 256 << 10
 """Stored bytes of a column that are read at a time: the first rows of a large output are a small part of it."""

@@ -21,7 +21,6 @@ from curate.errors import ConfigError
 from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
-from curate.formats.write.writer import default_codec, suffix
 from curate.objects.record import OutputFormat
 from curate.operators.parts import SplitOff
 from curate.operators.protocol import Operator, OperatorDefaults
@@ -45,6 +44,7 @@ from curate.stage.datasink import Datasink
 from curate.stage.fusion import FirstRows, FusedScan
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import ExchangeRead, Stage, TaskSettings, Upstream
+from curate.writers.writer import default_codec, suffix
 
 NOT_RUN = "none"
 """The codec of run files, which are not compressed: they are mapped into memory."""

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from curate.arrow.unknown import is_of_no_rows
 from curate.errors import ConfigError
-from curate.formats.write.writer import OutputWriter, make_writer, suffix
 from curate.keywords import chosen_with
 from curate.objects.compress import Sink
 from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.stage.datasink import SinkOutput
 from curate.tokens.outputs import make_token_writer
+from curate.writers.writer import OutputWriter, make_writer, suffix
 
 
 @dataclass(frozen=True, slots=True)

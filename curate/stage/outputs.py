@@ -25,7 +25,6 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch, StorageError
 from curate.exchange.run_file import RunWriter
-from curate.formats.write.writer import OutputWriter, SeveralFiles
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, companion, companion_name, counter
 from curate.objects.record import OutputFormat, read_record
 from curate.pipeline.classify import ForeignOutputError
@@ -34,6 +33,7 @@ from curate.stage.job_record import JobRecord
 from curate.storage.protocol import Object, Outcome, Published, Store, Writer
 from curate.tasks.books import Books
 from curate.tasks.failure import Refusal
+from curate.writers.writer import OutputWriter, SeveralFiles
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -18,7 +18,6 @@ from curate import log
 from curate.clock import Clock, SystemClock
 from curate.errors import ConfigError, SchemaMismatch, SetupFailed
 from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
-from curate.formats.write.writer import OutputWriter
 from curate.ledger.fencing import FencedStore
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.objects.ahead import InputsAhead
@@ -47,6 +46,7 @@ from curate.storage.protocol import Calls, Outcome, Published
 from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard
+from curate.writers.writer import OutputWriter
 
 PROGRESS_S = 2.0
 """How often a shard that takes long says how far it is: a message of some bytes, and no call of a store."""

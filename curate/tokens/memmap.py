@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.schema import conform
-from curate.formats.write.npy import array_header
 from curate.objects.compress import Envelope, Sink, Waiting
 from curate.tokens.lists import token_lists, token_type
+from curate.writers.npy import array_header
 
 
 class MemmapOutput:

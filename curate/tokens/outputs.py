@@ -6,13 +6,13 @@ import io
 
 import pyarrow as pa
 
-from curate.formats.write.writer import OutputWriter, suffix
 from curate.objects.compress import Sink
 from curate.objects.record import OutputFormat
 from curate.tokens.datatrove import DatatroveOutput
 from curate.tokens.mds import MdsOutput
 from curate.tokens.megatron import MegatronOutput
 from curate.tokens.memmap import MemmapOutput
+from curate.writers.writer import OutputWriter, suffix
 
 
 def make_token_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str, *beside: Sink) -> OutputWriter:

@@ -21,7 +21,7 @@ from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.read import csv, parquet
 from curate.formats.rows import read, sample_schema
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
+from tests.support.fake_store import FakeStore
 
 RECHUNK = sys.modules["curate.arrow.batches"]  # in the package its function has that name
 KIB, MIB = 1 << 10, 1 << 20

@@ -18,8 +18,8 @@ from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.read import csv
 from curate.formats.rows import read, sample_schema
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
-from tests.formats.reading import read_all
+from tests.support.fake_store import FakeStore
+from tests.support.reading import read_all
 
 SCHEMA = pa.schema([("", pa.int64()), ("text", pa.string())])
 

@@ -16,8 +16,8 @@ from curate.errors import CorruptInput, CurateError
 from curate.formats.encoding import detect
 from curate.formats.read.parquet import _refuse_numbers, row_groups
 from curate.formats.rows import sample_schema
-from tests.formats.conftest import FakeStore
-from tests.formats.reading import read_all
+from tests.support.fake_store import FakeStore
+from tests.support.reading import read_all
 
 TABLE = pa.table(
     {

@@ -12,8 +12,8 @@ import pytest
 
 import curate
 from curate.arrow.batches import rechunk
-from curate.formats.write.writer import make_writer
 from curate.objects.record import OutputFormat
+from curate.writers.writer import make_writer
 
 ROWS = 10_000
 

@@ -23,8 +23,8 @@ from curate.objects import lines
 from curate.objects.bad_line import RejectedRow
 from curate.sources.columns import say_quoted
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
-from tests.formats.reading import read_all
+from tests.support.fake_store import FakeStore
+from tests.support.reading import read_all
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
 GOOD = st.builds(

@@ -18,7 +18,7 @@ from curate.objects.bad_line import RejectedRow
 from curate.objects.lines import line_blocks
 from curate.sources.split import split_bytes
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
+from tests.support.fake_store import FakeStore
 
 
 def lines_of(data: bytes, start: int = 0, stop: int | None = None) -> list[bytes]:

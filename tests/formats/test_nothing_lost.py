@@ -26,7 +26,7 @@ from curate.objects import stream
 from curate.objects.bad_line import NO_COLUMNS, RejectedRow
 from curate.sources.files import files
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
+from tests.support.fake_store import FakeStore
 from tests.support.writes import failed_write
 
 MIB = 1 << 20

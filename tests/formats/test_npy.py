@@ -26,12 +26,12 @@ from curate.errors import (
 )
 from curate.formats.encoding import Encoding, Format, ReadAs
 from curate.formats.read.npy import ArrayHeader, read_npy, sample_npy
-from curate.formats.write.writer import make_writer, suffix
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.job import find_job
 from curate.observe.preview import preview
 from curate.observe.verify import verify
-from tests.formats.conftest import FakeStore
+from curate.writers.writer import make_writer, suffix
+from tests.support.fake_store import FakeStore
 
 RECORD: dict[str, Any] = {"shard": "a"}
 ARRAYS = {

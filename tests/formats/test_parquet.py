@@ -16,8 +16,8 @@ from curate.formats.rows import read, sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.storage.protocol import Object
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
-from tests.formats.reading import read_all
+from tests.support.fake_store import FakeStore
+from tests.support.reading import read_all
 
 
 def put(store: FakeStore, table: pa.Table, **options: Any) -> Object:

@@ -15,11 +15,11 @@ import pytest
 from curate.errors import ConfigError
 from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.rows import check_declared, read
-from curate.formats.write.jsonl import json_lines
-from curate.formats.write.writer import make_writer, suffix
 from curate.objects.record import OutputFormat
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
+from curate.writers.jsonl import json_lines
+from curate.writers.writer import make_writer, suffix
+from tests.support.fake_store import FakeStore
 
 READ = {OutputFormat.PARQUET: Format.PARQUET, OutputFormat.JSONL: Format.JSONL, OutputFormat.CSV: Format.CSV}
 RECORD: dict[str, Any] = {"rows": {}}

@@ -10,8 +10,8 @@ from curate.formats.encoding import detect
 from curate.formats.read.text import TEXT_SCHEMA
 from curate.formats.rows import sample_schema
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
-from tests.formats.reading import read_all
+from tests.support.fake_store import FakeStore
+from tests.support.reading import read_all
 
 
 def test_a_line_is_a_row_with_its_number(store: FakeStore) -> None:

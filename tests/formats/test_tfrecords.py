@@ -20,7 +20,6 @@ import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import detect
 from curate.formats.rows import read, sample_schema
-from curate.formats.write.writer import make_writer
 from curate.objects.bad_line import RejectedRow
 from curate.objects.quarantine import read_quarantine
 from curate.objects.record import OutputFormat, read_record
@@ -30,7 +29,8 @@ from curate.observe.preview import preview
 from curate.observe.verify import verify
 from curate.sources import columns
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
+from curate.writers.writer import make_writer
+from tests.support.fake_store import FakeStore
 
 # By hand, from the published description: field numbers and wire types, one byte each; lengths below 128.
 INT = b"\x0a\x0c\x0a\x01n\x12\x07\x1a\x05\x0a\x03\x01\xac\x02"  # n: int64_list [1, 300]

@@ -23,7 +23,6 @@ import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.rows import read, sample_schema
-from curate.formats.write.writer import make_writer
 from curate.objects.bad_line import RejectedRow
 from curate.objects.quarantine import read_quarantine
 from curate.objects.record import OutputFormat, read_record
@@ -32,7 +31,8 @@ from curate.observe.preview import preview
 from curate.observe.verify import verify
 from curate.pipeline.shard_books import OTHER_KEYS
 from curate.tasks.shard import SliceKind
-from tests.formats.conftest import FakeStore
+from curate.writers.writer import make_writer
+from tests.support.fake_store import FakeStore
 
 
 def archive(files: dict[str, bytes] | list[tuple[str, bytes]], **options: Any) -> bytes:

@@ -23,7 +23,6 @@ from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
 from curate.errors import BadRow, ConfigError
 from curate.formats.encoding import Format
-from curate.formats.write.writer import make_writer
 from curate.graph.entry import run
 from curate.graph.replay import replay
 from curate.job.job import Job
@@ -43,6 +42,7 @@ from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.tasks.shard import Shard
 from curate.testing.local import run_local
+from curate.writers.writer import make_writer
 from tests.job.inline import everything, numbered, refusing, run_job, write_jsonl, write_parquet
 from tests.support.workbench import NoBackend
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from curate.errors import CorruptInput, TransientStorageError
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object
-from tests.formats.conftest import FakeStore
+from tests.support.fake_store import FakeStore
 
 LARGE = random.Random(0).randbytes(6 * BLOCK_BYTES + 17)
 """Bytes that do not pack: as many stored as unpacked, so that a thread unpacks ahead."""

@@ -15,8 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.errors import CorruptInput, SchemaMismatch, StorageError
-from curate.formats.write.parquet import ParquetOutput
-from curate.formats.write.writer import make_writer
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
@@ -26,6 +24,8 @@ from curate.observe.check import count_rows
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.storage import memory
 from curate.storage.open import open_store
+from curate.writers.parquet import ParquetOutput
+from curate.writers.writer import make_writer
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.gcs_emulator import GcsEmulator
 

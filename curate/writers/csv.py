@@ -20,8 +20,8 @@ from curate.arrow.recast import BeyondText, has_text, refuse_beyond_text
 from curate.arrow.types import is_binary, is_text
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
-from curate.formats.write.lines import LinesWriter
 from curate.objects.compress import Sink
+from curate.writers.lines import LinesWriter
 
 
 class CsvOutput(LinesWriter):

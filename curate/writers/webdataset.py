@@ -20,10 +20,10 @@ from curate.arrow.types import is_binary, is_list, is_text
 from curate.errors import ConfigError
 from curate.formats.read.json_values import json_text, readable
 from curate.formats.read.webdataset import IMAGES, KEY, NUMBERS, kind_of
-from curate.formats.write.jsonl import json_lines
-from curate.formats.write.npy import ndarray
 from curate.objects.compress import Envelope, Sink
 from curate.objects.tar import END, packed, split_name
+from curate.writers.jsonl import json_lines
+from curate.writers.npy import ndarray
 
 _PILLOW = {"jpg": "jpeg", "pgm": "ppm", "pbm": "ppm", "pnm": "ppm"}
 """What pillow calls formats, where it has another name for them."""

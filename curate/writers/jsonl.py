@@ -22,8 +22,8 @@ from curate.arrow.recast import BeyondText, decoded, is_told_as_text, texts_of
 from curate.arrow.types import contains, plain_type
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
-from curate.formats.write.lines import LinesWriter
 from curate.objects.compress import Sink
+from curate.writers.lines import LinesWriter
 
 
 class JsonlOutput(LinesWriter):

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from curate.arrow.sizes import row_bytes
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import detect
-from curate.formats.write.parquet import ParquetOutput
-from curate.formats.write.writer import make_writer, suffix
 from curate.objects import compress
 from curate.objects.record import OFFERED, OutputFormat, read_record
-from tests.formats.conftest import FakeStore
-from tests.formats.reading import read_all
+from curate.writers.parquet import ParquetOutput
+from curate.writers.writer import make_writer, suffix
+from tests.support.fake_store import FakeStore
+from tests.support.reading import read_all
 
 SCHEMA = pa.schema(
     [

@@ -13,9 +13,9 @@ import pyarrow as pa
 from curate.arrow.types import is_list, is_text
 from curate.errors import ConfigError
 from curate.formats.read.tfrecords import feature_type
-from curate.formats.write.lines import LinesWriter
 from curate.objects.compress import Sink
 from curate.objects.tf_example import example_class, frame
+from curate.writers.lines import LinesWriter
 
 _KINDS = {pa.binary(): "bytes_list", pa.float32(): "float_list", pa.int64(): "int64_list", pa.null(): "bytes_list"}
 

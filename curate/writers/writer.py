@@ -8,14 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.write.csv import CsvOutput
-from curate.formats.write.jsonl import JsonlOutput
-from curate.formats.write.npy import NumpyOutput
-from curate.formats.write.parquet import ParquetOutput
-from curate.formats.write.tfrecords import TFRecordOutput
-from curate.formats.write.webdataset import WebDatasetOutput
 from curate.objects.compress import Sink
 from curate.objects.record import OFFERED, OutputFormat
+from curate.writers.csv import CsvOutput
+from curate.writers.jsonl import JsonlOutput
+from curate.writers.npy import NumpyOutput
+from curate.writers.parquet import ParquetOutput
+from curate.writers.tfrecords import TFRecordOutput
+from curate.writers.webdataset import WebDatasetOutput
 
 _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import detect
-from curate.formats.write import csv
-from curate.formats.write.writer import make_writer, suffix
 from curate.objects import compress
 from curate.objects.record import OutputFormat, read_carried, read_record
 from curate.observe.check import count_rows, output_schema
 from curate.observe.preview import preview
-from tests.formats.conftest import FakeStore
-from tests.formats.reading import read_all
+from curate.writers import csv
+from curate.writers.writer import make_writer, suffix
+from tests.support.fake_store import FakeStore
+from tests.support.reading import read_all
 
 CSV = OutputFormat.CSV
 CODECS = ["zstd", "gzip"]

@@ -1,1 +1,0 @@
-"""One file for each format that is written."""
