@@ -17,8 +17,9 @@ its driver was last sure, and a worker that publishes a shard more than `SURE_S`
 that time, however many shards it publishes. What they publish while another driver looks, waits and removes outputs is
 theirs to publish: who overwrites removes it once its own `job.json` is there, and before its plan is, for without a
 plan no output is of a job. What is left is a driver that is killed on the same machine, and taken for gone at once: its
-workers end within two seconds; and an overwrite that is killed when there is no `job.json` at all. Of a seed that a run
-has chosen, the record tells; of an input that was replaced, the event: see `ShardPlan.came_back`.
+workers end within two seconds. Of an overwrite that is killed when there is no `job.json` at all, the checksums tell
+that it kept of what it removed (`replaced/`). Of a seed that a run has chosen, the record tells; of an input that was
+replaced, the event: see `ShardPlan.came_back`.
 """
 
 from __future__ import annotations
