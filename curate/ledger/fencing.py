@@ -45,10 +45,12 @@ SURE_S = 1.5 * HEARTBEAT_S
 class FencedStore:
     """The store that a driver writes its ledger through: refuses to, once the output is another job's."""
 
-    def __init__(self, inner: Store, root: str, clock: Clock) -> None:
+    def __init__(self, inner: Store, root: str, clock: Clock, *, beats: bool = True) -> None:
+        """`beats`: others see by heartbeats that this run is alive; else it is never sure, and looks each time."""
         self._inner = inner
         self._root = root
         self._clock = clock
+        self._beats = beats
         self._job: str | None = None
         """Generation of `job.json`; None while there is none, and nothing to be another's."""
         self._sure = (0.0, 0.0)
@@ -126,7 +128,7 @@ class FencedStore:
         return not all(0 <= now - before <= SURE_S for now, before in zip(self.moment(), then, strict=True))
 
     def _is_sure(self) -> bool:
-        return not self.was_paused_since(self._sure)
+        return self._beats and not self.was_paused_since(self._sure)
 
     def _before_write(self) -> None:
         self.raise_if_lost()
