@@ -270,7 +270,7 @@ def test_nothing_is_published_to_a_job_that_was_overwritten_meanwhile(
     """Nobody sees that a shard is replayed. Its output would be taken for one of the inputs that are there now."""
     source, output = places
     (output / "good.parquet").unlink()
-    done = []
+    done: list[str] = []
 
     class Meanwhile(FaultyStore):
         def _call(self, operation: str, uri: str, *how: Any) -> Any:
