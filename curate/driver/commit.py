@@ -57,7 +57,7 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     elif todo.job is not None:
         refuse_lax_store(prepared.output, prepared.stores)
     if todo.remove is not None:
-        remove_job(ledger, prepared.record.name, prepared.run_ids, todo.remove, options)
+        remove_job(ledger, prepared.record.name, prepared.run_ids, todo.remove, options, mark=True)
         prepared.owned.claim(None, prepared.owned.moment())
     if todo.job is not None:
         before = prepared.owned.moment()

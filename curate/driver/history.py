@@ -141,7 +141,10 @@ def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[t
     identity, or that may be of another input. Raises ConfigError for one that was not written by curate."""
     left = matched.done & asked
     # Workers of a job that was overwritten, or of the stage of one, may be late: nothing is of a job without a plan.
-    begun = bool(there.listing.plan_parts) or not (there.listing.has_job or there.job.format is OutputFormat.RUN)
+    # But where there is no ledger, nor was one removed by an overwrite that was killed, outputs are what they say.
+    seen = there.listing
+    before = seen.has_job or seen.overwritten or there.job.format is OutputFormat.RUN
+    begun = bool(seen.plan_parts) or not before
     for rank, event in there.done(matched) if begun and left.any() else ():
         if left[rank]:
             left[rank] = False

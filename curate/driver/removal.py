@@ -46,11 +46,13 @@ def remove_job(
     outputs: Sequence[Object],
     options: RunOptions,
     kept: Collection[str] = (),
+    *,
+    mark: bool = False,
 ) -> None:
     """Removes outputs and ledger after asking, each as it was seen; not the stages of these keys.
 
-    In an order that leaves a job that has begun, wherever it ends: `layout.removal_rank`. Raises ConfigError if others
-    came meanwhile.
+    In an order that leaves a job that has begun, wherever it ends: `layout.removal_rank`; with a `mark` that there
+    was one, for whoever finds none. Raises ConfigError if others came meanwhile.
     """
     question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
     if not options.confirm(question):
@@ -70,7 +72,7 @@ def remove_job(
         own[called] = item
     if is_local(ledger.root):
         refuse_links(ledger.root, [item.uri for item in outputs])
-    stays = keep_checksums(ledger, own)
+    stays = keep_checksums(ledger, own, mark=mark)
     try:
         # A summary says that all outputs are there: it goes before them.
         summaries = [item for called, item in own.items() if not layout.removal_rank(called)]

@@ -23,6 +23,7 @@ from curate.driver.identity import refuse_other_job
 from curate.driver.schemas import Schemas
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
+from curate.ledger.fencing import FencedStore
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import schema_name
 from curate.observe.failures import JobFailures
@@ -70,7 +71,8 @@ def replay(
     """Runs one shard of the job whose ledger was `found`; `rows` is the number of rows to return.
 
     `whole`: as a run's last try of it, which may set rows aside for which the job raises. Raises ConfigError for an
-    unknown shard, and with `publish` for a job of another identity or code, and for an input that was replaced.
+    unknown shard, and with `publish` for a job of another identity or code, and for an input that was replaced;
+    JobReplacedError if the job was overwritten meanwhile.
     """
     rank, shard = found.shard(shard_id)
     # What a stage reads that comes after another one is there as it was planned, or not at all.
@@ -90,12 +92,15 @@ def replay(
         # Nobody waits for a debugger's user: no time limit here.
         tasks = replace(stage.tasks, task_timeout_s=None)
         tried = replace(stage, tasks=tasks, operator=operator, rows=_with_schema(found, stage.rows, shard))
-        program = StageProgram(tried, run_id, output, scratch)
+        fence = _fence(found, clock) if publish else None
+        program = StageProgram(tried, run_id, output, scratch, fence=fence)
         given = stage.rows.given(shard.uri)
         schemas = _output_schemas(found, stage.record, program, Probe(shard, given=given), publish=publish)
         attempt = LATE_ATTEMPT if publish else 1
         piece = TaskInput(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
         record = _run(program, piece)
+        if fence is not None:
+            fence.raise_if_lost()
         uri = f"{output}/{shard.id}{stage.record.suffix}"
         done = record.failure is None
         first = _first_rows(uri, record, stage.record, rows) if done else ()
@@ -129,6 +134,14 @@ def _refuse_to_publish(found: JobFailures, job: JobRecord, shard_id: str, notes:
             f"the input of {shard_id!r} was replaced after the plan was made, which a run writes down first; "
             f"publish it with: curate retry {shell_word(found.ledger.root)}"
         )
+
+
+def _fence(found: JobFailures, clock: Clock) -> FencedStore:
+    """Returns what publishes nothing once the job is another run's: nobody sees that a shard is replayed, and it may
+    have been overwritten meanwhile, with other inputs."""
+    fence = FencedStore(found.ledger.store, found.ledger.root, clock, beats=False)
+    fence.claim(found.listing.job_generation, fence.moment())
+    return fence
 
 
 def _with_schema(found: JobFailures, rows: RowSource, shard: Shard) -> RowSource:

@@ -317,7 +317,7 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
             running |= run_ids
     kept = {key_of(one) for one in stages_of(last) if _is_of_its_code(job, one)} if last.seeded is None else set()
     outputs = overwritten(last.record, ledger, listing)[1]
-    remove_job(ledger, last.record.name, running, outputs, options, kept)
+    remove_job(ledger, last.record.name, running, outputs, options, kept, mark=True)
     job.owned.claim(None, job.owned.moment())
     if may_be_scratch(ledger.root):
         remove_stages(scratch_of(ledger.root), kept)

@@ -17,8 +17,9 @@ its driver was last sure, and a worker that publishes a shard more than `SURE_S`
 that time, however many shards it publishes. What they publish while another driver looks, waits and removes outputs is
 theirs to publish: who overwrites removes it once its own `job.json` is there, and before its plan is, for without a
 plan no output is of a job. What is left is a driver that is killed on the same machine, and taken for gone at once: its
-workers end within two seconds; and an overwrite that is killed when there is no `job.json` at all. Of a seed that a run
-has chosen, the record tells; of an input that was replaced, the event: see `ShardPlan.came_back`.
+workers end within two seconds. Of an overwrite that is killed when there is no `job.json` at all, the checksums tell
+that it kept of what it removed (`replaced/`). Of a seed that a run has chosen, the record tells; of an input that was
+replaced, the event: see `ShardPlan.came_back`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ SURE_S = 1.5 * HEARTBEAT_S
 class FencedStore:
     """The store that a driver writes its ledger through: refuses to, once the output is another job's."""
 
-    def __init__(self, inner: Store, root: str, clock: Clock) -> None:
+    def __init__(self, inner: Store, root: str, clock: Clock, *, beats: bool = True) -> None:
+        """`beats`: others see by heartbeats that this run is alive; else it is never sure, and looks each time."""
         self._inner = inner
         self._root = root
         self._clock = clock
+        self._beats = beats
         self._job: str | None = None
         """Generation of `job.json`; None while there is none, and nothing to be another's."""
         self._sure = (0.0, 0.0)
@@ -125,7 +128,7 @@ class FencedStore:
         return not (0 <= self._clock.now() - then[0] <= SURE_S and 0 <= self._clock.monotonic() - then[1] <= SURE_S)
 
     def _is_sure(self) -> bool:
-        return not self.was_paused_since(self._sure)
+        return self._beats and not self.was_paused_since(self._sure)
 
     def _before_write(self) -> None:
         self.raise_if_lost()

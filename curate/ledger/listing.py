@@ -51,6 +51,8 @@ class OutputListing:
     has_job: bool = False
     job_generation: str = ""
     """Generation of `job.json`; empty where there is none."""
+    overwritten: bool = False
+    """Whether there was a job before, of which workers may be late."""
     summary: Object | None = None
 
     @property
@@ -149,6 +151,8 @@ def _note(found: OutputListing, name: str, item: Object) -> None:
         found.accepted.add(name[len(layout.ACCEPTED) :])
     elif stage := layout.stage_of(name):
         found.stages.add(stage)
+    elif layout.replaced_number(name) is not None:
+        found.overwritten = True
     elif number := layout.growth_number(name):
         found.growth = max(found.growth, number)
     elif name == layout.JOB:

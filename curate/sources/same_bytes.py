@@ -78,16 +78,19 @@ KEPT_OVERWRITES = 16
 """Overwrites of which checksums are kept: whatever reads a job is run before that one was overwritten as often."""
 
 
-def keep_checksums(ledger: Ledger, names: Collection[str]) -> set[str]:
+def keep_checksums(ledger: Ledger, names: Collection[str], *, mark: bool) -> set[str]:
     """Writes down which bytes the outputs of a job are, which is about to be removed with its events: what takes their
     places may be the same. `names` are those of its ledger; returns those of them that are to stay.
 
+    `mark`: also if nothing is known of any, for it says that a job was here: see `recovered` in `driver.history`.
     Without room on the disk it goes on, with a warning: to remove may be what makes room.
     """
     before = {name: number for name in names if (number := layout.replaced_number(name)) is not None}
     last = max(before.values(), default=0)
     kept = Segments(ledger, lambda number: layout.replaced_segment(last + 1, number))
     told = ("shard", "generation", "checksum")
+    if mark:
+        kept.add({})
     try:
         for event in ledger.events(filter(layout.is_events_segment, names), lambda line: b'"outcome":"done"' in line):
             if validation.done(event) and event.get("checksum") and kept.add({name: event[name] for name in told}):

@@ -15,6 +15,9 @@ import pytest
 from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob
+from curate.ledger.summary import RunState
+from curate.storage.faulty import FaultyStore
+from curate.storage.open import wrap_stores
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
 from tests.job.inline import everything, output_rows, outputs, run_job, write_jsonl
@@ -258,3 +261,32 @@ def test_an_unknown_shard_or_output(places: tuple[Path, Path], curate: Curate, t
     nothing = curate("replay", str(tmp_path / "nothing"), "--shard", "bad")
     assert nothing.code == 2
     assert "no curate job" in nothing.err
+
+
+@pytest.mark.parametrize("at", ["stat job.json", "publish good.parquet"])
+def test_nothing_is_published_to_a_job_that_was_overwritten_meanwhile(
+    places: tuple[Path, Path], curate: Curate, at: str
+) -> None:
+    """Nobody sees that a shard is replayed. Its output would be taken for one of the inputs that are there now."""
+    source, output = places
+    (output / "good.parquet").unlink()
+    done: list[str] = []
+
+    class Meanwhile(FaultyStore):
+        def _call(self, operation: str, uri: str, *how: Any) -> Any:
+            if f"{operation} {Path(uri).name}" == at and not done:
+                done.append(uri)
+                write_jsonl(source / "good.jsonl", GOOD[:1])
+                run_job(Choosy(), source, output, overwrite=True, confirm=lambda _: True, limit=1)
+            return super()._call(operation, uri, *how)
+
+    with wrap_stores(Meanwhile):
+        refused = curate("replay", str(output), "--shard", "good", "--publish")
+    assert done
+    assert refused.code == 2
+    assert "this is now the output of another job, or of another run of it" in refused.err
+    assert "Traceback" not in refused.out + refused.err
+    assert not outputs(output)
+    write_jsonl(source / "bad.jsonl", BAD[:1])
+    assert run_job(Choosy(), source, output).state is RunState.COMPLETE
+    assert [row["id"] for row in output_rows(output)] == ["x", "a"]

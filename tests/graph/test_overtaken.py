@@ -265,14 +265,43 @@ def test_what_is_published_until_the_job_is_gone_is_not_of_the_one_that_takes_it
         published += sum(come)
         where = f"before change {at}"
         # One that was cut off before the job was gone has what it had, which is out of date, as is said.
-        if not world.has_job:
-            continue  # killed between two jobs: what there is without any ledger is what it says it is
-        kept = MemoryStore().stat(f"{world.root}/out/_curate/job.json").generation
+        found = {one.generation for one in MemoryStore().list(f"{world.root}/out/_curate/job.json")}
+        kept = "".join(found)  # empty: killed between two jobs
         if world.complete and kept != job:
             assert world.rows() == new.rows(), where
         assert world.run(made, FakeClock(), overwrite=kept == job) == RunState.COMPLETE.value, where
         assert world.rows() == new.rows(), where
     assert published > INPUTS
+
+
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize("made", [plain, ordered])
+def test_an_overwrite_that_was_killed_between_two_jobs(made: Callable[[Dataset], Dataset], *, events: bool) -> None:
+    """What workers published until the old `job.json` was gone is of the old job, though none says so any more: also
+    where it was removed before it had told of an output."""
+    world = World(made)
+    assert world.run(made, FakeClock()) == RunState.COMPLETE.value
+    before, old = outputs_of(world), world.rows()
+    if not events:
+        for one in [*MemoryStore().list(f"{world.root}/out/")]:
+            if "/events-" in one.uri or one.uri.removeprefix(f"{world.root}/") in before:
+                MemoryStore().delete(one.uri)
+    world.write_inputs(1000)
+
+    class Between(FaultyStore):
+        def _call(self, operation: str, uri: str, *how: Any) -> Any:
+            if operation == "publish" and uri.endswith("/out/_curate/job.json"):
+                raise Killed
+            return super()._call(operation, uri, *how)
+
+    with wrap_stores(Between):
+        assert world.run(made, FakeClock(), overwrite=True) == "Killed"
+    assert not world.has_job
+    assert late(world, before) == len(before)
+    assert world.run(made, FakeClock()) == RunState.COMPLETE.value
+    assert len(world.rows()) == len(old)
+    assert not any(data in before.values() for data in outputs_of(world).values())
+    assert verify(f"{world.root}/out").findings == []
 
 
 @pytest.mark.slow
