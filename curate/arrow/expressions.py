@@ -104,7 +104,13 @@ def with_wide_literals(expression: Any, schema: pa.Schema) -> Any:
     DataType(double)
     """
     _, (data,) = expression.__reduce__()
-    exact = _with_wide_literals(data.to_pybytes(), schema)
+    try:
+        hash(schema)
+    except TypeError:  # a type that is defined in Python has no hash
+        known = _with_wide_literals.__wrapped__
+    else:
+        known = _with_wide_literals
+    exact = known(data.to_pybytes(), schema)
     return expression if exact is None else exact
 
 

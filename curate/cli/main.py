@@ -45,6 +45,13 @@ class _Group(click.Group):
             sys.exit(EXIT_FAILED)
 
 
+def _not_empty(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Returns the value of an option; one that is empty, as where a variable is not set, counts as none."""
+    if value == "" and context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT:
+        raise click.BadParameter("it is empty, as where a variable is not set; give a value, or leave the option out")
+    return value
+
+
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="curate")
 def cli() -> None:
@@ -175,7 +182,13 @@ def retry(output: str, **options: Any) -> None:
 
 @cli.command(short_help="A page of the job: one HTML file.")
 @click.argument("output")
-@click.option("--output", "file", metavar="FILE", help="The file to write, - for standard output; else OUTPUT's name.")
+@click.option(
+    "--output",
+    "file",
+    metavar="FILE",
+    callback=_not_empty,
+    help="The file to write, - for standard output; else OUTPUT's name.",
+)
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the page's numbers as one JSON object; write nothing.")
 def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
@@ -323,10 +336,26 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 
 @cli.command(short_help="What is in a corpus: a page of its columns and sources.")
 @click.argument("corpus")
-@click.option("--by", metavar="COLUMN", default="", help="The column that names the source of a row.")
-@click.option("--against", metavar="OTHER", default="", help="Another corpus, or run, that is shown beside this one.")
-@click.option("--id-column", metavar="NAME", default="", help="With --against: compare rows by this column, too.")
-@click.option("-o", "--output", "file", metavar="FILE", help="Where the page goes; - is standard output.")
+@click.option(
+    "--by", metavar="COLUMN", default="", callback=_not_empty, help="The column that names the source of a row."
+)
+@click.option(
+    "--against",
+    metavar="OTHER",
+    default="",
+    callback=_not_empty,
+    help="Another corpus, or run, that is shown beside this one.",
+)
+@click.option(
+    "--id-column",
+    metavar="NAME",
+    default="",
+    callback=_not_empty,
+    help="With --against: compare rows by this column, too.",
+)
+@click.option(
+    "-o", "--output", "file", metavar="FILE", callback=_not_empty, help="Where the page goes; - is standard output."
+)
 @click.option("--work", metavar="PATH", help="Where the report's own files go; by default beside CORPUS.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run.")
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")

@@ -21,6 +21,7 @@ from curate.errors import ConfigError
 from curate.imports import need
 from curate.operators import columns as ops
 from curate.operators import convert
+from curate.operators.arguments import refuse_unused
 from curate.plan.digest import plan_digest
 from curate.plan.nodes import Limit, Scan, known_row_count, schema_of
 from curate.plan.rewrites import shuffle_plan
@@ -215,6 +216,8 @@ class Consuming(Base, Batches):
                 f"train_test_split(stratify={stratify!r}) is not supported: split each class separately, "
                 f"ds.filter(curate.col({stratify!r}) == value), and union the parts"
             )
+        if not shuffle:
+            refuse_unused("train_test_split", "rows keep their order without shuffle=True", seed=seed)
         if seed is not None:
             seed = whole_seed(seed)
         counted = hasattr(test_size, "__index__")

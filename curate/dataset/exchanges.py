@@ -12,6 +12,7 @@ from curate.dataset.grouped import GroupedData
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Repartitioned, column_names, key_columns, order_by
 from curate.exchange.kinds.sort import Sorted
+from curate.operators.arguments import refuse_unused
 from curate.plan import distinct as distincts
 from curate.plan import join as joining
 from curate.plan.nodes import schema_of
@@ -82,6 +83,7 @@ class Exchanges(Base):
         num_shards = whole("num_shards", num_shards, 1, SHARDS)
         if shuffle:
             return self.random_shuffle(seed=seed, num_shards=num_shards)
+        refuse_unused("repartition", "rows keep their order without shuffle=True", seed=seed)
         return self._exchange(Repartitioned(num_shards))
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
@@ -288,7 +290,7 @@ class Exchanges(Base):
         first, values = near.column_and_values("priority", priority)
         how = near.NearDedup(
             *(column, id_column, threshold, ngram, bands, rows, seed, unit),
-            *(drop, kept, kept_values, first, values or (), source_column or first),
+            *(drop, kept, kept_values, first, values or (), first if source_column is None else source_column),
         )
         return self._then(dedup.near(self._plan, how))
 

@@ -14,7 +14,7 @@ from curate.errors import ConfigError
 from curate.keywords import shows_keywords
 from curate.objects.places import POSITION
 from curate.operators import columns, rows
-from curate.operators.udf import UdfOptions, format_of, udf_of
+from curate.operators.udf import UdfOptions, format_of, refuse_for_expression, udf_of
 from curate.plan.attributes import placed
 from curate.units import whole
 
@@ -153,6 +153,7 @@ class Functions(Base):
         """
         if callable(expr) and not is_expression(expr):
             return self._column("with_column", column_name, expr, "pyarrow", options)
+        refuse_for_expression("with_column", options)
         expression = as_expression(f"with_column({column_name!r})", expr)
         return self._apply(columns.WithColumn(column_name, expression))
 
@@ -219,6 +220,7 @@ class Functions(Base):
         if expr is None and (is_expression(fn) or not callable(fn)):
             expr = fn
         if expr is not None:
+            refuse_for_expression("filter", options)
             return self._apply(columns.FilterExpression(as_expression("filter", expr), reason))
         udf, where = udf_of("filter", fn, options)
         return self._apply(rows.FilterRows(udf, reason, where))

@@ -14,7 +14,7 @@ from curate.dataset.batches import fraction_of
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import column_names
 from curate.operators import columns as ops
-from curate.operators.arguments import path_text
+from curate.operators.arguments import path_text, refuse_unused
 from curate.operators.parts import split_off
 from curate.operators.sample import RandomSample, TrainTestSide
 from curate.plan.attributes import with_attributes
@@ -216,6 +216,7 @@ class Rowwise(Base):
                 "split_type='random', or split_type='hash' and the column with hash_column"
             )
         if hash_column is not None:
+            refuse_unused("streaming_train_test_split", "the value in hash_column alone decides", seed=seed)
             seed = 0
         seed = secrets.randbits(64) if seed is None else whole_seed(seed)
         train, test = (self._apply(TrainTestSide(fraction, seed, side, hash_column)) for side in (False, True))

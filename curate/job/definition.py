@@ -134,7 +134,7 @@ def _check_codec(cls: type) -> None:
     format, codec = inspect.getattr_static(cls, "format"), inspect.getattr_static(cls, "codec")
     if not _computed(format) and not _computed(codec):
         try:
-            suffix(OutputFormat(format), codec or default_codec(OutputFormat(format)))
+            suffix(OutputFormat(format), default_codec(OutputFormat(format)) if codec is None else codec)
         except ConfigError as error:
             raise ConfigError(f"{cls.__name__}.codec: {error}") from error
 

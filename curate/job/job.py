@@ -352,8 +352,8 @@ class Job:
         with naming_options(self._params, self):
             self.check()
         digest = job_digest(cls, is_identity=self.version is None)
-        output_format, codec = OutputFormat(self.format), self.codec or default_codec(OutputFormat(self.format))
-        suffix(output_format, codec)
+        output_format = OutputFormat(self.format)
+        suffix(output_format, codec := default_codec(output_format) if self.codec is None else self.codec)
         columns, required = parse_columns(cls.__name__, settings["columns"])
         schema = settings["output_schema"]
         identity = {

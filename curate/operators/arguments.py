@@ -64,6 +64,16 @@ def _check(name: str, parameters: Mapping[str, Parameter], by_place: int, given:
         raise TypeError(f"{name}() got more arguments by position than it takes: write {name}({shown})")
 
 
+def refuse_unused(method: str, why: str, **given: Any) -> None:
+    """Raises ConfigError for the first argument that was given and changes nothing, with the words that say why.
+
+    >>> refuse_unused("repartition", "rows keep their order without shuffle=True", seed=None)
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{method}({name}={value!r:.80}) has no effect: {why}")
+
+
 def path_text(given: Any, what: str) -> str:
     """Returns a path as text. Raises ConfigError, which names `what` it was given as, for what is none."""
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable
 from curate.code.function import callable_text
 from curate.errors import ConfigError
+from curate.operators.arguments import refuse_unused
 from curate.operators.convert import check_format, formatted
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.ray_data import instead_of_compute
@@ -219,13 +221,36 @@ def udf_of(method: str, fn: Callable[..., Any], options: UdfOptions) -> tuple[Ud
     so."""
     udf = Udf(
         fn,
-        tuple(options.get("fn_args") or ()),
-        dict(options.get("fn_kwargs") or {}),
-        tuple(options.get("fn_constructor_args") or ()),
-        dict(options.get("fn_constructor_kwargs") or {}),
+        _placed(method, "fn_args", options.get("fn_args")),
+        _named(method, "fn_kwargs", options.get("fn_kwargs")),
+        _placed(method, "fn_constructor_args", options.get("fn_constructor_args")),
+        _named(method, "fn_constructor_kwargs", options.get("fn_constructor_kwargs")),
     )
     _check_function(method, udf)
     return udf, _placement(method, udf, options)
+
+
+def refuse_for_expression(method: str, options: UdfOptions) -> None:
+    """Raises ConfigError for what says with what a function is called, or where it runs: an expression has neither."""
+    refuse_unused(
+        method,
+        "an expression takes no arguments and runs in the reading tasks; leave it out, or give a function",
+        **options,
+    )
+
+
+def _placed(method: str, name: str, given: Any) -> tuple[Any, ...]:
+    if given is not None and (isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)):
+        raise ConfigError(
+            f"{method}({name}={given!r:.80}): expected a list or a tuple of arguments, such as ({given!r:.80},)"
+        )
+    return tuple(given or ())
+
+
+def _named(method: str, name: str, given: Any) -> dict[str, Any]:
+    if given is not None and not (isinstance(given, Mapping) and all(isinstance(one, str) for one in given)):
+        raise ConfigError(f"{method}({name}={given!r:.80}): expected arguments by name, such as {{'scale': 2}}")
+    return dict(given or {})
 
 
 def _placement(method: str, udf: Udf, options: UdfOptions) -> Placement:
@@ -238,8 +263,10 @@ def _placement(method: str, udf: Udf, options: UdfOptions) -> Placement:
     pool = _pool(method, options.get("compute"), options.get("concurrency"))
     amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory, **(resources or {})}
     for name, amount in amounts.items():
-        if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0):
-            raise ConfigError(f"{method}: {name} is {amount!r}, expected a number, at least 0")
+        if amount is not None and (
+            isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf
+        ):
+            raise ConfigError(f"{method}: {name} is {amount!r}, expected a finite number, at least 0")
     in_pool = isinstance(udf.target, type) or bool(num_gpus or resources)
     if options.get("concurrency") is not None and not in_pool:
         raise ConfigError(

@@ -138,7 +138,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
-    codec = codec or default_codec(format)
+    codec = default_codec(format) if codec is None else codec
     suffix(format, codec)
     end = End.RUNS if format is OutputFormat.RUN else End.FILES
     lowered = lower_stage(plan, end)

@@ -119,4 +119,5 @@ def sink_identity(sink: Datasink, codec: str | None) -> tuple[Any, str]:
             f"{name} is written with codec 'zstd' or 'gzip': the record of a shard lies behind its bytes, where their "
             "readers do not look. If readers of the format ignore what lies behind its end, say ignores_rest = True"
         )
-    return [name, suffix, own], codec or (STORED if sink.ignores_rest else "zstd")
+    default = STORED if sink.ignores_rest else "zstd"
+    return [name, suffix, own], default if codec is None else codec

@@ -65,6 +65,38 @@ def test_an_argument_that_is_not_unicode_is_refused_in_a_line(command: str, done
     assert "udce9" in shown.err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report OUTPUT --by X",
+        "report OUTPUT --against X",
+        "report OUTPUT --against OUTPUT --id-column X",
+        "report OUTPUT --output X",
+        "report OUTPUT --work X",
+        "page OUTPUT --output X",
+        "failures OUTPUT --shard X",
+        "logs OUTPUT --shard X",
+        "logs OUTPUT --run X",
+        "head OUTPUT --shard X",
+        "head OUTPUT --columns X",
+        "head OUTPUT --side X",
+        "quarantine OUTPUT --shard X",
+        "replay OUTPUT --shard X",
+        "diff OUTPUT OUTPUT --id-column X",
+        "serve OUTPUT --notify X",
+    ],
+)
+def test_an_option_that_is_empty_is_none_that_was_not_given(command: str, done: str, curate: Curate) -> None:
+    """As where a variable of the shell is not set: a report was made without the sources that it was asked for."""
+    given = [{"OUTPUT": done, "X": ""}.get(word, word) for word in command.split()]
+    shown = curate(*given)
+    assert shown.code == 2
+    assert "''" in shown.err or "empty" in shown.err or "--notify" in shown.err
+    assert not shown.out
+    assert not Path(f"{done}.html").exists()
+    assert not Path(f"{done}-report.html").exists()
+
+
 def test_a_source_that_is_no_single_value_is_refused_at_once(tmp_path: Path, curate: Curate) -> None:
     """Before rows are read four times in vain."""
     types = {"list": [[1]], "struct": [{"a": 1}], "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}

@@ -181,6 +181,7 @@ class TestParameters:
             (["--batch-size", "0"], "--batch-size is 0: expected at least 1"),
             (["--shard-bytes", "much"], "'much' is not a size"),
             (["--format", "parqet"], "'parqet' is not one of 'parquet', 'jsonl'"),
+            (["--codec", ""], "parquet is not written with codec ''"),
             (["--codec", "gzip"], "parquet is not written with codec 'gzip'"),
             (["--max-bad-rows", "many"], "'many' is not a number of rows or a percentage"),
             (["--max-failed-shards", "-1"], "--max-failed-shards -1 is not a number"),

@@ -208,6 +208,7 @@ class TestSettings:
             ("memory", "2g", "Made.memory is '2g' (str), expected int or None"),
             ("max_tasks", 0, "expected at least 1"),
             ("format", "parqet", "did you mean 'parquet'?"),
+            ("codec", "", "Made.codec: parquet is not written with codec ''"),
             ("codec", "gzip", "Made.codec: parquet is not written with codec 'gzip'"),
             ("max_bad_rows", "1x", "not a number of rows or a percentage"),
             ("max_bad_rows", -1, "not a number of rows or a percentage"),

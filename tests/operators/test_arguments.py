@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +40,46 @@ def test_a_set_of_paths_is_refused(given: Any) -> None:
     """Rows would have another order in each process."""
     with pytest.raises(ConfigError, match=r"^read_text: .* is a set, and rows have the order of the paths"):
         curate.read_text(given)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda ds: ds.repartition(2, seed=1), "repartition(seed=1) has no effect"),
+        (lambda ds: ds.train_test_split(0.5, seed=1), "train_test_split(seed=1) has no effect"),
+        (
+            lambda ds: ds.streaming_train_test_split(0.5, split_type="hash", hash_column="id", seed=1),
+            "streaming_train_test_split(seed=1) has no effect: the value in hash_column alone decides",
+        ),
+        (lambda ds: ds.filter(curate.col("id") > 1, fn_args=[1]), "filter(fn_args=[1]) has no effect"),
+        (lambda ds: ds.filter(expr=curate.col("id") > 1, concurrency=2), "filter(concurrency=2) has no effect"),
+        (lambda ds: ds.with_column("n", curate.col("id"), num_cpus=2), "with_column(num_cpus=2) has no effect"),
+    ],
+)
+def test_an_argument_without_effect_is_refused(call: Callable[[Any], Any], told: str) -> None:
+    """Where it was ignored, two seeds gave the same rows; what is at its default may be given, and says nothing."""
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
+        call(curate.range(4))
+
+
+def test_what_has_an_effect_is_none_of_these() -> None:
+    """Beside what makes it count; and nothing, which is as if it were not given."""
+    ds = curate.range(4)
+    assert ds.repartition(2, shuffle=True, seed=1).count() == 4
+    assert ds.filter(curate.col("id") > 1, fn_args=None, num_cpus=None).count() == 2
+    assert ds.filter(lambda row, least: row["id"] > least, fn_args=[1]).count() == 2
+
+
+@pytest.mark.parametrize("codec", ["", 0, False])
+def test_a_codec_that_is_empty_is_not_the_default(codec: Any, tmp_path: Path) -> None:
+    """Only None is."""
+    for write in ("write_parquet", "write_json", "write_csv", "write_webdataset"):
+        with pytest.raises(ConfigError, match="is not written with codec"):
+            getattr(curate.range(4), write)(tmp_path / "out", codec=codec, backend="inline")
+
+
+def test_a_source_column_that_is_empty_is_not_that_of_the_priority() -> None:
+    """Only None is."""
+    ds = curate.from_items([{"id": 1, "text": "a", "from": "b"}])
+    with pytest.raises(ConfigError, match="there is no column ''"):
+        ds.dedup_minhash("text", id_column="id", priority={"from": ["b"]}, source_column="").take_all()

@@ -244,3 +244,26 @@ def test_row_groups_are_left_out_by_a_float_beside_whole_numbers(tmp_path: Path)
         curate.read_parquet(str(tmp_path / "*.parquet"), filter=pc.field("n") >= 1.5e9),
     ):
         assert [row["n"] for row in filtered.take_all()] == numbers[4:]
+
+
+class Celsius(pa.ExtensionType):
+    """A type of a user's: as all that are defined in Python, it has no hash."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.float64(), "tests.celsius")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, data: bytes) -> Celsius:
+        del storage, data
+        return cls()
+
+
+def test_expressions_take_rows_with_types_of_the_users() -> None:
+    """Which they need not be about."""
+    degrees = pa.ExtensionArray.from_storage(Celsius(), pa.array([20.5, None, 21.5]))
+    ds = curate.from_arrow(pa.table({"degrees": degrees, "n": [1, 2, 3]}))
+    assert ds.filter(curate.col("n") / 2 > 0.75).to_arrow()["degrees"].combine_chunks() == degrees[1:]
+    assert ds.with_column("half", pc.field("n") / 2.0).to_arrow()["half"].to_pylist() == [0.5, 1.0, 1.5]

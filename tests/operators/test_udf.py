@@ -183,3 +183,30 @@ def test_arrays_of_another_order_of_bytes_and_matrices_are_values() -> None:
     table = curate.range(2).map_batches(made).to_arrow()
     assert table.to_pylist() == [{"id": n, "f": n, "m": [n], "p": [n]} for n in range(2)]
     assert [str(one) for one in table.schema.types] == ["int64", "float", "list<item: int64>", "list<item: int16>"]
+
+
+@pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "1", True])
+@pytest.mark.parametrize("name", ["num_cpus", "num_gpus"])
+def test_what_is_no_amount_is_refused(name: str, amount: Any) -> None:
+    """When it is given: no machine has as much, and one that runs in this process does not look."""
+    given: dict[str, Any] = {name: amount}
+    with pytest.raises(ConfigError, match=f"map_batches: {name} is .*, expected a finite number, at least 0"):
+        curate.range(2).map_batches(lambda batch: batch, **given)
+
+
+@pytest.mark.parametrize("name", ["fn_args", "fn_constructor_args"])
+@pytest.mark.parametrize("arguments", [5, "ab", b"ab", {"a": 1}])
+def test_what_is_no_list_of_arguments_is_refused(name: str, arguments: Any) -> None:
+    """A text would be as many arguments as it has characters."""
+    given: dict[str, Any] = {name: arguments}
+    with pytest.raises(ConfigError, match=rf"^map\({name}=.*: expected a list or a tuple of arguments"):
+        curate.range(2).map(lambda row, *_: row, **given)
+
+
+@pytest.mark.parametrize("name", ["fn_kwargs", "fn_constructor_kwargs"])
+@pytest.mark.parametrize("arguments", [5, [], ["a"], {1: 2}])
+def test_what_has_no_names_is_refused(name: str, arguments: Any) -> None:
+    """Whatever Python would say of it later."""
+    given: dict[str, Any] = {name: arguments}
+    with pytest.raises(ConfigError, match=rf"^map\({name}=.*: expected arguments by name"):
+        curate.range(2).map(lambda row, **_: row, **given)
