@@ -49,7 +49,7 @@ def naming(uri: str, store: Store | None = None) -> Iterator[None]:
         how = "put it back, or run the job again, which says how to take it out"
         raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}; {how}") from error
     except GenerationMismatch as error:
-        how = "run the job again, which looks at it anew"
+        how = "run the job again, which looks at it anew, or says how to replace outputs of its other parts"
         raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}; {how}") from error
 
 

@@ -87,7 +87,10 @@ def test_an_input_of_which_a_part_was_done(source: Path, tmp_path: Path) -> None
     large(source, THREE)
     run(source, out, limit=2)
     large(source, FOUR)
-    assert run(source, out).state is RunState.FAILED
+    failed = run(source, out)
+    assert failed.state is RunState.FAILED
+    # To run it again, and no more, would fail again.
+    assert "or says how to replace outputs of its other parts" in str(failed.failures)
     assert run(source, out, redo_stale=True).state is RunState.COMPLETE
     check(source, out)
 
