@@ -40,6 +40,7 @@ from curate.requests.ranges import clip
 from curate.storage.listing import Columns, Listing
 from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Calls, Object, Outcome, Published, mismatch
 from curate.storage.writer import BaseWriter
+from curate.units import shell_word
 
 WRITE_BUFFER_BYTES = 64 << 10
 """No more: from 128 KiB on, the C library maps fresh pages for a buffer and gives them back with it, for every file."""
@@ -777,6 +778,14 @@ def _unwritten(error: OSError, uri: str) -> StorageError | ConfigError:
     return StorageError(f"{uri} cannot be written: {taken} is not a folder; move it, and run again")
 
 
+def _refusing(uri: str) -> str:
+    """Returns what there is of a path whose permissions may be why it is refused, for a shell: it and its folder, or
+    the last folder on the way there that can be seen."""
+    path = PurePath(uri)
+    seen = [one for one in (path, *path.parents) if os.path.lexists(one)][:2]
+    return " ".join(shell_word(str(one)) for one in (reversed(seen) if path in seen else seen[:1]))
+
+
 def _translated(error: OSError, uri: str, size: int | None = None) -> StorageError | ConfigError:
     """Returns the error of this layer that an error of the operating system stands for: found, expected, what to do.
 
@@ -789,7 +798,7 @@ def _translated(error: OSError, uri: str, size: int | None = None) -> StorageErr
     if isinstance(error, PermissionError):
         return PermissionDenied(
             f"{uri}: the operating system refused ({error.strerror}) user id {os.geteuid()}; check the permissions "
-            f"with: ls -ld {os.path.dirname(uri)}"
+            f"with: ls -ld {_refusing(uri)}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(uri, size, *_free(uri))

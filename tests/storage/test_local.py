@@ -575,6 +575,24 @@ def test_whoever_may_not_write_to_a_directory_may_not_delete_there() -> None:
         assert as_nobody(lambda: [LocalStore().may_delete(uri) for uri in uris]) == [False, True, False]
 
 
+def test_a_refusal_says_whose_permissions_to_look_at() -> None:
+    """Of what there is: a folder that was to be made is none that `ls` could show, nor is what a closed one has."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        for name in ("of others", "closed", "open"):
+            Path(root, name).mkdir()
+            Path(root, name, "x").write_bytes(b"x")
+            Path(root, name, "x").chmod(0o600)
+        for name, mode in (("", 0o755), ("of others", 0o755), ("closed", 0o700), ("open", 0o755)):
+            Path(root, name).chmod(mode)
+
+        uris = [f"{root}/of others/out/_curate/x", f"{root}/closed/x", f"{root}/open/x"]
+        assert as_nobody(lambda: [local._refusing(uri) for uri in uris]) == [
+            f"'{root}/of others'",
+            f"{root}/closed",
+            f"{root}/open {root}/open/x",
+        ]
+
+
 def as_nobody(ask: Callable[[], Any]) -> Any:
     """Returns what a function returns in a child that is another user. Skips the test where it may not be one."""
     if os.geteuid() != 0:
