@@ -31,6 +31,7 @@ from curate.tasks.times import Times
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.pages.samples import NOW, RUN, Tenths
 from tests.support.ledgers import heartbeat, make_job, segment
+from tests.support.sweeps import Mode
 from tests.support.writes import failed_write
 
 Jobs = dict[str, str]
@@ -407,17 +408,20 @@ def test_prices_that_cannot_be_read_raise() -> None:
 class TestLarge:
     """A job of very many shards."""
 
-    TOTAL = 100_000
+    @pytest.fixture
+    def total(self, mode: Mode) -> int:
+        """Shards: a line for each would be many times what a page may have."""
+        return 100_000 if mode is Mode.NIGHTLY else 20_000
 
-    def test_its_page_is_small_and_its_events_are_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_page_is_small_and_its_events_are_read_once(self, total: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many shards, a page has at most 300 KB; each segment of events is read once."""
         root = f"memory://large-{id(self)}/out"
-        lines = [event(rank) | {"time": NOW - 1000 + rank / 200} for rank in range(self.TOTAL)]
-        beat = heartbeat("failed", started=NOW - 1000, updated=NOW, shards={"total": self.TOTAL, "failed": self.TOTAL})
-        ledger = make_job(root, total=self.TOTAL, done=0, runs={RUN: beat})
+        lines = [event(rank) | {"time": NOW - 1000 + rank / 200} for rank in range(total)]
+        beat = heartbeat("failed", started=NOW - 1000, updated=NOW, shards={"total": total, "failed": total})
+        ledger = make_job(root, total=total, done=0, runs={RUN: beat})
         names = [layout.events_segment(RUN, number) for number in range(1, 6)]
         for number, name in enumerate(names):
-            ledger.store.publish(ledger.uri(name), segment(lines[20_000 * number : 20_000 * (number + 1)]))
+            ledger.store.publish(ledger.uri(name), segment(lines[total // 5 * number : total // 5 * (number + 1)]))
         reads: list[str] = []
 
         def read(self: Ledger, names: Iterable[str], *wanted: Any) -> Any:
@@ -429,32 +433,32 @@ class TestLarge:
         monkeypatch.setattr(Ledger, "events", read)
         page = read_page(root, NOW)
         assert sorted(reads) == names
-        assert page.head.shards["failed"] == self.TOTAL
+        assert page.head.shards["failed"] == total
         assert (len(page.failures), page.more_failures) == (20, 6)
         assert len(document(page)) <= 300_000
 
-    def test_some_of_its_samples_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_some_of_its_samples_are_read(self, total: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """64 files at most, and among them those of a reason that few shards know; however hostile the rows, the page
         stays small."""
         root = f"memory://sampled-{id(self)}/out"
-        beat = heartbeat("complete", started=NOW - 1000, updated=NOW, shards={"total": self.TOTAL, "done": self.TOTAL})
+        beat = heartbeat("complete", started=NOW - 1000, updated=NOW, shards={"total": total, "done": total})
         reasons = [f"reason {number}" for number in range(29)]
-        dropped = dict.fromkeys(reasons, self.TOTAL)
-        beat["rows"] = {"in": 30 * self.TOTAL, "created": 0, "out": self.TOTAL, "dropped": dropped, "quarantined": 0}
-        beat["rows"] |= {"dropped": {**dropped, "rare": 3}, "in": 30 * self.TOTAL + 3}
-        ledger = make_job(root, total=self.TOTAL, done=self.TOTAL, runs={RUN: beat})
+        dropped = dict.fromkeys(reasons, total)
+        beat["rows"] = {"in": 30 * total, "created": 0, "out": total, "dropped": dropped, "quarantined": 0}
+        beat["rows"] |= {"dropped": {**dropped, "rare": 3}, "in": 30 * total + 3}
+        ledger = make_job(root, total=total, done=total, runs={RUN: beat})
         row = DroppedRow("", 0, 300 * "<&", {"text": 10**7}, 0, "s")
         usual = [replace(row, reason=reason, hash=number) for reason in reasons for number in range(20)]
         files = {True: encode_samples([*usual, replace(row, reason="rare", hash=7)]), False: encode_samples(usual)}
         lines = []
-        for rank in range(self.TOTAL):
-            rare = rank % 40_000 == 7
+        for rank in range(total):
+            rare = rank % (2 * total // 5) == 7
             own = dict.fromkeys(reasons, 1) | ({"rare": 1} if rare else {})
             rows = {"in": 2, "created": 0, "out": 1, "dropped": own, "quarantined": 0}
             lines.append(done_event(rank, rows) | {"time": NOW - 1000 + rank / 200})
             ledger.store.publish(ledger.uri(layout.samples(shard_samples(f"s{rank:07d}"))), files[rare])
         for number in range(5):
-            some = lines[20_000 * number : 20_000 * (number + 1)]
+            some = lines[total // 5 * number : total // 5 * (number + 1)]
             ledger.store.publish(ledger.uri(layout.events_segment(RUN, number + 1)), segment(some))
         monkeypatch.setattr(samples, "decode_samples", reading := Mock(wraps=samples.decode_samples))
         page = read_page(root, NOW)
