@@ -216,10 +216,10 @@ class Consuming(Base, Batches):
                 f"train_test_split(stratify={stratify!r}) is not supported: split each class separately, "
                 f"ds.filter(curate.col({stratify!r}) == value), and union the parts"
             )
-        if not shuffle:
-            refuse_unused("train_test_split", "rows keep their order without shuffle=True", seed=seed)
         if seed is not None:
             seed = whole_seed(seed)
+        if not shuffle:
+            refuse_unused("train_test_split", "rows keep their order without shuffle=True", seed=seed)
         counted = hasattr(test_size, "__index__")
         last = whole("train_test_split: test_size", test_size, 1) if counted else 0
         share = Fraction(0) if counted else fraction_of("train_test_split", test_size)
