@@ -157,12 +157,8 @@ def with_room(table: pa.Table, given: pa.Schema | None = None) -> pa.Table:
     indexes can number, but rows of several batches become one. A column that was `given` in its type keeps it."""
     for at, field in enumerate(table.schema):
         to = roomy_type(field.type)
-        if (
-            to is not field.type
-            and not to.equals(field.type)
-            and not (
-                given is not None and field.name in given.names and given.field(field.name).type.equals(field.type)
-            )
+        if not to.equals(field.type) and not (
+            given is not None and field.name in given.names and given.field(field.name).type.equals(field.type)
         ):
             table = table.set_column(at, field.with_type(to), table.column(at).cast(to))
     return table

@@ -46,7 +46,7 @@ class _Group(click.Group):
 
 
 def _not_empty(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Returns the value of an option; one that is empty, as where a variable is not set, counts as none."""
+    """Returns the value of an option. Raises click.BadParameter for one that was given and is empty."""
     if value == "" and context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT:
         raise click.BadParameter("it is empty, as where a variable is not set; give a value, or leave the option out")
     return value

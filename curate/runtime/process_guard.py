@@ -23,7 +23,6 @@ import threading
 
 # `signal.getsignal` looks for a name of each handler, which takes ten times as long, and is asked after each shard.
 from _signal import getsignal  # type: ignore[import-not-found]
-from collections.abc import Iterable
 from typing import Any
 
 from curate.imports import imported
@@ -256,8 +255,7 @@ def _files_left() -> int:
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
     # To list them takes longer. Of what is left open, numbers are taken from below, with holes.
-    looked_at = range(limit // 2, limit, max(1, limit // 8))
-    if len(_closed(looked_at)) == len(looked_at):
+    if not _any_open(range(limit // 2, limit, max(1, limit // 8))):
         return limit
     try:
         return limit - len(os.listdir("/dev/fd"))  # noqa: PTH208
@@ -265,12 +263,12 @@ def _files_left() -> int:
         return 0 if error.errno == errno.EMFILE else limit
 
 
-def _closed(numbers: Iterable[int]) -> list[int]:
-    """Returns those that are no open files: all are asked for at once, where each would raise what is caught."""
+def _any_open(numbers: range) -> bool:
+    """Returns whether any of these is an open file: all are asked for at once, where each would raise otherwise."""
     asked = select.poll()
     for number in numbers:
         asked.register(number, 0)
-    return [number for number, found in asked.poll(0) if found & select.POLLNVAL]
+    return sum(found == select.POLLNVAL for _, found in asked.poll(0)) < len(numbers)
 
 
 def _file(number: int) -> tuple[int, int] | None:

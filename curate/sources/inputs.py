@@ -162,8 +162,7 @@ class FileRows(InputFiles):
     def _reading(self, uri: str) -> Encoding:
         """Returns how an input is read into the columns that are known."""
         typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
-        found = self.encoding(uri)
-        return Encoding(found.format, found.codec, found.how, typed, not self._declared)
+        return replace(self.encoding(uri), typed=typed, job_reads_all=not self._declared)
 
     def read_whole(self, shard: Shard, given: Any) -> Iterable[Object]:
         del given

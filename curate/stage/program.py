@@ -191,17 +191,16 @@ class StageProgram:
         it is run once more, and what is around a shard is there for one at a time.
         """
         for one in made:
-            told = one.told(self._calls_untold) if isinstance(one, WholeShard) else None
-            if told is not None:
+            if not isinstance(one, WholeShard):
+                yield replace(one, calls=self._calls_untold())
+            elif (told := one.told(self._calls_untold)) is not None:
                 yield told
-                continue
-            ended: ShardRecord | WholeShard = one
-            if isinstance(one, WholeShard):
-                if midway:
-                    return
+            elif midway:
+                return
+            else:
                 ended = yield from self._accounted(one.attempt, self._run_shard(one.attempt, one), one.seconds)
-            assert isinstance(ended, ShardRecord)
-            yield replace(ended, calls=self._calls_untold())
+                assert isinstance(ended, ShardRecord)
+                yield replace(ended, calls=self._calls_untold())
 
     def _accounted(
         self,

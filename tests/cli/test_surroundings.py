@@ -34,6 +34,19 @@ def done(tmp_path: Path) -> str:
     return output
 
 
+NAMES = (
+    "failures OUTPUT --shard X",
+    "logs OUTPUT --shard X",
+    "logs OUTPUT --run X",
+    "head OUTPUT --shard X",
+    "head OUTPUT --columns X",
+    "head OUTPUT --side X",
+    "quarantine OUTPUT --shard X",
+    "replay OUTPUT --shard X",
+)
+"""Options that name something of a job."""
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -43,14 +56,7 @@ def done(tmp_path: Path) -> str:
         "page X",
         "status X",
         "verify X",
-        "failures OUTPUT --shard X",
-        "logs OUTPUT --shard X",
-        "logs OUTPUT --run X",
-        "head OUTPUT --shard X",
-        "head OUTPUT --columns X",
-        "head OUTPUT --side X",
-        "quarantine OUTPUT --shard X",
-        "replay OUTPUT --shard X",
+        *NAMES,
         "diff OUTPUT X",
         "diff OUTPUT OUTPUT --id-column X",
         "forget X",
@@ -74,14 +80,7 @@ def test_an_argument_that_is_not_unicode_is_refused_in_a_line(command: str, done
         "report OUTPUT --output X",
         "report OUTPUT --work X",
         "page OUTPUT --output X",
-        "failures OUTPUT --shard X",
-        "logs OUTPUT --shard X",
-        "logs OUTPUT --run X",
-        "head OUTPUT --shard X",
-        "head OUTPUT --columns X",
-        "head OUTPUT --side X",
-        "quarantine OUTPUT --shard X",
-        "replay OUTPUT --shard X",
+        *NAMES,
         "diff OUTPUT OUTPUT --id-column X",
         "serve OUTPUT --notify X",
     ],
