@@ -37,7 +37,7 @@ WORDS = str.split(
     "check the sidebar first then take the early train if you can and save a little every month it adds up honestly"
 )
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 Run = Callable[[Path], Any]
 """Does the work once and writes below a folder, if it writes; returns what `Check` is given."""
@@ -158,12 +158,10 @@ def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = No
     """Starts a program, has it go once it prints "ready", and returns the JSON in the last line that it prints. What it
     says beside that is in the file `said`. Raises ClickException if it fails."""
     said.parent.mkdir(parents=True, exist_ok=True)
-    others = own_children()
-    # What it has started and left is then our child, whose CPU counts.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     argv = [str(one) for one in command]
     with (
         said.open("w") as errors,
+        adopting(),
         subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -178,14 +176,30 @@ def go(command: Sequence[object], said: Path, env: Mapping[str, str] | None = No
         os.sync()  # nobody waits for what another one wrote
         before = tree_cpu_s()
         found, _ = child.communicate("go\n" if ready else None)
-    while left := own_children() - others:
-        for pid in left:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
     if child.returncode:
         raise click.ClickException(f"{' '.join(argv)} ended with {child.returncode}:\n{said.read_text()[-4000:]}")
     after = tree_cpu_s()
     return Ended(orjson.loads(found.splitlines()[-1]), after[0] - before[0], after[1] - before[1])
+
+
+@contextlib.contextmanager
+def adopting() -> Iterator[None]:
+    """Makes what programs leave behind, that are started meanwhile, our children, whose CPU counts; waits for their
+    end."""
+    others = own_children()
+    prctl = ctypes.CDLL(None).prctl
+    was = ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+        while left := own_children() - others:
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+    finally:
+        # Nobody would wait for those of others, which would stay as they ended.
+        prctl(_PR_SET_CHILD_SUBREAPER, was.value, 0, 0, 0)
 
 
 def own_children() -> set[int]:

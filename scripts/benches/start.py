@@ -4,7 +4,6 @@ first task. Two checkouts alternate, so that a commit is measured beside the one
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import secrets
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 import click
 import orjson
 
-from .common import _PR_SET_CHILD_SUBREAPER, SCRIPT, Report, once, own_children, tree_cpu_s, wait_until_ready
+from .common import SCRIPT, Report, adopting, once, tree_cpu_s, wait_until_ready
 
 LOOK_S = 0.004
 """How often it is looked whether there is an output."""
@@ -71,8 +70,6 @@ def measure_start(
 
     once(corpus, make)
     trees = {"before": against.resolve(), "here": tree} if against else {"here": tree}
-    # What a program left behind is then our child, whose CPU counts.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     found: dict[str, dict[str, Times]] = {}
     for backend in backends:
         with _clusters(trees, backend, scratch) as variables:
@@ -114,23 +111,22 @@ def _measure(times: Times, tree: Path, backend: str, corpus: Path, output: Path,
 
 def _run(command: Sequence[str], environ: Mapping[str, str], output: Path | None) -> tuple[float, float, float]:
     """Runs a program. Returns the seconds until its first output and until its end, and the CPU that it took."""
-    before, others = sum(tree_cpu_s()), own_children()
+    before = sum(tree_cpu_s())
     began_s = time.perf_counter()
     first_s = 0.0
-    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+    with (
+        adopting(),
+        subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child,
+    ):
         while output is not None and child.poll() is None:
             if output.is_dir() and any(one.suffix == ".parquet" for one in output.iterdir()):
                 first_s = time.perf_counter() - began_s
                 break
             time.sleep(LOOK_S)
         _, said = child.communicate()
-    prompt_s = time.perf_counter() - began_s
+        prompt_s = time.perf_counter() - began_s
     if child.returncode:
         raise click.ClickException(f"{' '.join(command)} ended with {child.returncode}:\n{said.decode()[-4000:]}")
-    while left := own_children() - others:
-        for pid in left:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
     return first_s or prompt_s, prompt_s, sum(tree_cpu_s()) - before
 
 

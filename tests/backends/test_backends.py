@@ -14,8 +14,7 @@ import pytest
 from curate.runtime.protocol import BackendEvent, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, die, found, process_while, spoil
 from tests.backends.polling import WORKERS, begun, ends, polled, the_end
-from tests.support.harness import wait_until
-from tests.support.nodes import alive
+from tests.support.harness import alive, wait_until
 
 HERE = platform.node()
 INTERVAL_S = 0.25
@@ -72,7 +71,7 @@ def test_an_announced_task_tells_where_it_runs_first(machine: Any, pieces: int) 
     started, *messages, ended = polled(machine, ends(1))
     assert isinstance(started, Started)
     assert (started.task, started.node) == (4, HERE)
-    assert Path(f"/proc/{started.pid}").exists()
+    assert alive(started.pid)
     assert messages == [Message(4, [n]) for n in range(pieces)]
     assert ended == TaskFinished(4, TaskEnd.RETURNED, "", HERE, started.pid)
 

@@ -19,8 +19,7 @@ from tests.backends.calling import Calling, process_while
 from tests.backends.polling import WORKERS, begun, ends, polled
 from tests.backends.pooling import Conducting, Narrow, Serving, Slicing, leave, poison, slowly, spoilt
 from tests.support.fakes import NEVER_S
-from tests.support.harness import wait_until
-from tests.support.nodes import alive
+from tests.support.harness import alive, wait_until
 
 pytestmark = pytest.mark.slow
 HALF = Resources(num_cpus=0.5)
@@ -405,6 +404,6 @@ def test_rays_boards_are_gone_with_their_program(pooled: Pooled) -> None:
     pooled.backend.load(Calling())
     assert boards() <= before
     until_s = time.monotonic() + NEVER_S
-    while ray.available_resources().get("CPU") != 2.0 or any(Path(f"/proc/{pid}").exists() for pid in pooled.pids()):
+    while ray.available_resources().get("CPU") != 2.0 or any(alive(pid) for pid in pooled.pids()):
         assert time.monotonic() < until_s
         time.sleep(0.05)

@@ -13,6 +13,7 @@ from tests.backends.calling import Calling
 from tests.backends.pooling import Conducting, Serving, held, slowly
 from tests.backends.test_pools import Pooled, values
 from tests.backends.test_ray_nodes import Nodes
+from tests.support.harness import alive
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
@@ -112,4 +113,4 @@ def test_a_draining_node_gets_no_calls(nodes: Nodes, backend: Any, pooled: Poole
     assert (served[0], served[-1]) == (before, after)
     # The one there gets none once the other one does.
     assert served == [before] * served.count(before) + [after] * served.count(after)
-    pooled.until(lambda state: state.ready == 1 and not Path(f"/proc/{before}").exists())
+    pooled.until(lambda state: state.ready == 1 and not alive(before))

@@ -13,6 +13,7 @@ from tests.support.harness import (
     CURATION,
     Driver,
     Place,
+    alive,
     balanced,
     corpus,
     executions,
@@ -52,7 +53,7 @@ def test_a_node_that_dies_loses_no_shard(cluster: Any, local: Place, tmp_path: P
         wait_until(lambda: len(executions(trace)) == 2, "both nodes are busy")
         cluster.remove_node(nodes[1], allow_graceful=False)
         # A worker may live on for a second, and hand in what it has finished.
-        wait_until(lambda: not all(Path(f"/proc/{pid}").exists() for pid in workers(trace)), "a worker is gone")
+        wait_until(lambda: not all(alive(pid) for pid in workers(trace)), "a worker is gone")
         hold.unlink()
         ended = driver.end()
     assert ended.code == 0, ended.err

@@ -28,6 +28,7 @@ from tests.support.harness import (
     Ended,
     Place,
     Zygote,
+    alive,
     balanced,
     job_summary,
     outputs,
@@ -528,7 +529,7 @@ def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: 
             wait_until(lambda: looks(bench.trace("out"))[what] == 5, f"{what}s are made, two wait")
             made, before = set(bench.run_files("out")), looks(bench.trace("out"))
             cluster.remove_node(nodes[1], allow_graceful=False)
-            wait_until(lambda: not all(Path(f"/proc/{pid}").exists() for pid in workers(bench.trace("out"))), "it died")
+            wait_until(lambda: not all(alive(pid) for pid in workers(bench.trace("out"))), "it died")
             Path(f"{hold}-{what}").unlink()
             ended = driver.end()
         assert ended.code == 0, ended.err

@@ -20,6 +20,7 @@ from tests.support.harness import (
     Driver,
     Place,
     Zygote,
+    alive,
     balanced,
     corpus,
     executions,
@@ -137,6 +138,6 @@ def _equal(place: Place, whole: dict[str, object], again: dict[str, object]) -> 
 
 def _wait_for_workers(pids: Iterable[int]) -> None:
     def gone() -> bool:
-        return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        return not any(alive(pid) for pid in pids)
 
     wait_until(gone, "workers that outlive a killed driver end")

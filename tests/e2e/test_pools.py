@@ -19,6 +19,7 @@ from tests.support.fakes import NEVER_S
 from tests.support.harness import (
     Driver,
     Place,
+    alive,
     balanced,
     corpus,
     job_summary,
@@ -132,7 +133,7 @@ def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
             driver.signal(signal.SIGKILL)
             driver.process.communicate(timeout=NEVER_S)
         pids = {int(line.split()[0]) for line in trace.read_text().splitlines()}
-        wait_until(lambda pids=pids: not any(Path(f"/proc/{pid}").exists() for pid in pids), "actors end")
+        wait_until(lambda pids=pids: not any(alive(pid) for pid in pids), "actors end")
         assert not strangers(local.objects("killed"))
     again = run(*argv)
     assert again.code == 0, again.err

@@ -29,8 +29,7 @@ from tests.backends.polling import begun, ends, polled, the_end
 from tests.backends.pooling import Conducting, Serving
 from tests.streaming.streaming import Blocks
 from tests.support.fakes import NEVER_S
-from tests.support.harness import ROOT, wait_until
-from tests.support.nodes import alive
+from tests.support.harness import ROOT, alive, wait_until
 
 
 @pytest.fixture

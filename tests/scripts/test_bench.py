@@ -19,6 +19,7 @@ import pytest
 from scripts.benches import checks, common, corpora, dedup, edges, exchange, map, memory, texts
 from scripts.benches import rows as bench_rows
 from tests.support.fakes import NEVER_S
+from tests.support.harness import wait_until
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -464,6 +465,22 @@ def test_the_cpu_of_processes_that_have_ended_counts() -> None:
     burn = "import time\nwhile time.process_time() < 0.2: pass"
     subprocess.run([sys.executable, "-c", burn], check=True)
     assert sum(common.tree_cpu_s()) - sum(before) >= 0.15
+
+
+def test_what_a_program_leaves_behind_is_adopted_as_long_as_it_is_measured(tmp_path: Path) -> None:
+    """Its CPU counts; what others leave later is that of whoever waits for it, and not ours."""
+    burn = "import time; print(flush=True)\nwhile time.process_time() < 0.2: pass"
+    leave = (
+        "import subprocess, sys; print('ready', flush=True); input();"
+        f"child = subprocess.Popen([sys.executable, '-c', {burn!r}], stdout=subprocess.PIPE);"
+        "child.stdout.readline(); print(child.pid)"
+    )
+    ended = common.go([sys.executable, "-c", leave], tmp_path / "said")
+    assert ended.user_s + ended.system_s >= 0.15
+    assert not Path(f"/proc/{ended.found}").exists()
+    left = subprocess.run([sys.executable, "-c", leave], input="go", check=True, capture_output=True, text=True)
+    orphan = Path(f"/proc/{left.stdout.split()[-1]}")
+    wait_until(lambda: not orphan.exists(), "whoever has adopted it waits for it")
 
 
 @pytest.mark.slow

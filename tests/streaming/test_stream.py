@@ -21,6 +21,7 @@ from curate.units import MIB
 from tests.backends.polling import WORKERS
 from tests.streaming.streaming import Blocks, OneAndNoMore, Unsendable
 from tests.support.fakes import NEVER_S
+from tests.support.harness import alive
 
 STORE_BYTES = 100 * MIB
 
@@ -186,7 +187,7 @@ def test_rays_workers_outlive_a_consumer_that_stops(
         assert places([next(stream)]) == [(0, 0)]
         stream.close()
     pids = {one.read_text() for one in tmp_path.glob("*/*")}
-    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert all(alive(int(pid)) for pid in pids)
 
 
 @pytest.mark.slow
@@ -235,5 +236,5 @@ def test_a_task_that_makes_no_other_block_is_killed(
     until(lambda: len({one.read_text() for one in tmp_path.iterdir()} - {""}) == 2)
     pids = [one.read_text() for one in tmp_path.iterdir()]
     stream.close()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    until(lambda: not any(alive(int(pid)) for pid in pids))
     assert places(list(stream_blocks(Blocks(tmp_path, 10), [(0, 1)], machine, budget_bytes=MIB))) == [(0, 0)]

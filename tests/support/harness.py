@@ -397,3 +397,10 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = NEVE
         assert time.monotonic() < until, f"{what}: not within {deadline_s} s"
         time.sleep(every_s)
     return value
+
+
+def alive(pid: int) -> bool:
+    """Returns whether a process lives; one that nobody has asked for its end does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

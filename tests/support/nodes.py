@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import wait_until
+from tests.support.harness import alive, wait_until
 
 KINDS: dict[str, dict[str, Any]] = {
     "small": {"num_cpus": 1},
@@ -121,13 +121,6 @@ class Fleet:
 
     def close(self) -> None:
         self._cluster.shutdown()
-
-
-def alive(pid: int) -> bool:
-    """Returns whether a process lives; one that nobody has asked for its end does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 @contextlib.contextmanager
