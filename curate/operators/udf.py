@@ -244,7 +244,7 @@ def _placed(method: str, name: str, given: Any) -> tuple[Any, ...]:
         raise ConfigError(
             f"{method}({name}={given!r:.80}): expected a list or a tuple of arguments, such as ({given!r:.80},)"
         )
-    return tuple(given or ())
+    return () if given is None else tuple(given)
 
 
 def _named(method: str, name: str, given: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.broadcast_join import BROADCAST_HOWS, BroadcastJoin
 from curate.exchange.kinds.join import Join, Keys
 from curate.exchange.kinds.merge_join import HOWS
+from curate.operators.arguments import refuse_unused
 from curate.plan.nodes import Apply, Exchanged, Plan, schema_of
 from curate.units import format_bytes
 
@@ -36,6 +37,10 @@ def join(
     With `broadcast`, which runs the right one and returns its rows, every task has a copy of these.
     """
     refuse_other("join: how", how, HOWS)
+    if how in ("semi", "anti"):
+        why = f"a join with how={how!r} has the columns of the left side alone"
+        refuse_unused("join", why, left_suffix=left_suffix or None)
+        refuse_unused("join", why, right_suffix=None if right_suffix == "_right" else right_suffix)
     if broadcast is not None and how not in BROADCAST_HOWS:
         raise ConfigError(
             f"join(how={how!r}, broadcast=True): a broadcast join cannot find right rows without a match; leave "

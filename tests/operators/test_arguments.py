@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import curate
@@ -53,6 +54,8 @@ def test_a_set_of_paths_is_refused(given: Any) -> None:
         ),
         (lambda ds: ds.filter(curate.col("id") > 1, fn_args=[1]), "filter(fn_args=[1]) has no effect"),
         (lambda ds: ds.filter(expr=curate.col("id") > 1, concurrency=2), "filter(concurrency=2) has no effect"),
+        (lambda ds: ds.join(ds, on="id", how="semi", left_suffix="_l"), "join(left_suffix='_l') has no effect"),
+        (lambda ds: ds.join(ds, on="id", how="anti", right_suffix="_r"), "join(right_suffix='_r') has no effect"),
         (lambda ds: ds.with_column("n", curate.col("id"), num_cpus=2), "with_column(num_cpus=2) has no effect"),
     ],
 )
@@ -67,7 +70,10 @@ def test_what_has_an_effect_is_none_of_these() -> None:
     ds = curate.range(4)
     assert ds.repartition(2, shuffle=True, seed=1).count() == 4
     assert ds.filter(curate.col("id") > 1, fn_args=None, num_cpus=None).count() == 2
-    assert ds.filter(lambda row, least: row["id"] > least, fn_args=[1]).count() == 2
+    for given in ([1], (1,), np.array([1])):
+        assert ds.filter(lambda row, least: row["id"] > least, fn_args=given).count() == 2
+    assert ds.filter(lambda row, *bounds: row["id"] > max(bounds), fn_args=np.array([0, 1])).count() == 2
+    assert ds.join(ds, on="id", how="semi", left_suffix="", right_suffix="_right").count() == 4
 
 
 @pytest.mark.parametrize("codec", ["", 0, False])
