@@ -22,6 +22,7 @@ driver whose heartbeat did not change for 30 s. It counts these seconds itself, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from curate.clock import Clock
@@ -141,23 +142,28 @@ class OtherDrivers:
         self._ledger = ledger
         self._newest = runs_of_parts(part)
         self._clock = clock
-        self._moved: dict[str, tuple[float, float]] = {}
-        """Of each run: when it last beat, by its clock, and since when that is known, by this driver's."""
+        self._seen: dict[str, tuple[float, float, float]] = {}
+        """Of each run: when it last beat, by its clock; by this driver's, when that was seen to change, and when the
+        run was first seen."""
         self._ended: set[str] = set()
 
     def alive(self, run_ids: Iterable[str]) -> list[Heartbeat]:
         """Returns the last heartbeats of those runs that go on. One small read for each that was not seen to end."""
         now_s, found = self._clock.monotonic(), []
         for beat in read_heartbeats(self._ledger, set(run_ids) - self._ended, begun=True, newest=self._newest):
-            standing = first_look(beat, beat.process.state(), self._clock.now())
-            if standing is Liveness.GONE:
-                self._ended.add(beat.run_id)
-                continue
-            updated, since_s = self._moved.get(beat.run_id, (None, now_s))
+            process = beat.process.state()
+            silent = first_look(beat, process, self._clock.now()) is Liveness.GONE
+            before = beat.updated, -math.inf if silent else now_s, now_s
+            updated, moved_s, seen_s = self._seen.get(beat.run_id, before)
             if updated != beat.updated:
-                since_s = now_s
-            self._moved[beat.run_id] = beat.updated, since_s
-            if now_s - since_s <= PART_SILENT_S:
+                moved_s = now_s
+            self._seen[beat.run_id] = beat.updated, moved_s, seen_s
+            moves = now_s - moved_s <= PART_SILENT_S
+            # Silent by its clock, which may be far behind: then it is seen to go on at the next look.
+            over = silent and not moves and now_s - seen_s > PART_SILENT_S
+            if over or first_look(beat, process, self._clock.now(), math.inf) is Liveness.GONE:
+                self._ended.add(beat.run_id)
+            elif moves:
                 found.append(beat)
         return found
 

@@ -16,13 +16,16 @@ from curate.operators.ray_data import ARGUMENTS
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 """Kinds of parameters that are given by name."""
+_FLAGS = (bool, "bool")
+"""Annotations of parameters that are true or false."""
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
 def answers(function: F) -> F:
     """Returns the function; called with an argument that it does not take, it raises ConfigError for one of ray.data,
-    with what to write, and else TypeError, with the name that was meant and all that there are."""
+    with what to write, and else TypeError, with the name that was meant and all that there are. Raises ConfigError for
+    what is neither true nor false where one of these is expected."""
     parameters: Mapping[str, Parameter] = {}
 
     @wraps(function)
@@ -62,6 +65,10 @@ def _check(name: str, parameters: Mapping[str, Parameter], by_place: int, given:
         named = [f"{one.name}=..." for one in parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
         shown = ", ".join([one for one in placed if one != "self"] + named)
         raise TypeError(f"{name}() got more arguments by position than it takes: write {name}({shown})")
+    for word, value in given.items():
+        # Any text would count as true, "False" as well.
+        if word in parameters and parameters[word].annotation in _FLAGS and not isinstance(value, bool):
+            raise ConfigError(f"{name}({word}={value!r:.80}): expected True or False")
 
 
 def refuse_unused(method: str, why: str, **given: Any) -> None:

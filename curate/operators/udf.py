@@ -240,7 +240,9 @@ def refuse_for_expression(method: str, options: UdfOptions) -> None:
 
 
 def _placed(method: str, name: str, given: Any) -> tuple[Any, ...]:
-    if given is not None and (isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)):
+    # A set, too: it has another order in each process.
+    unordered = isinstance(given, str | bytes | Mapping | set | frozenset)
+    if given is not None and (unordered or not isinstance(given, Iterable)):
         raise ConfigError(
             f"{method}({name}={given!r:.80}): expected a list or a tuple of arguments, such as ({given!r:.80},)"
         )

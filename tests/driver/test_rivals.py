@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from curate.driver.rivals import (
     BETWEEN_LOOKS_S,
     OVERWRITE_SILENT_S,
+    PART_SILENT_S,
+    OtherDrivers,
     refuse_rivals,
     running_drivers,
     second_look,
@@ -32,6 +34,7 @@ from curate.ledger.heartbeat import (
 )
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S, whereabouts
+from curate.tasks.parts import Part
 from tests.support.fakes import FakeClock
 from tests.support.ledgers import heartbeat, make_job
 
@@ -213,3 +216,42 @@ def test_what_was_silent_for_a_day_is_overwritten_at_once(tmp_path: Path) -> Non
     store = Store(tmp_path, {"a": NOW - OVERWRITE_SILENT_S - 1}, moving=("a",))
     refuse_rivals(store.ledger, store.runs, store.clock, allow_concurrent=False, overwrite=True)
     assert store.clock.sleeps == []
+
+
+@pytest.mark.parametrize("behind_s", [0, LONG_SILENT_S - 60, LONG_SILENT_S + 60, OVERWRITE_SILENT_S, -LONG_SILENT_S])
+def test_a_driver_of_a_part_is_told_by_its_moves_whatever_its_clock_says(tmp_path: Path, behind_s: float) -> None:
+    """By the second look at the latest; it is let go of once it stands still, and not read again once that is sure."""
+    store = Store(tmp_path, {"a": NOW - behind_s})
+    others = OtherDrivers(store.ledger, Part(0, 2), store.clock)
+
+    def look(moves: bool) -> list[str]:
+        if moves:
+            make_beat(store.ledger, "a", store.clock.now() - behind_s)
+        return [beat.run_id for beat in others.alive(store.runs)]
+
+    look(moves=False)
+    for _ in range(9):
+        store.clock.advance(HEARTBEAT_S)
+        assert look(moves=True) == ["a"]
+    store.clock.advance(PART_SILENT_S - 1)
+    assert look(moves=False) == ["a"]
+    store.clock.advance(2)
+    assert look(moves=False) == []
+    store.clock.advance(LONG_SILENT_S + max(0, -behind_s))
+    assert look(moves=False) == []
+    before = store.gets()
+    assert look(moves=False) == []
+    assert store.gets() == before
+
+
+def test_runs_that_were_silent_for_long_are_waited_for_by_nobody(tmp_path: Path) -> None:
+    """Not at the first look either; and they are read for no longer than it takes to see that they stand still."""
+    store = Store(tmp_path, {f"r{number}": NOW - LONG_SILENT_S - 1 for number in range(5)})
+    others = OtherDrivers(store.ledger, Part(0, 2), store.clock)
+    reads = []
+    for _ in range(6):
+        before = store.gets()
+        assert others.alive(store.runs) == []
+        reads.append(store.gets() - before)
+        store.clock.advance(HEARTBEAT_S)
+    assert reads == [5, 5, 5, 5, 5, 0]

@@ -65,6 +65,21 @@ def test_an_argument_without_effect_is_refused(call: Callable[[Any], Any], told:
         call(curate.range(4))
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda ds: ds.split(2, equal="x"), "split(equal='x'): expected True or False"),
+        (lambda ds: ds.iter_batches(drop_last="False"), "iter_batches(drop_last='False'): expected True or False"),
+        (lambda ds: ds.repartition(2, shuffle=1), "repartition(shuffle=1): expected True or False"),
+        (lambda ds: ds.filter(len, fn_args={1, 2}), "filter(fn_args={1, 2}): expected a list or a tuple"),
+    ],
+)
+def test_what_would_count_as_true_whatever_it_says_is_refused(call: Any, says: str) -> None:
+    """By the name of the argument; and a set of arguments, which has another order in each process."""
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        call(curate.range(4))
+
+
 def test_what_has_an_effect_is_none_of_these() -> None:
     """Beside what makes it count; and nothing, which is as if it were not given."""
     ds = curate.range(4)
