@@ -151,20 +151,21 @@ class OtherDrivers:
         """Returns the last heartbeats of those runs that go on. One small read for each that was not seen to end."""
         now_s, found = self._clock.monotonic(), []
         for beat in read_heartbeats(self._ledger, set(run_ids) - self._ended, begun=True, newest=self._newest):
-            process = beat.process.state()
-            silent = first_look(beat, process, self._clock.now()) is Liveness.GONE
+            process, now = beat.process.state(), self._clock.now()
+            if first_look(beat, process, now, math.inf) is Liveness.GONE:
+                self._ended.add(beat.run_id)
+                continue
+            # By its clock, which may be far behind: then it is seen to go on at the next look.
+            silent = first_look(beat, process, now) is Liveness.GONE
             before = beat.updated, -math.inf if silent else now_s, now_s
             updated, moved_s, seen_s = self._seen.get(beat.run_id, before)
             if updated != beat.updated:
                 moved_s = now_s
             self._seen[beat.run_id] = beat.updated, moved_s, seen_s
-            moves = now_s - moved_s <= PART_SILENT_S
-            # Silent by its clock, which may be far behind: then it is seen to go on at the next look.
-            over = silent and not moves and now_s - seen_s > PART_SILENT_S
-            if over or first_look(beat, process, self._clock.now(), math.inf) is Liveness.GONE:
-                self._ended.add(beat.run_id)
-            elif moves:
+            if now_s - moved_s <= PART_SILENT_S:
                 found.append(beat)
+            elif silent and now_s - seen_s > PART_SILENT_S:
+                self._ended.add(beat.run_id)
         return found
 
 
