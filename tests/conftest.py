@@ -22,7 +22,8 @@ import structlog
 from tests.support.examples import use_profile
 from tests.support.fakes import FakeClock
 from tests.support.ray_head import for_workers, ray_head
-from tests.support.sweeps import QUICK_CASES, Mode, Sweep, mode_of, some_cases, sweep_of
+from tests.support.sweeps import Mode, Sweep, mode_of, of_mode, sweep_of
+from tests.support.thinning import Thinning
 
 if TYPE_CHECKING:
     from tests.support.gcs_emulator import GcsEmulator
@@ -54,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     use_profile(mode_of(config))
+    if Thinning.fits(config):
+        config.pluginmanager.register(Thinning(config))
     # What a shell starts in the background ignores interrupts, and so would all that tests start and interrupt.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -67,15 +70,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, and on Ray, or
     in quick tests, most cases of those that have many, and in CI those of `ci`."""
-    mode = mode_of(config)
-    left_out = {one for one in items if mode is not Mode.NIGHTLY and one.get_closest_marker("nightly")}
-    if mode is not Mode.NIGHTLY:
-        on_ray = [one for one in items if one.get_closest_marker("ray_lane")]
-        left_out |= set(on_ray) - set(some_cases(on_ray, "ray"))
-        kept = [one for one in items if one not in left_out]
-        left_out |= set(kept) - set(some_cases(kept, mode, QUICK_CASES if mode is Mode.QUICK else None))
-    if left_out:
-        items[:] = [one for one in items if one not in left_out]
+    taken = of_mode(items, mode_of(config))
+    if len(taken) < len(items):
+        left_out = set(items) - set(taken)
+        items[:] = taken
         config.hook.pytest_deselected(items=list(left_out))
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and not config.getoption("--extras"):

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -36,10 +37,35 @@ QUICK_CASES = 2
 """Cases of a test that the quick tests take, if it has no mark `quick`. CI takes all that the mark `ci` leaves."""
 
 
-def some_cases(items: Iterable[pytest.Item], mark_name: str, most: int | None = None) -> Iterator[pytest.Item]:
+class Case(Protocol):
+    """A case of a test: a test of pytest's, or what it will be made of."""
+
+    @property
+    def nodeid(self) -> str: ...
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None: ...
+
+
+C = TypeVar("C", bound=Case)
+
+
+def of_mode(cases: Iterable[C], mode: Mode) -> list[C]:
+    """Returns those of a selection's tests that are run: none that are for the night, and on Ray, or in quick tests,
+    some of those that have many cases, and in CI of those of `ci`."""
+    if mode is Mode.NIGHTLY:
+        return list(cases)
+    found = [one for one in cases if not one.get_closest_marker("nightly")]
+    on_ray = [one for one in found if one.get_closest_marker("ray_lane")]
+    out = set(map(id, on_ray)) - set(map(id, some_cases(on_ray, "ray")))
+    found = [one for one in found if id(one) not in out]
+    taken = set(map(id, some_cases(found, mode, QUICK_CASES if mode is Mode.QUICK else None)))
+    return [one for one in found if id(one) in taken]
+
+
+def some_cases(items: Iterable[C], mark_name: str, most: int | None = None) -> Iterator[C]:
     """Yields the tests, but of one with the mark, such as `quick(n)`, only n cases, of one without it `most`, evenly
     spread over those that there are, with each value of each parameter as often as can be. No number, or None: all."""
-    cases: dict[str, list[pytest.Item]] = {}
+    cases: dict[str, list[C]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for found in cases.values():
