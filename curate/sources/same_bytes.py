@@ -9,6 +9,7 @@ events), an input has changed.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -83,11 +84,11 @@ def keep_checksums(ledger: Ledger, names: Collection[str], *, mark: bool) -> set
     places may be the same. `names` are those of its ledger; returns those of them that are to stay.
 
     `mark`: also if nothing is known of any, for it says that a job was here: see `recovered` in `driver.history`.
-    Without room on the disk it goes on, with a warning: to remove may be what makes room.
+    Without room on the disk it goes on, with a warning, as to remove may be what makes room; a mark takes hardly any.
     """
     before = {name: number for name in names if (number := layout.replaced_number(name)) is not None}
     last = max(before.values(), default=0)
-    kept = Segments(ledger, lambda number: layout.replaced_segment(last + 1, number))
+    kept, only_mark = (Segments(ledger, lambda number: layout.replaced_segment(last + 1, number)) for _ in range(2))
     told = ("shard", "generation", "checksum")
     if mark:
         kept.add({})
@@ -103,6 +104,11 @@ def keep_checksums(ledger: Ledger, names: Collection[str], *, mark: bool) -> set
             output=ledger.root,
             error=str(error),
         )
+        if mark:
+            with contextlib.suppress(StorageError):
+                only_mark.add({})
+                only_mark.seal()
+                only_mark.write(lambda: None)
     return {name for name, number in before.items() if number > last + 1 - KEPT_OVERWRITES}
 
 

@@ -154,6 +154,16 @@ def test_without_room_an_overwrite_goes_on(source: Path, first: Path, tmp_path: 
     assert run_job(Copy(), first, tmp_path / "out").stale == 3
 
 
+def test_where_there_is_room_for_nothing_else_it_says_that_a_job_was_here(source: Path, first: Path) -> None:
+    """Or what late workers of that job write would be taken for outputs that are what they say."""
+    full = Fault("publish", nth=1, name=layout.REPLACED, error=DiskFull("", None, 0))
+    with faulty_stores(full):
+        assert run_job(Copy(), source, first, overwrite=True, yes=True).state is RunState.COMPLETE
+    assert full.fired == 1
+    assert len(list((first / layout.REPLACED).iterdir())) == 1
+    assert verify(str(first)).state == "ok"
+
+
 def test_one_of_other_bytes_is(source: Path, first: Path, tmp_path: Path) -> None:
     """Of the same size, even: the checksum tells, not the size."""
     run_job(Copy(), first, tmp_path / "out")
