@@ -117,6 +117,7 @@ DIED = {
 }
 
 
+@pytest.mark.ray(3)
 @pytest.mark.parametrize("announce", [False, True])
 @pytest.mark.parametrize("how", ["kill", "_exit", "segfault", "exit"])
 def test_a_worker_that_dies_has_crashed(machine: Any, tmp_path: Path, how: str, announce: bool) -> None:

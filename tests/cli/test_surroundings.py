@@ -108,6 +108,7 @@ def test_a_source_that_is_no_single_value_is_refused_at_once(tmp_path: Path, cur
         assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "verify", "page", "quarantine"])
 def test_the_locale_changes_nothing(command: str, done: str, tmp_path: Path) -> None:

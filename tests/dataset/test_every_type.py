@@ -310,7 +310,7 @@ def test_what_cannot_be_is_refused_with_a_reason(way: str, name: str, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.ci(22)
+@pytest.mark.ci(12)
 @pytest.mark.parametrize("name", TYPES)
 def test_each_type_alone(name: str, tmp_path: Path, mode: Mode) -> None:
     """What holds beside other columns holds alone, at every batch size and with all nulls: each way at one of them but

@@ -48,8 +48,8 @@ KINDS: dict[str, Callable[[Dataset, Any], Dataset]] = {
 }
 
 
-@pytest.mark.ci(10)
-@pytest.mark.quick(6)
+@pytest.mark.ci(5)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stored", STORED)
 def test_the_same_rows_stay(stored: str, kind: str, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ ADDED = st.lists(ROWS, min_size=1, max_size=3)
 
 
 class TestGrown:
-    @pytest.mark.ci(2)
+    @pytest.mark.ci(1)
     @pytest.mark.slow
     @pytest.mark.parametrize("how", [*DATASETS, "job"])
     @settings(max_examples=6)
@@ -214,6 +214,7 @@ class TestGrown:
         complete(world.write())
         world.check()
 
+    @pytest.mark.ci(1)
     @pytest.mark.slow
     @pytest.mark.parametrize("how", ["one", "job"])
     def test_a_kill_while_stages_are_removed_behind_which_inputs_are_added(self, how: str, sweep: Sweep) -> None:
@@ -233,8 +234,9 @@ class TestGrown:
             complete(world.write())
             world.check()
 
+    @pytest.mark.ci(1)
     @pytest.mark.slow
-    @pytest.mark.parametrize("how", ["one", "job"])
+    @pytest.mark.parametrize("how", ["job", "one"])
     def test_a_kill_before_any_change(self, how: str, sweep: Sweep) -> None:
         """The next run ends with what a run from nothing ends with, and writes only what is not there."""
         world = World(how)

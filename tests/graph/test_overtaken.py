@@ -180,6 +180,7 @@ def check(
     assert world.rows() in expected, where
 
 
+@pytest.mark.ci(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("alive", [True, False])
 @pytest.mark.parametrize("kill", [None, 3, 4, 6, 10, 12, 18])
@@ -195,6 +196,7 @@ def test_an_exchange_whose_stage_loses_its_plan(at: int, kill: int, alive: bool)
     check(shuffled, shuffled, at, kill, alive)
 
 
+@pytest.mark.ci(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("alive", [True, False])
 @pytest.mark.parametrize("kill", [None, 2, 4, 5, 6, 8, 10])
@@ -227,6 +229,7 @@ def ordered(ds: Dataset) -> Dataset:
     return ds.sort("k")
 
 
+@pytest.mark.ci(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [None, 0, 1, 2])
 @pytest.mark.parametrize("made", [plain, ordered])
@@ -322,12 +325,13 @@ def test_late_outputs_of_another_seed_are_found_by_the_next_run(left: int) -> No
 
 
 @pytest.mark.slow
-def test_late_outputs_of_another_seed_are_found_by_a_run_that_is_at_work() -> None:
-    """Before each change of the run that overwrites: an output in the way of its own is none of another attempt."""
+def test_late_outputs_of_another_seed_are_found_by_a_run_that_is_at_work(mode: Mode) -> None:
+    """Before each change of the run that overwrites, every third one but for the night: an output in the way of its
+    own is none of another attempt."""
     whole = World(shuffled)
     assert whole.run(shuffled, FakeClock()) == RunState.COMPLETE.value
     published = 0
-    for at in range(1, 60):
+    for at in range(1, 60, 1 if mode is Mode.NIGHTLY else 3):
         world = World(shuffled)
         assert world.run(shuffled, FakeClock()) == RunState.COMPLETE.value
         before = outputs_of(world)

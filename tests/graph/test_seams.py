@@ -274,7 +274,7 @@ def check_verified(write: Write, whole: Stored) -> None:
         assert (report.state, {one.object for one in report.findings}) == ("damaged", set(strangers)), place
 
 
-@pytest.mark.ci(33)
+@pytest.mark.ci(20)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("number", "names"),

@@ -111,6 +111,7 @@ def test_what_has_no_room_on_this_machine(world: World, shape: str) -> None:
     assert "1000000" in refused(world, world.job(shape, num_cpus=MUCH))
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["Sorted", "SortedKept"])
 def test_a_stage_that_is_done_may_have_had_a_larger_machine(
@@ -161,6 +162,7 @@ def test_the_output_of_another_job(world: World, shape: str) -> None:
     assert not Path(world.kept).exists()
 
 
+@pytest.mark.ci(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("overwrite", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_link_where_the_ledger_is(world: World, shape: str, overwrite: bool) -> None:

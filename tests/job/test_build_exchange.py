@@ -140,6 +140,7 @@ def test_the_budget_of_bad_rows_holds_before_the_exchange(folder: Path, tmp_path
     assert output_rows(tmp_path / "out") == EVEN
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_at_any_call_and_run_again(sweep: Sweep, after: bool) -> None:

@@ -115,6 +115,7 @@ print(ended.done, [group.error for group in ended.failures])
 """
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["returns", "exits", "raises", "ends"])
 def test_a_copy_never_goes_on_with_the_work(tmp_path: Path, how: str) -> None:

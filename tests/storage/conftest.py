@@ -17,7 +17,7 @@ from curate.storage.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from curate.testing.contract import StorePlace
 from tests.support.gcs_emulator import GcsEmulator
-from tests.support.moto_server import MotoServer
+from tests.support.moto_server import OWN_STORES, MotoServer
 from tests.support.s3_emulator import S3Emulator
 
 
@@ -35,7 +35,7 @@ def gcs(emulator: GcsEmulator, clock: FakeClock) -> GCSStore:
     return GCSStore(Retry(clock=clock))
 
 
-@pytest.fixture(params=["memory", "local", "local-named", "gcs", "s3", pytest.param("moto", marks=pytest.mark.slow)])
+@pytest.fixture(params=[*OWN_STORES, pytest.param("moto", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorePlace]:
     kind: str = request.param
     if kind == "memory":

@@ -17,6 +17,7 @@ from curate.storage.local import LocalStore
 from curate.storage.memory import MemoryStore
 from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Object, Special
 from curate.testing.contract import StorePlace
+from tests.support.moto_server import many_puts
 
 
 def objects_of(blocks: Iterator[Columns]) -> list[Object]:
@@ -39,6 +40,7 @@ def test_every_store_lists_columns(place: StorePlace, least: int) -> None:
 
 
 @pytest.mark.slow
+@many_puts
 def test_columns_are_listed_once_they_are_asked_for(place: StorePlace) -> None:
     """And cost what the objects do: a request for every page that is reached."""
     for index in range(LIST_PAGE + 1):

@@ -11,10 +11,16 @@ import pytest
 
 from curate.storage.faulty import FaultyStore
 from curate.testing.contract import StoreContract, StorePlace
+from tests.support.moto_server import many_puts
 
 
 class TestStores(StoreContract):
     """The stores that come with curate; `place` is in conftest.py."""
+
+    @many_puts
+    def test_a_list_is_lazy_and_paged(self, place: StorePlace) -> None:
+        """In pages as every store's."""
+        super().test_a_list_is_lazy_and_paged(place)
 
 
 @pytest.mark.slow

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from typing import Any, Self
 from unittest import mock
 
+import pytest
+
 from tests.support.s3_emulator import S3Emulator
+
+OWN_STORES = ("memory", "local", "local-named", "gcs", "s3")
+"""Places of the contract of stores that are no server of others."""
+many_puts = pytest.mark.parametrize(
+    "place", [*OWN_STORES, pytest.param("moto", marks=[pytest.mark.slow, pytest.mark.nightly])], indirect=True
+)
+"""For a test of the contract that writes thousands of objects: each takes this server ten milliseconds."""
 
 
 class MotoServer:

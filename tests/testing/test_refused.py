@@ -107,6 +107,7 @@ def check_stopped(bench: Bench, ended: Summary, said: list[Any], what: str) -> N
     assert bench.published() == FILES
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("denied", [False, True], ids=["expired", "denied"])
 def test_outputs_are_refused_from_some_moment_on(bench: Bench, denied: bool) -> None:
@@ -123,6 +124,7 @@ def test_outputs_are_refused_from_some_moment_on(bench: Bench, denied: bool) -> 
     check_stopped(bench, ended, said, "refuses outputs")
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_inputs_are_refused_from_some_moment_on(bench: Bench) -> None:
     """As outputs."""
@@ -133,6 +135,7 @@ def test_inputs_are_refused_from_some_moment_on(bench: Bench) -> None:
     check_stopped(bench, ended, said, "read its inputs")
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_one_output_is_refused(bench: Bench) -> None:
     """Such as a locked name: it fails, after its tries, and all others are done."""
@@ -141,6 +144,7 @@ def test_one_output_is_refused(bench: Bench) -> None:
     assert (ended.state, ended.done, ended.failed) == (RunState.FAILED, FILES - 1, 1)
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_a_folder_of_inputs_is_refused(bench: Bench) -> None:
     """Its shards fail, and all others are done."""
