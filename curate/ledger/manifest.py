@@ -48,6 +48,8 @@ LEAST_AHEAD = 1 << 16
 """Shards that are unpacked together before they are launched, at least."""
 PARTS_AHEAD = 32
 """Parts of a large plan that are unpacked so: for each, all of the plan is read."""
+MADE_TOGETHER = 1024
+"""Shards of these that become objects at once, at least."""
 
 
 def shard_row(shard: Shard) -> tuple[Any, ...]:
@@ -229,8 +231,9 @@ def shards_of_rows(rows: pa.Table) -> list[Shard]:
 class ShardsAhead:
     """The shards of a plan in the order in which they are launched, unpacked some thousand at a time.
 
-    Largest first, those that follow each other lie anywhere in the plan, and each alone would cost a block. The ids of
-    shards that run are kept, because each event names its shard.
+    Largest first, those that follow each other lie anywhere in the plan, and each alone would cost a block. They are
+    put in the order of their launch, of which a slice becomes objects at once: to take the rows of each task cost a
+    third of all that the driver does for one. The ids of shards that run are kept, because each event names its shard.
     """
 
     def __init__(self, plan: ShardPlan, from_here: Callable[[int, int], Any]) -> None:
@@ -239,25 +242,61 @@ class ShardsAhead:
         self._plan = plan
         self._from_here = from_here
         self._most = max(LEAST_AHEAD, len(plan) // PARTS_AHEAD)
-        self._ranks: Any = np.zeros(0, dtype=np.int64)
+        self._order: Any = np.zeros(0, dtype=np.int64)
+        """Ranks of shards in the order of their launch."""
+        self._sorted: Any = self._order
+        """Places in that order, so that their ranks ascend."""
         self._rows = SCHEMA.empty_table()
-        """The shards of these ranks, which ascend."""
+        """The shards in that order."""
+        self._next = 0
+        """The place behind what was launched last."""
+        self._made: list[Shard] = []
+        self._made_from = 0
+        """Shards as objects, and the place of the first of them."""
         self._ids: dict[int, str] = {}
 
     def launched(self, ranks: Sequence[int]) -> list[Shard]:
         """Returns the shards of these ranks, in their order."""
-        at = np.searchsorted(self._ranks, ranks)
-        if not np.array_equal(self._ranks[at[at < len(self._ranks)]], ranks):
+        places = self._places(ranks)
+        if places is None:
             ahead = self._from_here(ranks[0], self._most)
             if not len(ahead):
                 # Some run once more, or were taken off a task: those that are next stay at hand.
                 return self._named(ranks, self._plan.shards(ranks))
-            self._ranks = np.unique(np.concatenate([np.asarray(ranks, dtype=np.int64), ahead]))
-            self._rows = self._plan.table.take(self._ranks).combine_chunks()
-            at = np.searchsorted(self._ranks, ranks)
-        # A slice costs half of what a row is taken for, and most tasks of large shards have one.
-        rows = self._rows.slice(at[0], 1) if len(at) == 1 else self._rows.take(pa.array(at, pa.int64()))
-        return self._named(ranks, shards_of_rows(rows))
+            more = np.setdiff1d(np.asarray(ranks, dtype=np.int64), ahead)
+            self._order = np.concatenate([ahead, more])
+            self._sorted = np.argsort(self._order, kind="stable")
+            self._rows = self._plan.table.take(self._order).combine_chunks()
+            self._made, self._made_from, self._next = [], 0, 0
+            places = self._places(ranks)
+            assert places is not None
+        return self._named(ranks, self._at(places))
+
+    def _places(self, ranks: Sequence[int]) -> Sequence[int] | None:
+        """Returns the places of these ranks in the order of launches; None if some are not in what is unpacked."""
+        behind = self._next + len(ranks)
+        if self._order[self._next : behind].tolist() == list(ranks):
+            found: Sequence[int] = range(self._next, behind)
+        else:
+            near = np.searchsorted(self._order, ranks, sorter=self._sorted)
+            if not len(self._order) or near.max() == len(self._order):
+                return None
+            found = self._sorted[near].tolist()
+            if self._order[found].tolist() != list(ranks):
+                return None
+        self._next = found[-1] + 1
+        return found
+
+    def _at(self, places: Sequence[int]) -> list[Shard]:
+        """Returns the shards at these places."""
+        first, behind = min(places), max(places) + 1
+        if first < self._made_from or behind > self._made_from + len(self._made):
+            if not self._made_from <= first <= self._made_from + len(self._made):
+                # Again, or out of order: those that are made are soon asked for.
+                return shards_of_rows(self._rows.take(pa.array(places, pa.int64())))
+            self._made_from = first
+            self._made = shards_of_rows(self._rows.slice(first, max(MADE_TOGETHER, behind - first)))
+        return [self._made[place - self._made_from] for place in places]
 
     def id(self, rank: int) -> str:
         """Returns the id of a shard."""
