@@ -1,20 +1,22 @@
 """Inputs from any file system that fsspec knows: `hf://`, `https://`, `sftp://`, `az://` and others. Read only.
 
 None of them is known to create an object only if its name is free, so none can keep an output (why Azure is among them:
-see `open`). What they list is
-sorted here, and held in memory. The generation is what the service says of the content, its ETag or another checksum,
-else time and size: it is looked at again after each range that is read.
+see `open`). What they list is sorted here, and held in memory. The generation is what the service says of the content,
+its ETag or another checksum, else time and size: it is looked at again after each range that is read.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import fsspec
+from fsspec.asyn import AbstractFileSystem, AsyncFileSystem
 
 from curate.errors import (
     ConfigError,
@@ -34,6 +36,9 @@ T = TypeVar("T")
 
 _CHECKSUMS = ("ETag", "etag", "blob_id", "sha256", "checksum", "md5", "Content-MD5", "content_md5", "Digest")
 _TIMES = ("mtime", "last_modified", "Last-Modified", "LastModified", "modified", "updated", "created")
+_LOST = {"ClientConnectionError", "ClientPayloadError", "TransportError", "ServiceRequestError", "ServiceResponseError"}
+"""Errors of a connection that are no OSError: those of aiohttp, of httpx (`hf://`) and of Azure's client."""
+_ITSELF = re.compile(r"/(\.{1,2}/*|\?[^/]*)$")
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -109,18 +114,9 @@ class ForeignStore:
     def _below(self, folder: str) -> Iterator[Object]:
         """Yields the files below a folder."""
 
-        def find(system: Any, path: str) -> Mapping[str, Mapping[str, Any]]:
-            # Names are those of the service, which may leave out what comes before the folder, a host for example.
-            root = f"{path.rstrip('/')}/"
-            found = system.find(path, detail=True).items()
-            # A web page without links lists itself.
-            below = ((name, info) for name, info in found if name.rstrip("/") != path.rstrip("/"))
-            return {f"{folder}/{name.rpartition(root)[2]}": info for name, info in below}
-
-        try:
-            found = self._call(f"list {folder}/", "list", folder, find)
-        except ObjectNotFound:
-            return
+        root, tree = self._tree(folder)
+        # Names are those of the service, which may leave out what comes before the folder, a host for example.
+        found = {f"{folder}/{name.rpartition(f'{root}/')[2]}": info for name, info in tree.items()}
         alike = None
         for uri, info in found.items():
             if info.get("type") == "directory":
@@ -130,6 +126,24 @@ class ForeignStore:
             if alike is None:
                 alike = listed == self.stat(uri)
             yield listed if alike and listed is not None else self.stat(uri)
+
+    def _tree(self, folder: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
+        """Returns the name of a folder, and what is below it by name, as the service has them. fsspec's own way through
+        the folders leaves out, without a word, each that it could not list; here only one that is gone is empty."""
+        found: dict[str, Mapping[str, Any]] = {}
+        root, seen, left = "", set(), [""]
+        while left:
+            try:
+                path, listed = self._call(f"list {folder}/", "list", folder, partial(_listed, left.pop()))
+            except ObjectNotFound:
+                continue
+            root = root or path.rstrip("/")
+            seen.add(path.rstrip("/"))
+            # Web pages link to themselves, also with a query: the same page in another order.
+            named = [info for info in listed if not _ITSELF.search(info["name"])]
+            found |= {info["name"]: info for info in named if info.get("type") != "directory"}
+            left += sorted({info["name"].rstrip("/") for info in named if info.get("type") == "directory"} - seen)
+        return root, {name: info for name, info in found.items() if name.rstrip("/") != root}
 
     def _read(self, object: Object, start: int, stop: int) -> bytes:
         """Returns exactly these bytes of exactly this generation."""
@@ -188,6 +202,14 @@ class ForeignStore:
         return system, system._strip_protocol(uri)
 
 
+def _listed(path: str, system: Any, root: str) -> tuple[str, Collection[Mapping[str, Any]]]:
+    """Returns what is in a folder, the root for none; what is below it, if the file system has its own way to tell."""
+    kind, path = type(system), path or root
+    if getattr(kind, "_find", AsyncFileSystem._find) is AsyncFileSystem._find and kind.find is AbstractFileSystem.find:
+        return path, system.ls(path, detail=True)
+    return path, [{**info, "name": name} for name, info in system.find(path, detail=True).items()]
+
+
 def _said(info: Mapping[str, Any], names: tuple[str, ...]) -> str:
     found = next((info[name] for name in names if info.get(name)), "")
     return str(found.timestamp() if isinstance(found, datetime) else found)
@@ -218,7 +240,7 @@ def _translated(what: str, cause: BaseException, status: int | None) -> StorageE
         return PermissionDenied(f"{what}: {said}; give it the credentials that fsspec finds for this file system")
     if isinstance(cause, FileNotFoundError | NotADirectoryError) or status in (404, 410):
         return ObjectNotFound(f"{what}: it does not exist; {said}")
-    passes = status in _LATER if status is not None else isinstance(cause, OSError | EOFError)
-    if passes:
+    lost = isinstance(cause, OSError | EOFError) or not _LOST.isdisjoint(one.__name__ for one in type(cause).__mro__)
+    if status in _LATER if status is not None else lost:
         return TransientStorageError(said)
     return StorageError(f"{what}: {said}, which a retry would not change; check the address")

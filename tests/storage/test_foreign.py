@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import aiohttp
 import fsspec
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
 
 import curate
 from curate.errors import (
@@ -137,6 +139,78 @@ def test_a_folder_is_listed_in_order(shelf: Shelf, store: ForeignStore) -> None:
     assert list(store.list("shelf://top/none/")) == []
     for one in store.list("shelf://top/"):
         assert store.open(one).read().decode() == one.uri[12:]
+
+
+class Folders(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A file system that is gone through a folder at a time, as over SSH; `answers` are what its folders say."""
+
+    protocol = "folders"
+    answers: dict[str, Any] = {}  # noqa: RUF012
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        del detail, kwargs
+        found = self.answers[path]
+        if isinstance(found, list) and found and isinstance(found[0], Exception):
+            found = found.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        names = [f"{path}/{name}" for name in found]
+        return [{"name": one, "type": "directory" if one[-1] == "/" else "file", "size": 3} for one in names]
+
+    def info(self, path: str, **kwargs: Any) -> Any:
+        del kwargs
+        return {"name": path, "type": "file", "size": 3}
+
+
+class TransportError(Exception):
+    """As that of httpx, which need not be installed."""
+
+
+class ReadTimeout(TransportError):
+    pass
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    fsspec.register_implementation("folders", Folders, clobber=True)
+    monkeypatch.setattr(Folders, "answers", {"top": ["b/", "a.x", "c/"], "top/b": ["d/", "e.x"], "top/b/d": ["f.x"]})
+    Folders.answers["top/c"] = []
+    return Folders.answers
+
+
+@pytest.mark.parametrize("where", ["top", "top/b", "top/b/d"])
+@pytest.mark.parametrize("error", [OSError("socket is closed"), PermissionError("denied"), ConnectionResetError()])
+def test_a_folder_that_cannot_be_listed_is_not_left_out(
+    folders: dict[str, Any], store: ForeignStore, where: str, error: Exception
+) -> None:
+    """However deep: its files would be no inputs, and the job complete without them."""
+    folders[where] = error
+    with pytest.raises(StorageError):
+        list(store.list("folders://top/"))
+
+
+@pytest.mark.parametrize("where", ["top", "top/b", "top/b/d"])
+@pytest.mark.parametrize("error", [ConnectionResetError(), aiohttp.ServerDisconnectedError(), ReadTimeout("late")])
+def test_it_is_listed_again(folders: dict[str, Any], store: ForeignStore, where: str, error: Exception) -> None:
+    """After what may pass, whichever client's error it is."""
+    listed = [one.uri.partition("//")[2] for one in store.list("folders://top/")]
+    assert listed == ["top/a.x", "top/b/d/f.x", "top/b/e.x"]
+    folders[where] = [error, *folders[where]]
+    assert [one.uri.partition("//")[2] for one in store.list("folders://top/")] == listed
+
+
+def test_a_folder_that_is_gone_by_then_has_nothing_in_it(folders: dict[str, Any], store: ForeignStore) -> None:
+    folders["top/b/d"] = FileNotFoundError("top/b/d")
+    assert [one.uri for one in store.list("folders://top/")] == ["folders://top/a.x", "folders://top/b/e.x"]
+    folders["top"] = FileNotFoundError("top")
+    assert list(store.list("folders://top/")) == []
+
+
+def test_a_page_that_links_to_itself(folders: dict[str, Any], store: ForeignStore) -> None:
+    """As those of web servers do, to be in another order."""
+    folders["top"] = ["?C=N;O=D", "?C=M;O=A", "./", "../", "b/", "a.x", ".hidden", "..x"]
+    listed = [one.uri.partition("//")[2] for one in store.list("folders://top/")]
+    assert listed == ["top/..x", "top/.hidden", "top/a.x", "top/b/d/f.x", "top/b/e.x"]
 
 
 def test_nothing_is_written(store: ForeignStore) -> None:
