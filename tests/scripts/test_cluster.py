@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import os
@@ -12,7 +13,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -129,12 +129,10 @@ class TestBuckets:
 
         def metadata(name: str) -> Mapping[str, Any]:
             if name == "hangs":
-                release.wait(30)
+                release.wait()
             raise PermissionError("no storage.buckets.get")
 
-        began = time.monotonic()
         found = buckets.look_at(["denied", "hangs"], metadata, deadline_s=0.2)
-        assert time.monotonic() - began < 5
         release.set()
         refused, said = buckets.judge(found, "us-central2", allow_cross_region=False)
         assert refused == []
@@ -296,7 +294,7 @@ class TestConnecting:
     @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("case", ["nobody", "token", "ray", "python"])
-    def test_in_one_line_within_ten_seconds(self, dashboard: Dashboard, tmp_path: Path, case: str) -> None:
+    def test_in_one_line(self, dashboard: Dashboard, tmp_path: Path, case: str) -> None:
         """By the command line, with exit code 2; nothing was submitted."""
         address, given = dashboard.address, TOKEN
         match case:
@@ -309,13 +307,30 @@ class TestConnecting:
             case "python":
                 dashboard.versions = Versions(dashboard.versions.ray, "3.10.1")
         write_files(tmp_path, {"x.py": b""})
-        began = time.monotonic()
         ended = cluster("submit", "--address", address, "x.py", cwd=tmp_path, RAY_AUTH_TOKEN=given)
-        assert time.monotonic() - began < 10
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr.startswith("error: ")
         assert ended.stderr.count("\n") == 1, ended.stderr
         assert given not in ended.stderr
+
+    @pytest.mark.parametrize("answers", [0, 1])
+    def test_within_ten_seconds(self, monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
+        """Also by whom nothing is heard, from the first request on, or after it."""
+        waited_s: list[float] = []
+
+        class Silent:
+            def open(self, request: Any, timeout: float) -> Any:
+                del request
+                waited_s.append(timeout)
+                if len(waited_s) > answers:
+                    raise TimeoutError("timed out")
+                return io.BytesIO(b'{"ray_version": "1"}')
+
+        monkeypatch.setattr(connect, "build_opener", lambda *_: Silent())
+        with pytest.raises(Refused):
+            versions_of(Api("http://127.0.0.1:9", None))
+        assert len(waited_s) == answers + 1
+        assert sum(waited_s) < 10
 
 
 class TestToken:
