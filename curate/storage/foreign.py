@@ -114,36 +114,35 @@ class ForeignStore:
     def _below(self, folder: str) -> Iterator[Object]:
         """Yields the files below a folder."""
 
-        root, tree = self._tree(folder)
-        # Names are those of the service, which may leave out what comes before the folder, a host for example.
-        found = {f"{folder}/{name.rpartition(f'{root}/')[2]}": info for name, info in tree.items()}
         alike = None
-        for uri, info in found.items():
-            if info.get("type") == "directory":
-                continue
+        for name, info in self._tree(folder).items():
+            uri = f"{folder}/{name}"
             # A listing of web pages has names alone, and others describe a file otherwise than when it is asked for.
             listed = _object(uri, info) if info.get("size") is not None else None
             if alike is None:
                 alike = listed == self.stat(uri)
             yield listed if alike and listed is not None else self.stat(uri)
 
-    def _tree(self, folder: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
-        """Returns the name of a folder, and what is below it by name, as the service has them. fsspec's own way through
-        the folders leaves out, without a word, each that it could not list; here only one that is gone is empty."""
+    def _tree(self, folder: str) -> dict[str, Mapping[str, Any]]:
+        """Returns the files below a folder, by their names in it. fsspec's own way through folders leaves out, without
+        a word, each that it could not list; here only one that is gone is empty."""
         found: dict[str, Mapping[str, Any]] = {}
-        root, seen, left = "", set(), [""]
+        root: str | None = None
+        seen, left = set(), [""]
         while left:
             try:
                 path, listed = self._call(f"list {folder}/", "list", folder, partial(_listed, left.pop()))
             except ObjectNotFound:
                 continue
-            root = root or path.rstrip("/")
+            root = path.strip("/") if root is None else root
             seen.add(path.rstrip("/"))
             # Web pages link to themselves, also with a query: the same page in another order.
             named = [info for info in listed if not _ITSELF.search(info["name"])]
             found |= {info["name"]: info for info in named if info.get("type") != "directory"}
             left += sorted({info["name"].rstrip("/") for info in named if info.get("type") == "directory"} - seen)
-        return root, {name: info for name, info in found.items() if name.rstrip("/") != root}
+        # Names are those of the service, which may leave out what comes before the folder, a host for example.
+        below = {name.strip("/"): info for name, info in found.items() if name.strip("/") != root}
+        return {name.split(f"{root}/", 1)[-1] if root else name: info for name, info in below.items()}
 
     def _read(self, object: Object, start: int, stop: int) -> bytes:
         """Returns exactly these bytes of exactly this generation."""
@@ -241,6 +240,7 @@ def _translated(what: str, cause: BaseException, status: int | None) -> StorageE
     if isinstance(cause, FileNotFoundError | NotADirectoryError) or status in (404, 410):
         return ObjectNotFound(f"{what}: it does not exist; {said}")
     lost = isinstance(cause, OSError | EOFError) or not _LOST.isdisjoint(one.__name__ for one in type(cause).__mro__)
-    if status in _LATER if status is not None else lost:
+    passes = status in _LATER if status is not None else lost
+    if passes:
         return TransientStorageError(said)
     return StorageError(f"{what}: {said}, which a retry would not change; check the address")

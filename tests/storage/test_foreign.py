@@ -154,7 +154,7 @@ class Folders(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
             found = found.pop(0)
         if isinstance(found, Exception):
             raise found
-        names = [f"{path}/{name}" for name in found]
+        names = [f"{path.rstrip('/')}/{name}" if path else name for name in found]
         return [{"name": one, "type": "directory" if one[-1] == "/" else "file", "size": 3} for one in names]
 
     def info(self, path: str, **kwargs: Any) -> Any:
@@ -204,6 +204,20 @@ def test_a_folder_that_is_gone_by_then_has_nothing_in_it(folders: dict[str, Any]
     assert [one.uri for one in store.list("folders://top/")] == ["folders://top/a.x", "folders://top/b/e.x"]
     folders["top"] = FileNotFoundError("top")
     assert list(store.list("folders://top/")) == []
+
+
+@pytest.mark.parametrize("root", ["", "/", "top", "/top", "a/top"])
+def test_names_that_come_again(
+    folders: dict[str, Any], store: ForeignStore, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    """A folder within one of its name, and all that there is: each file is itself, once."""
+    monkeypatch.setattr(Folders, "_strip_protocol", staticmethod(lambda _: root))
+    above = root.rstrip("/")
+    folders |= {root: ["x", "sub/", "top/"], f"{above}/sub": ["top/"], f"{above}/sub/top": ["x"], f"{above}/top": ["x"]}
+    if not root:
+        folders |= {"sub": ["top/"], "sub/top": ["x"], "top": ["x"]}
+    listed = [one.uri.removeprefix("folders://host/") for one in store.list("folders://host/")]
+    assert listed == ["sub/top/x", "top/x", "x"]
 
 
 def test_a_page_that_links_to_itself(folders: dict[str, Any], store: ForeignStore) -> None:
