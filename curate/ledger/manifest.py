@@ -270,6 +270,7 @@ class ShardsAhead:
             self._made, self._made_from, self._next = [], 0, 0
             places = self._places(ranks)
             assert places is not None
+        self._next = places[-1] + 1
         return self._named(ranks, self._at(places))
 
     def _places(self, ranks: Sequence[int]) -> Sequence[int] | None:
@@ -284,7 +285,6 @@ class ShardsAhead:
             found = self._sorted[near].tolist()
             if self._order[found].tolist() != list(ranks):
                 return None
-        self._next = found[-1] + 1
         return found
 
     def _at(self, places: Sequence[int]) -> list[Shard]:

@@ -88,7 +88,11 @@ def keep_checksums(ledger: Ledger, names: Collection[str], *, mark: bool) -> set
     """
     before = {name: number for name in names if (number := layout.replaced_number(name)) is not None}
     last = max(before.values(), default=0)
-    kept, only_mark = (Segments(ledger, lambda number: layout.replaced_segment(last + 1, number)) for _ in range(2))
+
+    def segments() -> Segments:
+        return Segments(ledger, lambda number: layout.replaced_segment(last + 1, number))
+
+    kept = segments()
     told = ("shard", "generation", "checksum")
     if mark:
         kept.add({})
@@ -105,6 +109,7 @@ def keep_checksums(ledger: Ledger, names: Collection[str], *, mark: bool) -> set
             error=str(error),
         )
         if mark:
+            only_mark = segments()
             with contextlib.suppress(StorageError):
                 only_mark.add({})
                 only_mark.seal()

@@ -85,8 +85,8 @@ class Times:
             (self.amounts[name], amount) for name, amount in zip(SUMS, (took_s, size, rows), strict=True) if amount
         ]
         # A span between the first and the last one has its whole length of it.
-        inner = self.span_s / took_s if took_s > 0 else 1.0 / (last + 1 - first)
-        outer = {at: self._share(at, begin, end, took_s, inner) for at in (first, last)}
+        inner = self.span_s / took_s if took_s > 0 else 1.0
+        outer = {at: self._share(at, begin, end) for at in (first, last)}
         for amounts, amount in given:
             for at, share in outer.items():
                 amounts[at] += share * amount
@@ -94,10 +94,10 @@ class Times:
             for at in range(first + 1, last):
                 amounts[at] += part
 
-    def _share(self, at: int, begin: float, end: float, took_s: float, of_none: float) -> float:
-        """Returns which part of the time from `begin` to `end` is in a span; `of_none` if that is no time."""
+    def _share(self, at: int, begin: float, end: float) -> float:
+        """Returns which part of the time from `begin` to `end` is in a span; all of it if that is no time."""
         span = self.start + at * self.span_s
-        return (min(end, span + self.span_s) - max(begin, span)) / took_s if took_s > 0 else of_none
+        return (min(end, span + self.span_s) - max(begin, span)) / (end - begin) if end > begin else 1.0
 
     def _at(self, moment: float) -> int:
         """Returns the span of a moment, which exists then; the first one for what was before."""
