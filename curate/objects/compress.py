@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+import weakref
 import zlib
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -118,6 +119,8 @@ class Waiting:
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed once it is copied
+        # Or once it is not held any more: a writer is made to see whether there is one, and shards fail.
+        weakref.finalize(self, self._file.close)
 
     def write(self, data: Any) -> None:
         """Takes all of `data`."""

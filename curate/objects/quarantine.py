@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import tempfile
+import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
@@ -17,8 +17,6 @@ from curate.objects.bad_line import RejectedRow
 from curate.objects.compress import Compressor
 from curate.objects.lines import line_blocks
 from curate.storage.protocol import Object, Store
-
-_IN_MEMORY_BYTES = 4 << 20
 
 
 def content_hash() -> Any:
@@ -59,7 +57,7 @@ def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
 
 
 class QuarantineWriter:
-    """Collects bad rows into a zstd stream, in memory up to 4 MiB and in a temporary file from there.
+    """Collects bad rows into a zstd stream, in memory.
 
     The same rows in the same order give the same bytes, and so the same name.
     """
@@ -69,16 +67,12 @@ class QuarantineWriter:
         self.reasons: Counter[str] = Counter()
         self.first: RejectedRow | None = None
         """The first row, without what it has."""
-        self._digest = content_hash()
-        self._file: IO[bytes] | None = None
-        self._compressor: Compressor | None = None
+        self._file = io.BytesIO()
+        self._compressor = Compressor(self._file, "zstd")
 
     def add(self, row: RejectedRow) -> None:
         """Takes one row. A row that is not UTF-8 is kept as base64, in `row_base64`."""
         self.first = self.first or replace(row, raw=b"")
-        if self._compressor is None:
-            self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - handed out by finish
-            self._compressor = Compressor(self, "zstd")
         line: dict[str, Any] = {"line": row.line, **({"at": row.at} if row.at else {}), "reason": row.reason}
         if isinstance(row.raw, str):
             line["row"] = row.raw
@@ -91,24 +85,14 @@ class QuarantineWriter:
         self.count += 1
         self.reasons[row.reason] += 1
 
-    def close(self) -> None:
-        """Discards the rows; for a shard that failed. Nothing to do after `finish`."""
-        if self._file is not None:
-            self._file.close()
-
-    def write(self, data: bytes) -> None:
-        """Takes compressed bytes: the writer is the sink of its own compressor."""
-        assert self._file is not None
-        self._file.write(data)
-        self._digest.update(data)
-
-    def finish(self) -> tuple[str, IO[bytes]]:
-        """Returns the content hash (16 hex digits) and the compressed lines, at their beginning; the caller closes it.
+    def finish(self) -> tuple[str, bytes]:
+        """Returns the content hash (16 hex digits) and the compressed lines.
 
         Raises ValueError if no row was added: there is nothing to publish.
         """
-        if self._compressor is None or self._file is None:
+        if not self.count:
             raise ValueError("no bad row was added: nothing to publish")
         self._compressor.close()
-        self._file.seek(0)
-        return self._digest.hexdigest(), self._file
+        data, digest = self._file.getvalue(), content_hash()
+        digest.update(data)
+        return digest.hexdigest(), data

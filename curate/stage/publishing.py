@@ -105,8 +105,8 @@ def aside_of(output: str, shard: str, tally: ShardBooks, hide: Callable[[str], s
     if tally.samples:
         aside.samples = encode_samples([replace(one, shard=shard, row=hide(one.row)) for one in tally.samples.rows()])
     if tally.quarantine is not None:
-        digest, data = tally.quarantine.finish()
-        aside.quarantine, aside.bad_rows = f"{output}/{layout.QUARANTINE}{digest}.jsonl.zst", data.read()
+        digest, aside.bad_rows = tally.quarantine.finish()
+        aside.quarantine = f"{output}/{layout.QUARANTINE}{digest}.jsonl.zst"
     return aside
 
 

@@ -62,7 +62,7 @@ class Done:
         """Reasons and rows, in order."""
         if self.tally.quarantine is None:
             return []
-        lines = decompress(self.tally.quarantine.finish()[1].read()).splitlines()
+        lines = decompress(self.tally.quarantine.finish()[1]).splitlines()
         return [(line["reason"], orjson.loads(line["row"])) for line in map(orjson.loads, lines)]
 
 
