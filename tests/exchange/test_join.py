@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from curate.errors import ConfigError, SchemaMismatch
 from curate.exchange.kinds import join as joining
@@ -17,6 +18,7 @@ from curate.exchange.kinds import merge_join
 from curate.exchange.kinds.broadcast_join import BROADCAST_HOWS, BroadcastJoin
 from curate.exchange.kinds.join import Join, Keys, common_type
 from curate.exchange.kinds.merge_join import HOWS, take_or_null
+from curate.exchange.protocol import ReducePart
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
 from tests.exchange.local import exchanged, same, sort_key
@@ -157,7 +159,7 @@ def test_a_heavy_key_is_streamed_in_slices() -> None:
     tally = ShardBooks(BadRowBudget("100%"))
     rows = 0
     before = pa.total_allocated_bytes()
-    for table in Join(keys, "inner").combine([left, right], tally, None):  # type: ignore[arg-type]
+    for table in Join(keys, "inner").combine([left, right], tally, ReducePart(0, 1)):
         assert table.num_rows <= 16_384
         first = rows
         assert table["l"][0].as_py() == first // 3000
@@ -238,16 +240,27 @@ def test_keys_are_of_one_type_but_for_the_width_of_numbers_and_the_unit_of_times
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_side_without_rows_of_which_nobody_knows_the_columns_adds_none(how: str) -> None:
-    """A function that is given no rows does not tell which columns it would make."""
+    """A function that is given no rows does not tell which columns it would make. Where rows would have them, that they
+    have not is said, once for all parts."""
     rows, nothing = pa.table({"k": [2, 1]}), pa.table({})
     join = Join(Keys.checked("join", "k", None, [rows.schema, None], "", "_right"), how)
     tally = ShardBooks(BadRowBudget("100%"))
-    left = [row for one in join.combine([rows.sort_by("k"), nothing], tally, None) for row in one.to_pylist()]  # type: ignore[arg-type]
-    right = [row for one in join.combine([nothing, rows.sort_by("k")], tally, None) for row in one.to_pylist()]  # type: ignore[arg-type]
-    both = [{"k": 1}, {"k": 2}]
+    with capture_logs() as told:
+        left, right, neither = (
+            [
+                row
+                for number in range(2)
+                for one in join.combine(sides, tally, ReducePart(number, 2))
+                for row in one.to_pylist()
+            ]
+            for sides in ([rows.slice(0, 1), nothing], [nothing, rows.slice(0, 1)], [nothing, nothing])
+        )
+    both = [{"k": 2}] * 2
     assert left == (both if how in ("left", "outer", "anti") else [])
     assert right == (both if how in ("right", "outer") else [])
-    assert not list(join.combine([nothing, nothing], tally, None))  # type: ignore[arg-type]
+    assert neither == []
+    expected = {"left": ["right"], "right": ["left"], "outer": ["right", "left"]}.get(how, [])
+    assert [(one["log_level"], one["side"]) for one in told] == [("warning", side) for side in expected]
 
 
 def test_names_that_meet_get_suffixes_or_are_refused() -> None:

@@ -17,6 +17,7 @@ from curate.errors import ConfigError, SchemaMismatch
 from curate.exchange.kinds.base import Regrouping, key_columns, order_by
 from curate.exchange.kinds.merge_join import JoinedRows, coalesce, match_keys, rows_of, take_or_null
 from curate.exchange.protocol import ReducePart
+from curate.log import get_logger
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
@@ -226,8 +227,9 @@ class Join(Regrouping):
         return (KeyTypes(self.keys, side),)
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
-        del part
         left, right = tables
+        if part.number == 0 and not part.skip:
+            self._warn_of_no_columns(left, right)
         if not left.num_rows and not right.num_rows:
             return
         left, right = self._known(0, left, right), self._known(1, right, left)
@@ -249,6 +251,21 @@ class Join(Regrouping):
                     number = left.schema.get_field_index(key)
                     columns[number] = coalesce(columns[number], keys.column(key), left_rows)
             yield pa.table([*columns, *take_or_null(others, right_rows).columns], schema=schema)
+
+    def _warn_of_no_columns(self, left: pa.Table, right: pa.Table) -> None:
+        """Says that columns are missing from what is made: where rows without a partner are kept, whatever the other
+        side would have had beside its keys is null in none of them."""
+        for name, table, other, hows in (
+            ("left", left, right, ("right", "outer")),
+            ("right", right, left, ("left", "outer")),
+        ):
+            if self.how in hows and other.num_columns and not table.num_columns:
+                get_logger().warning(
+                    "a side of a join has no rows, and nobody knows its columns: the joined rows have none of them",
+                    join=self.name,
+                    side=name,
+                    next="declare the columns of what makes that side: output_schema, of map_batches, map or flat_map",
+                )
 
     def _known(self, side: int, table: pa.Table, other: pa.Table) -> pa.Table:
         """Returns a side with key columns: one without rows, made by a function that was not run, may have none."""
