@@ -7,7 +7,6 @@ numbers and decimals are exact, or raise SumOverflow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow.types as pt
 from curate.arrow.offsets import one_array
 from curate.arrow.order import Order, take_rows
 from curate.arrow.types import is_text_or_binary
+from curate.dataclass import dataclass, field
 from curate.errors import SumOverflow
 from curate.late_pandas import numbers
 

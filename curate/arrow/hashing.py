@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -37,6 +36,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from curate.arrow.types import is_list, is_text, is_text_or_binary
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.late_pandas import numbers
 from curate.units import whole_seed

@@ -9,7 +9,6 @@ the same order.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -23,6 +22,7 @@ from curate.arrow.recast import decoded
 from curate.arrow.sorting import arrow_is_faster, changes, keys_of, sorted_rows
 from curate.arrow.types import is_encoded, is_text_or_binary
 from curate.arrow.values import fitted
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, did_you_mean, refuse_other
 
 _PLACES = ("at_end", "at_start")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.formats.read.parquet_file import open_parquet
 from curate.keywords import option

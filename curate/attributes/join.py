@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from curate.attributes.found import Found
 from curate.attributes.lookup import Lookup
+from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError
 from curate.objects.places import PLACE_TYPE
 from curate.operators.protocol import OperatorDefaults

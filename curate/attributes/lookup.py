@@ -7,7 +7,6 @@ own, or has written none, has null for all attributes, as long as the job says t
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.schema import conform
 from curate.attributes.found import SHARDS, Found, another_version, object_of
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.read.parquet_file import broken, open_parquet
 from curate.late_pandas import numbers

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.backends.make import AUTO, begin_backend, check_installed, make_backend
 from curate.backends.ray.find import find
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.local import machine
 from curate.log import ensure_configured, get_logger

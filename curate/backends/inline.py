@@ -10,9 +10,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
+from curate.dataclass import dataclass
 from curate.errors import PoolFailed
 from curate.runtime.protocol import (
     BackendEvent,

@@ -7,10 +7,10 @@ import resource
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from curate.chain.run import stage_of
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
+from curate.dataclass import dataclass, replace
 from curate.driver.options import parse_run_options
 from curate.errors import ConfigError
 from curate.graph.entry import run

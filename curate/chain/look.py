@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from curate.chain.parameters import problem_of
 from curate.chain.plan import StepState
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
+from curate.dataclass import dataclass, field, replace
 from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import option

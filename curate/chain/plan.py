@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from curate.dataclass import dataclass, field
 from curate.keywords import option
 from curate.units import format_bytes, format_count
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, ClassVar
 
 from curate.chain.chain import Chain
 from curate.chain.steps import Step
+from curate.dataclass import dataclass, field, replace
 from curate.driver.options import PathText
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.chain.look import look
@@ -13,6 +12,7 @@ from curate.chain.names import same_names
 from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, takes_removed, verdicts
 from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, field, replace
 from curate.driver.identity import accepted_code, refuse_other_job
 from curate.driver.options import RunArguments, RunOptions, parse_quiet, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from curate.dataclass import dataclass, field, replace
 from curate.driver.options import OPTIONS, resolve_output
 from curate.errors import ConfigError, did_you_mean
 from curate.ledger.side_outputs import side_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from curate.cli.terminal import Console, line, moment
 from curate.clock import Clock
+from curate.dataclass import dataclass
 from curate.errors import EXIT_INTERRUPTED
 from curate.ledger import layout
 from curate.ledger.heartbeat import RUNNING

@@ -7,13 +7,13 @@ import os
 import tempfile
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from curate.clock import Clock
+from curate.dataclass import dataclass
 from curate.driver.options import parse_quiet
 from curate.errors import ConfigError
 from curate.job.streams import stdout_to_stderr

@@ -12,7 +12,6 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
@@ -23,6 +22,7 @@ from curate import jobs
 from curate.code.closures import is_curates
 from curate.code.loaded import changed_since_import
 from curate.code.names import own_names
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 
 

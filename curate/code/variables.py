@@ -18,7 +18,6 @@ import types
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -27,6 +26,7 @@ from curate.code.held import held
 from curate.code.names import globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.syntax import canonical
+from curate.dataclass import dataclass
 
 _OWN = re.compile(
     "(time|monotonic|perf_counter)(_ns)?|now|today|utcnow|gmtime|localtime|strftime|getp?pid|get_ident|uuid[14]|urandom|"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
 from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import format_schema
 from curate.arrow.unknown import is_known
+from curate.dataclass import dataclass, field, fields, replace
 from curate.dataset.execute import Options, blocks, settled
 from curate.dataset.schemas import blank_of, unions_settled
 from curate.dataset.stats import LastRun, with_progress

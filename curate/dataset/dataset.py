@@ -5,8 +5,7 @@ Nothing runs before rows are consumed or written. Rows always keep the order of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from curate.dataclass import dataclass
 from curate.dataset.consuming import Consuming
 from curate.dataset.exchanges import Exchanges
 from curate.dataset.functions import Functions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from curate.arrow.unknown import fill_schema
 from curate.backends.choose import Ask, Chosen, for_many
 from curate.backends.make import check_backend, make_backend
 from curate.clock import SystemClock
+from curate.dataclass import dataclass, replace
 from curate.dataset.stats import LastRun, RunStats
 from curate.driver.options import parse_run_options
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed

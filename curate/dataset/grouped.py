@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 import pyarrow as pa
 
 from curate.arrow.declared import check_declared
+from curate.dataclass import dataclass
 from curate.dataset.base import Base
 from curate.exchange.kinds.aggregates import Aggregate, make
 from curate.exchange.kinds.base import key_columns

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, fields, replace
 from curate.observe.metrics import Flow, OperatorMetrics, PipelineMetrics, Role, limit_of, operated
 from curate.observe.progress import Display, LiveDisplay, LiveOperators, NoDisplay, Progress
 from curate.pipeline.meters import Meters, peak_memory

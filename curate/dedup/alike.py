@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from curate.arrow.canonical import plain_column
 from curate.arrow.order import Order, SortKey, take_rows
 from curate.arrow.types import plain_type
+from curate.dataclass import dataclass
 from curate.dedup.buckets import PAIRS, OfRows
 from curate.dedup.near import (
     CLASS,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from curate.arrow.hashing import Words, hash_words
 from curate.arrow.order import Order, SortKey
+from curate.dataclass import dataclass
 from curate.dedup.minhash import band_hashes, of_twin, signatures, twin_hashes
 from curate.dedup.near import CLASS, OTHER, NearDedup
 from curate.dedup.pairs import SMALL, Ints, distinct_pairs, pairs_of_buckets, runs

@@ -10,13 +10,13 @@ a million pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey, take_rows
+from curate.dataclass import dataclass
 from curate.dedup.exact import KEPT, KEPT_ID
 from curate.dedup.graph import RowBits
 from curate.dedup.near import CLASS, KEPT_SOURCE, OTHER, OTHER_CLASS, OTHER_ID, OTHER_SOURCE, SIMILARITY, NearDedup

@@ -10,13 +10,13 @@ Edges of rows that may not be dropped connect, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey, take_rows
+from curate.dataclass import dataclass
 from curate.dedup.choice import dropped_schema
 from curate.dedup.graph import Components, RowBits
 from curate.dedup.near import (

@@ -11,7 +11,6 @@ for each n-gram of the sets that a shard has, so no more than the sets are large
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from curate.arrow.canonical import plain_column
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.types import is_text, value_type
+from curate.dataclass import dataclass
 from curate.dedup.evaluation import Compared, Index
 from curate.dedup.exact import COUNT, DIGEST, Ints, first_places
 from curate.dedup.spans import FEW_WORDS, NOTHING_LEFT, Cut, with_texts

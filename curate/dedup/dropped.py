@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.canonical import plain_column
 from curate.arrow.order import rows_where
+from curate.dataclass import dataclass
 from curate.dedup.alike import marks_of
 from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID
 from curate.dedup.near import KEPT_SOURCE, SIMILARITY, NearDedup

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import IO, Any, Protocol
 
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_list, is_text, value_type
+from curate.dataclass import dataclass
 from curate.dedup import normalise
 from curate.dedup.normalise import DATATROVE, FORMS, in_form
 from curate.errors import ConfigError, did_you_mean, refuse_other

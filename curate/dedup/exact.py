@@ -14,7 +14,6 @@ one for each shard: no digest is too heavy for a task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +28,7 @@ from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.recast import decoded
 from curate.arrow.types import is_text, plain_type, value_type
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass
 from curate.dedup import normalise
 from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import ExchangeDefaults, ReducePart

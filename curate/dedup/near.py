@@ -22,7 +22,6 @@ those of each value of the priority list, then all others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from curate.arrow import hashing
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.recast import decoded
 from curate.arrow.types import is_encoded, is_text, value_type
+from curate.dataclass import dataclass
 from curate.dedup import minhash, shingles
 from curate.dedup.shingles import UNITS, Shingles
 from curate.errors import ConfigError, refuse_other

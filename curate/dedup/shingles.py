@@ -6,7 +6,6 @@ hashed eight bytes at a time, and an n-gram is a polynomial of its words. It tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.hashing import Words, hash_bytes, hash_words
 from curate.arrow.offsets import is_over, wide_type
+from curate.dataclass import dataclass
 from curate.dedup.normalise import normalised, worded
 
 VERSION = 1

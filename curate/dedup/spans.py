@@ -14,7 +14,6 @@ overlap: a sentence of a window that is the first of its kind goes if it is in a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -29,6 +28,7 @@ from curate.arrow.hashing import digest_rows
 from curate.arrow.order import rows_where
 from curate.arrow.recast import decoded, recast
 from curate.arrow.types import is_text, value_type
+from curate.dataclass import dataclass
 from curate.dedup import normalise
 from curate.dedup.exact import CHECK, KEPT_ID, KEPT_START, Ints, OfCopies, Parts, copies
 from curate.dedup.normalise import CCNET, DATATROVE, EXACT, FORMS, in_form

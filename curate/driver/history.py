@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from curate.backends.choose import VARIABLE
 from curate.backends.make import AUTO, BACKENDS, check_backend
+from curate.dataclass import MISSING, dataclass, field, fields
 from curate.errors import ConfigError
 from curate.keywords import option, shows_keywords
 from curate.ledger.heartbeat import NO_PROGRESS_AFTER_S
@@ -184,7 +184,7 @@ class RunOptions:
         "read the output of a job that is not complete, or lacks outputs", default=False
     )
     allow_concurrent: bool = _option("run alongside another process that is already writing this output", default=False)
-    part: Part | None = _option(  # noqa: RUF009 - a field
+    part: Part | None = _option(
         "be driver K (from 0) of N that make one output together, each on its own machine, without Ray between them; "
         "auto: as Slurm, Kubernetes or torchrun number this process",
         default=None,
@@ -222,7 +222,7 @@ class RunOptions:
         default_text="max(16, 2 x slots)",
         below_one="would run nothing; it is a number of tasks",
     )
-    notify: Receiver | None = _option(  # noqa: RUF009 - a field
+    notify: Receiver | None = _option(
         "URL to post to, as JSON with a line for Slack, when the run ends, fails, is interrupted or makes no progress; "
         "or the name of an environment variable that has it. A killed run is reported by the next one",
         default=None,

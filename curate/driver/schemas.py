@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from curate.arrow.unknown import is_of_no_rows
 from curate.clock import Clock
+from curate.dataclass import dataclass, field, replace
 from curate.driver.state import Prepared
 from curate.errors import ConfigError, CurateError
 from curate.ledger.ledger import Ledger

@@ -10,11 +10,11 @@ The last stage writes to the job's own ledger, under the same run: it takes the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Self
 
 from curate.clock import Clock
+from curate.dataclass import dataclass, replace
 from curate.driver.options import RunOptions
 from curate.driver.state import Prepared
 from curate.ledger.heartbeat import NO_RATE, RUNNING

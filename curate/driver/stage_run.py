@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, replace
 from curate.driver.commit import LostRaceError, commit, renew
 from curate.driver.finish import (
     final_check,

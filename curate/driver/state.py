@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass, field
 from curate.driver.history import History, JobOutputs
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore

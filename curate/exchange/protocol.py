@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from curate.arrow.order import Order
+from curate.dataclass import dataclass
 from curate.pipeline.shard_books import ShardBooks
 from curate.tasks.books import GROUPED, LIMIT
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -36,6 +35,7 @@ from curate.arrow.canonical import conform_plain, plain_schema, with_given_schem
 from curate.arrow.order import Order, take_rows
 from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass
 from curate.errors import DamagedRun, GenerationMismatch, ObjectNotFound, SchemaMismatch
 from curate.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
 from curate.late_pandas import numbers

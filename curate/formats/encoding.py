@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.objects.stream import Codec
 

@@ -11,7 +11,6 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from curate.clock import Clock
+from curate.dataclass import dataclass, replace
 from curate.driver.identity import refuse_other_job
 from curate.driver.schemas import Schemas
 from curate.errors import ConfigError, ObjectNotFound

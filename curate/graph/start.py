@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import orjson
 
 from curate.clock import Clock
+from curate.dataclass import dataclass, field, replace
 from curate.driver.commit import refuse_lax_store
 from curate.driver.identity import job_of, refuse_other_job
 from curate.driver.options import RunOptions

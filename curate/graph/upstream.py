@@ -8,8 +8,8 @@ stages lie below that path, it stays after the job, and is reused.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
 
+from curate.dataclass import dataclass, replace
 from curate.driver.options import RunOptions
 from curate.errors import DamagedRun
 from curate.graph.keys import key_of

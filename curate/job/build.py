@@ -10,13 +10,13 @@ is lowered once the inputs of a run are listed.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from typing import Any, cast
 
 import pyarrow as pa
 
 from curate.attributes.join import WithAttributes
+from curate.dataclass import dataclass, replace
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.inputs import NotListed, list_for

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from curate.arrow.schema import conform, format_schema
+from curate.dataclass import dataclass
 from curate.driver.options import no_input, resolve_output
 from curate.driver.schemas import with_input_schemas
 from curate.errors import ConfigError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 from curate import log
 from curate.arrow.batches import kept, with_room
 from curate.arrow.values import rounded
+from curate.dataclass import dataclass, replace
 from curate.errors import (
     BadRow,
     ConfigError,

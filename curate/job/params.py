@@ -10,11 +10,11 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import orjson
 
+from curate.dataclass import dataclass, replace
 from curate.driver.options import OPTIONS
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset

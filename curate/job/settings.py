@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, did_you_mean
 from curate.keywords import called
 from curate.ledger.side_outputs import check_side

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass, field
 from curate.ledger import layout
 from curate.tasks.events import Launch, Outcome
 from curate.tasks.failure import ShardRecord

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger

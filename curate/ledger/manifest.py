@@ -12,7 +12,6 @@ objects are made for what is launched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass
 from curate.late_pandas import numbers, text
 from curate.ledger.packed import PackedTable, RowBuffer, between, firsts, positions
 from curate.tasks.shard import Shard, SliceKind

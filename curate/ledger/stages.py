@@ -10,9 +10,9 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
+from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError
 from curate.folders import nofollow, private
 from curate.ledger import layout

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from typing import Any, Self
 
+from curate.dataclass import dataclass, field, replace
 from curate.errors import WriteFailed
 from curate.keywords import option
 from curate.ledger.stages import StageReport, exchanges

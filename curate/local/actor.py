@@ -19,9 +19,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from curate.dataclass import dataclass, field
 from curate.local import wire
 from curate.log import get_logger
 from curate.runtime.process_guard import ENDS, spoilt

@@ -11,10 +11,10 @@ import os
 import pickle
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from curate.dataclass import dataclass
 from curate.runtime.protocol import BlockLostError, TaskEnd, TaskFinished
 
 

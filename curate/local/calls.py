@@ -17,10 +17,10 @@ import socket
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from curate.dataclass import dataclass, field, replace
 from curate.local import wire
 from curate.local.actor import RECORD, Answered, Called, record_of
 from curate.runtime.protocol import Call, CallLostError, TaskEnd, TaskFinished

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from curate.dataclass import dataclass
 from curate.local.blocks import LocalBlock, StoredBlock
 from curate.local.processes import Process, Processes
 from curate.local.worker import Work

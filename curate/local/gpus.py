@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from curate.dataclass import dataclass
 from curate.runtime.protocol import Resources
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.units import parse_bytes
 

@@ -12,10 +12,10 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from curate.dataclass import dataclass, field
 from curate.errors import PoolFailed
 from curate.local.actor import ActorReady, ActorStatus, Look, SetupRaised, record_of
 from curate.local.calls import REFRESH_S, Board, Member

@@ -11,10 +11,10 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from curate.dataclass import dataclass
 from curate.local import spawner, wire
 from curate.local.server import COMMAND, FORK, KILL, WorkerEnd
 from curate.local.spawner import ForkServer

@@ -31,10 +31,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from curate.dataclass import dataclass, field
 from curate.imports import uncollected
 from curate.local import machine, wire
 

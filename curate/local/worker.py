@@ -20,10 +20,10 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from curate.dataclass import dataclass
 from curate.imports import imported
 from curate.local import actor, blocks, wire
 from curate.local.calls import CalledPool

@@ -12,7 +12,6 @@ on other sources. With more rows, each has a hash to be below that is lower, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.hashing import Words
+from curate.dataclass import dataclass
 from curate.errors import CannotBeMet
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID, row_ids

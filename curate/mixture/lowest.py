@@ -7,13 +7,13 @@ are sorted. So memory is bounded, however many rows there are: they are looked a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from curate.arrow.hashing import Words
+from curate.dataclass import dataclass
 from curate.errors import CannotBeMet
 
 Ints = npt.NDArray[np.int64]

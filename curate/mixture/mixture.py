@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, refuse_other
 from curate.units import LARGEST_SEED, keep_whole, whole
 

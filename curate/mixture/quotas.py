@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+
+from curate.dataclass import dataclass
 
 
 def largest_remainder(total: int, weights: Sequence[Fraction | int]) -> list[int]:

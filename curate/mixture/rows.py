@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,6 +16,7 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import Words, digest_rows, salted
 from curate.arrow.types import is_text, value_type
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError
 from curate.keywords import option
 from curate.late_pandas import numbers

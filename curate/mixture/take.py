@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey, take_rows
+from curate.dataclass import dataclass
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.late_pandas import numbers
 from curate.mixture.choice import (

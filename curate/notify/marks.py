@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Liveness, ProcessState, first_look, read_heartbeats

@@ -7,10 +7,10 @@ shards and nodes, reasons of dropped rows, counters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from curate.dataclass import dataclass, field
 from curate.ledger.heartbeat import Heartbeat
 from curate.ledger.summary import RunState, Summary
 from curate.log import redacted

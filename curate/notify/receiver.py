@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
 from curate import log
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, CurateError
 from curate.keywords import option
 

@@ -6,9 +6,9 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from curate.clock import Clock
+from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError, CurateError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.heartbeat import Heartbeat

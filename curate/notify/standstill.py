@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from curate.clock import Clock
+from curate.dataclass import dataclass, field, replace
 from curate.ledger.heartbeat import Heartbeat
 from curate.log import get_logger
 from curate.notify.teller import Teller

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from curate.dataclass import dataclass, field
 from curate.units import ellipsize, format_duration
 
 AT_ONCE_S = 0.0

@@ -6,11 +6,12 @@ import re
 from array import array
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
 import numpy as np
+
+from curate.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from curate.dataclass import dataclass
 from curate.errors import CorruptInput
 from curate.storage.protocol import Object, Store
 from curate.units import format_count

@@ -12,7 +12,6 @@ one lies a record. An array of one dimension is its shape, `1 << 2 | width of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from curate.arrow.types import is_list
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, CorruptInput
 from curate.keywords import option
 

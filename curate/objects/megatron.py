@@ -16,12 +16,12 @@ many bytes as these numbers say; behind them lie records, in both files. A seque
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from curate.dataclass import dataclass
 from curate.errors import CorruptInput
 
 MAGIC = b"MMIDIDX\x00\x00"

@@ -7,11 +7,11 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
+from curate.dataclass import dataclass, replace
 from curate.errors import CorruptInput
 from curate.objects.bad_line import RejectedRow
 from curate.objects.compress import Compressor

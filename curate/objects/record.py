@@ -18,7 +18,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, CorruptInput, WrongRecord
 from curate.ledger import validation
 from curate.objects.stream import naming

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from curate import log
+from curate.dataclass import dataclass, field
 from curate.errors import CorruptInput, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.compression import compress, decompress

@@ -14,10 +14,10 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
+from curate.dataclass import dataclass, field
 from curate.errors import CorruptInput
 from curate.objects.stream import DecompressedStream, buffered
 

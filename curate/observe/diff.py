@@ -9,7 +9,6 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
 from curate.arrow.types import is_binary
+from curate.dataclass import asdict, dataclass
 from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
 from curate.objects.record import OutputFormat

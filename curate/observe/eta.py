@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from operator import attrgetter
+
+from curate.dataclass import dataclass, field
 
 LEAST_PART = 0.05
 """Part of what a run has to do that is done before it says how long the rest takes."""

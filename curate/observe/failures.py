@@ -8,10 +8,10 @@ details of each try. If they lack one (an older curate, or a kill between the tw
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import option
 from curate.ledger import layout, validation

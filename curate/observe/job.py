@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError, CorruptInput, CurateError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
 from curate.keywords import start_over

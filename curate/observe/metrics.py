@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from curate.dataclass import dataclass, field, replace
 from curate.pipeline.meters import Meter
 from curate.runtime.protocol import Backend, PoolState
 

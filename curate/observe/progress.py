@@ -6,10 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
+from curate.dataclass import dataclass, field
 from curate.log import get_logger
 from curate.observe.eta import format_range
 from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role

@@ -7,9 +7,9 @@ scheduler bounds the number.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
+from curate.dataclass import dataclass, field
 from curate.ledger.failures import Signature, Signatures
 from curate.tasks.failure import Failure, FailureKind, ShardWaits
 from curate.units import format_duration

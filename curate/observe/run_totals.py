@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass, field
 from curate.ledger.failures import Signature, Signatures
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.summary import FailureGroup

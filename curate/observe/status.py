@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from curate.dataclass import dataclass, field, replace
 from curate.ledger import layout
 from curate.ledger.heartbeat import NO_RATE, RUNNING, Heartbeat, ProcessState
 from curate.ledger.run_log import STALLED_S

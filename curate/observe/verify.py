@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from curate.dataclass import dataclass, field, replace
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
 from curate.ledger import layout
 from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name, sides_of_ids

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.expressions import chosen_by, columns_of, expression_text, project, refuse_unknown, type_of
 from curate.arrow.order import rows_where
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import VERSION, Words, digest_rows, salted
 from curate.arrow.order import rows_where
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.ledger.side_outputs import check_side
 from curate.operators.protocol import OperatorDefaults

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -15,6 +14,7 @@ from curate.arrow.batches import combined
 from curate.arrow.declared import identity_of
 from curate.arrow.order import rows_where
 from curate.code.closures import PLAIN
+from curate.dataclass import dataclass, field, replace
 from curate.errors import BadRow, SchemaMismatch
 from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import VERSION, digest_rows
 from curate.arrow.order import rows_where
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition

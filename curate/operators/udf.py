@@ -6,7 +6,6 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypedDict
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow as pa
 from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable
 from curate.code.function import callable_text
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.operators.arguments import refuse_unused
 from curate.operators.convert import check_format, formatted

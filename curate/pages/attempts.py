@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass, field
 from curate.ledger.manifest import ShardPlan
 from curate.objects.samples import DroppingShards
 from curate.observe.failures import JobFailures

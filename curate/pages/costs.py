@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, ObjectNotFound
 from curate.observe.registry import home
 from curate.pages.model import Costs

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from curate.dataclass import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ in all steps, and only shared steps and those of the main output can quarantine 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError
 from curate.objects.bad_line import RejectedRow
 from curate.pipeline.meters import Meter

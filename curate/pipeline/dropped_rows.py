@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import pyarrow.types as pt
 
 from curate.arrow.hashing import Words, digest_rows, hash_words
 from curate.arrow.types import is_text
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.objects.samples import MOST_SAMPLED, DroppedRow
 

@@ -7,12 +7,13 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+
+from curate.dataclass import dataclass, field
 
 
 @dataclass(slots=True)

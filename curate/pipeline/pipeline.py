@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from curate.arrow.batches import rechunk
 from curate.arrow.schema import agreed
 from curate.arrow.unknown import empty
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, field, replace
 from curate.errors import CurateError, SchemaMismatch
 from curate.pipeline.bad_rows import applied
 from curate.pipeline.meters import Meter, peak_memory, record_input, record_output

@@ -4,9 +4,9 @@ type."""
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
 from typing import Any
 
+from curate.dataclass import dataclass, replace
 from curate.pipeline.classify import failure_of
 from curate.runtime.protocol import CallLostError
 from curate.tasks.failure import Failure

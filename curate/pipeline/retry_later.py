@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from curate.clock import Clock
+from curate.dataclass import dataclass
 from curate.pipeline.classify import failure_of, kind_of
 from curate.pipeline.remote_error import CapturedError, RemoteError
 from curate.pipeline.shard_books import ShardBooks

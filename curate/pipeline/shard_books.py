@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, TooManyBadRows
 from curate.log import get_logger
 from curate.objects.bad_line import GivenRows, RejectedRow, RowNumbers, advice

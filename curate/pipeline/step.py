@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.pipeline.shard_books import ShardBooks
 from curate.runtime.protocol import Resources

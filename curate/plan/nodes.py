@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
 
+from curate.dataclass import dataclass, replace
 from curate.exchange.kinds.zip import zipped_schema
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator

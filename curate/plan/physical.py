@@ -11,10 +11,10 @@ lowered with the stage that reads them, to run files or to a checkpoint (see `cu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
+from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.shuffle import Bucketed

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import format_schema, widens
 from curate.arrow.unknown import empty, is_known
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings

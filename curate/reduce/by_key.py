@@ -7,12 +7,12 @@ than an output has is cut between its pages.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
+from curate.dataclass import dataclass
 from curate.reduce.cuts import Ints, Pages, pages
 from curate.reduce.even import SegmentRanges
 from curate.reduce.index import Index

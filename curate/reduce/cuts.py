@@ -15,13 +15,13 @@ split between its pages; aligned cuts leave it whole, and share out anew what co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
+from curate.dataclass import dataclass
 from curate.late_pandas import numbers
 from curate.reduce.index import Index
 

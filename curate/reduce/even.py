@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from curate.arrow.order import Order
+from curate.dataclass import dataclass
 from curate.exchange.run_file import Segment
 from curate.late_pandas import numbers
 from curate.reduce.index import Index

@@ -27,7 +27,6 @@ them to the store and read them there would be two calls for each task, to save 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -36,6 +35,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError
 from curate.exchange.run_file import RunFile, Segment, open_all
 from curate.storage.protocol import Object

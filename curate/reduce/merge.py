@@ -11,12 +11,12 @@ bucket serves otherwise: at 100 TB, 186,000 segments and 23,000 outputs, ranges 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from curate.arrow.order import Order
+from curate.dataclass import dataclass, replace
 from curate.exchange.protocol import OneInput
 from curate.reduce.cuts import Planned, cuts
 from curate.reduce.even import SegmentRanges

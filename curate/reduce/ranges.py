@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from curate.arrow.canonical import given_schema, restore_types
 from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, CurateError, DamagedRun
 from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, opened, remove_damaged

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
+from curate.dataclass import dataclass
 from curate.late_pandas import numbers
 from curate.reduce.index import Index
 from curate.units import format_bytes

@@ -7,7 +7,6 @@ import heapq
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
+from curate.dataclass import dataclass, field
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
 from curate.report.column import cut

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.hashing import digest_rows
 from curate.arrow.types import is_binary, is_encoded, is_list, is_text
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.report.days import Days
 from curate.report.distinct import Distinct

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_encoded
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError
 from curate.report.column import Column, Leaf, leaves, read, shown
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from curate.dataclass import dataclass, field
 
 MOST = 20_000
 """Spans that are told apart: those of 55 years are days."""

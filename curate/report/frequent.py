@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from curate.arrow.hashing import Words
+from curate.dataclass import dataclass, field
 
 KEPT = 8192
 """Different values whose counts are kept within a shard."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from curate.arrow.expressions import refuse_unknown
 from curate.clock import SystemClock
+from curate.dataclass import dataclass, replace
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
 from curate.errors import ConfigError, ObjectNotFound, WriteFailed

@@ -6,11 +6,11 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass, field
 from curate.report.column import Column
 from curate.report.corpus import Corpus, Source
 from curate.report.numbers import UNIT, Numbers, edges

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import orjson
 import pyarrow as pa
 
+from curate.dataclass import dataclass
 from curate.report.corpus import VERSION, Sketcher
 from curate.stage.datasink import Datasink, SinkFile
 

@@ -8,10 +8,10 @@ folder that is looked at, once, and up to one for each range, a fifth of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, count, pairwise
 from typing import Generic, TypeVar
 
+from curate.dataclass import dataclass
 from curate.prefetch import ahead
 
 T = TypeVar("T")

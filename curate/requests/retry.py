@@ -8,10 +8,10 @@ clock is handed in, so that tests of both take no time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, field
 from curate.errors import TransientStorageError
 from curate.requests.reached import REACHED, Place
 

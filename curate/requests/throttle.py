@@ -17,10 +17,10 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from weakref import WeakSet
 
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, replace
 from curate.errors import TransientStorageError
 
 

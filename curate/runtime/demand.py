@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+from curate.dataclass import dataclass, field
 from curate.log import get_logger
 from curate.runtime.scaling import fits
 from curate.units import format_bytes

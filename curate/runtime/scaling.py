@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from curate.dataclass import dataclass
 from curate.runtime.protocol import PoolSpec, Resources
 from curate.units import format_bytes
 

@@ -6,13 +6,13 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import pyarrow as pa
 
 from curate.arrow.batches import kept, rechunk
 from curate.arrow.schema import conform
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.protocol import Piece, Projection, StoreOf

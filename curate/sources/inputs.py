@@ -7,12 +7,12 @@ its operator is like any other, and only this file knows that there are no rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from curate.arrow.unknown import all_nullable, empty, is_of_no_rows, of_no_rows
+from curate.dataclass import dataclass, field, replace
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, known_schema

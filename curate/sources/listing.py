@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from glob import escape
 from itertools import islice
 
 import pyarrow as pa
 
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
 from curate.ledger import layout
 from curate.ledger.packed import BLOCK_ROWS, POOL, PackedTable, RowBuffer, plain_paths, without_prefix

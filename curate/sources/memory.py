@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import combined, rechunk
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass, replace
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.protocol import Piece, Projection, SourceDefaults, StoreOf
 from curate.sources.split import bundled

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.storage.uris import is_local, normalise_input
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding
 from curate.formats.read.json_array import stored_as_array

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass, field, replace
 from curate.formats.encoding import Encoding
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.listing import SCHEMA, Inputs

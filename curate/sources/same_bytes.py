@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, ObjectNotFound, StorageError
 from curate.ledger import layout, validation
 from curate.ledger.ledger import Ledger

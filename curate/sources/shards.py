@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
 
+from curate.dataclass import dataclass
 from curate.ledger.packed import PackedTable
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards

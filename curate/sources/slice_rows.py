@@ -7,7 +7,6 @@ Their rows are booked as read, and as dropped for the reason of the filter that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from curate.arrow.expressions import columns_of, filter_by, misled_by_statistics, with_wide_literals
 from curate.arrow.schema import plain, widens
+from curate.dataclass import dataclass, replace
 from curate.formats.encoding import Encoding, Format
 from curate.formats.file_columns import file_columns, filled_in
 from curate.formats.read.parquet_file import broken, refuse_damaged_chunks

@@ -6,9 +6,9 @@ Of a shard whose input was replaced before anything was made of it, none counts:
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
 
 from curate import log
+from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from curate.dataclass import dataclass
 from curate.operators.limit import LimitRows
 from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from curate.arrow.unknown import is_of_no_rows
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.keywords import chosen_with
 from curate.objects.compress import Sink

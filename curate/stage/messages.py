@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from curate.arrow.unknown import fill_schema, is_known
+from curate.dataclass import dataclass, field, replace
 from curate.ledger.manifest import shard_row
 from curate.tasks.shard import Shard
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import xxhash
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch, StorageError
 from curate.exchange.run_file import RunWriter
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, companion, companion_name, counter

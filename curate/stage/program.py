@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 from curate import log
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, SchemaMismatch, SetupFailed
 from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
 from curate.ledger.fencing import FencedStore

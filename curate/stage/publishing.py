@@ -21,10 +21,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from curate import log
+from curate.dataclass import dataclass, field, replace
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.objects.samples import encode_samples, shard_samples

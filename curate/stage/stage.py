@@ -8,9 +8,9 @@ codec are of the record: whoever finds an output has to know how it is written, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from curate.dataclass import dataclass, field, replace
 from curate.exchange.protocol import Exchange
 from curate.exchange.run_file import RunSettings
 from curate.ledger.stages import StageReport

@@ -11,9 +11,9 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, TransientStorageError, refuse_other
 
 ENVIRONMENT = "CURATE_TESTING_FAULTS"

@@ -29,7 +29,6 @@ import ssl
 import zlib
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import IO, Any, BinaryIO, Literal, TypeVar, cast
 
@@ -41,6 +40,7 @@ from gcsfs import GCSFileSystem
 from gcsfs.retry import HttpError, NonRetryableError
 from google.auth.exceptions import GoogleAuthError, TransportError
 
+from curate.dataclass import dataclass, field
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
 from curate.requests.listing import PagedListing
 from curate.requests.ranges import clip, part_of, range_header, range_stream

@@ -8,9 +8,9 @@ objects, unless it says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from curate.dataclass import dataclass, field
 from curate.storage.protocol import LIST_PAGE, Object, Special
 
 

@@ -12,11 +12,11 @@ and one for each range it fetches on GCS.)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
+from curate.dataclass import dataclass
 from curate.errors import GenerationMismatch
 
 LIST_PAGE = 1000

@@ -9,9 +9,9 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, Self, cast
 
+from curate.dataclass import dataclass
 from curate.errors import GenerationMismatch, ObjectNotFound, StorageError
 from curate.storage.protocol import Object, Outcome, Published
 

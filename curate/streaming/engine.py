@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, field
 from curate.errors import StreamFailed
 from curate.pipeline.classify import shown_frames
 from curate.pipeline.meters import MeterReport

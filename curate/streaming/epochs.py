@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from curate.arrow.batches import joined
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.streaming.prefetch import POLL_S, Make, Prefetcher, Stopped
 from curate.units import whole

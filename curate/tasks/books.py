@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
+
+from curate.dataclass import dataclass, field
 
 GROUPED = "grouped"
 """The reason under which rows are booked that became part of a group."""

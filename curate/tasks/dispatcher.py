@@ -6,10 +6,10 @@ One loop, one thread. All it keeps is what is in flight; nothing of what is over
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from curate.clock import Clock, SystemClock
+from curate.dataclass import dataclass, field, replace
 from curate.errors import StorageError
 from curate.log import get_logger
 from curate.runtime.protocol import Backend, BackendEvent, Message, Started, TaskEnd, TaskFinished

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from curate.dataclass import dataclass
 from curate.tasks.failure import FailureKind, Refusal
 
 TaskId = NewType("TaskId", int)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from curate.dataclass import dataclass
 from curate.log import redacted
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books

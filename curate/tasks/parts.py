@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 
 Numbers = Sequence[int]

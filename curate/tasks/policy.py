@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from curate.dataclass import dataclass
 from curate.keywords import option
 from curate.tasks.failure import FailureKind
 

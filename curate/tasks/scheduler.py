@@ -30,12 +30,12 @@ import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass
 from curate.tasks.events import (
     Action,
     AskMemory,

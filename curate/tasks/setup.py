@@ -6,9 +6,8 @@ the two did so in the setup.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from curate.clock import Clock
+from curate.dataclass import dataclass, replace
 from curate.errors import SetupFailed
 from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.units import format_duration

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Self
 
+from curate.dataclass import dataclass, field
 from curate.tasks.failure import FailureKind, ShardRecord
 
 SPANS = 64

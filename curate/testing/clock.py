@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from curate.dataclass import dataclass, field
 
 
 @dataclass

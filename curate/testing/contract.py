@@ -14,7 +14,6 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, cast
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, CurateError, GenerationMismatch, ObjectNotFound, StorageError
 from curate.storage.protocol import Object, Outcome, Published, Store
 

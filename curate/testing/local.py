@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 
 from curate.arrow.unknown import empty
 from curate.clock import Clock
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.graph.entry import run
 from curate.job.job import Job

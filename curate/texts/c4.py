@@ -7,12 +7,11 @@ rules of the article are no part of them: the list of bad words, and the removal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass
 from curate.late_pandas import numbers
 from curate.texts.pieces import Array, Pieces, per_text, split_lines
 from curate.texts.words import Splitter, by_whitespace

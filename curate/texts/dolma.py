@@ -15,13 +15,13 @@ or marks. Personal data is looked for in all texts, where Dolma skips those with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass
 from curate.late_pandas import numbers, text
 from curate.texts.gopher import STOP_WORDS
 from curate.texts.pieces import Array, Pieces, lengths, ratio, split

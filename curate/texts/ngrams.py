@@ -7,12 +7,12 @@ split into words, once. So an n-gram knows the chunks that it is of, and by them
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.hashing import hash_bytes
+from curate.dataclass import dataclass
 from curate.texts.pieces import Array
 from curate.texts.words import Splitter, Words, by_whitespace
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.types import is_text
+from curate.dataclass import dataclass
 from curate.late_pandas import numbers, text
 
 Array = np.ndarray[Any, Any]

@@ -11,10 +11,11 @@ import ipaddress
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from curate.dataclass import dataclass
 
 EMAIL, IP, PHONE, CARD, IBAN, KEY = "email", "ip", "phone", "card", "iban", "key"
 KINDS = (KEY, EMAIL, IBAN, CARD, IP, PHONE)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from curate.dataclass import dataclass
 from curate.texts.pieces import Array
 
 Measures = Mapping[str, Array]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass
 from curate.imports import need
 from curate.late_pandas import numbers, text
 from curate.texts.pieces import Array, lengths

@@ -9,7 +9,6 @@ The public suffix list is the one that the package `publicsuffixlist` carries, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.hashing import Words as Hashes
 from curate.arrow.hashing import digest_rows
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.imports import need
 from curate.late_pandas import numbers, text

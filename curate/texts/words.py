@@ -9,7 +9,6 @@ tokens of white space alone, which those who count words leave out, too.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataclass import dataclass
 from curate.imports import need
 from curate.keywords import option
 from curate.late_pandas import numbers, text

@@ -15,11 +15,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from curate.dataclass import dataclass
 from curate.tokens.documents import Array, Documents, offsets
 
 CONCATENATE, BEST_FIT = "concatenate", "best-fit"

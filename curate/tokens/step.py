@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass
 from curate.errors import CorruptInput
 from curate.keywords import option
 from curate.operators.protocol import OperatorDefaults

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.prefetch import ahead
 from curate.sources.listing import list_inputs

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from curate.arrow.types import is_list
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, CorruptInput, MissingColumn
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet_file import broken, open_parquet, reopened

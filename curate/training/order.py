@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from curate.dataclass import dataclass, field
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 

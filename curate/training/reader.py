@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from curate.dataclass import dataclass
 from curate.prefetch import ahead
 from curate.storage.uris import is_local
 from curate.training.corpus import Corpus

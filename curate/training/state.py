@@ -7,11 +7,11 @@ of `n` equal parts of each.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.training.order import VERSION, Integers
 from curate.units import whole

@@ -12,12 +12,12 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
+from curate.dataclass import dataclass
 from curate.requests.ranges import range_stream
 from curate.units import KIB, MIB
 

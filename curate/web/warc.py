@@ -14,8 +14,8 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 
+from curate.dataclass import dataclass, replace
 from curate.units import KIB, MIB
 from curate.web.members import Block
 

@@ -57,6 +57,7 @@ ALLOWED = {
     ("backends/make.py", "importlib.import_module"): "Ray, by its name, in a thread",
     ("backends/ray/backend.py", "pickle.loads"): "between driver and workers, by Ray, whose cluster takes a token",
     ("backends/ray/calls.py", "pickle.loads"): "the board of a pool in the cluster's own key-value store",
+    ("dataclass.py", "exec"): "an `__init__` of the names of a class's fields, when the class is made",
     ("code/loaded.py", "compile"): "a module that this process has imported, compiled again to compare, and not run",
     ("code/names.py", "compile"): "a statement of a module of the user's, to see which names it reads; not run",
     ("local/wire.py", "pickle.loads"): "between driver and workers, over sockets that no other process has",

@@ -30,7 +30,6 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
@@ -44,6 +43,7 @@ from curate.backends.ray.cluster import ClusterView, Node, leaves, made_by_this_
 from curate.backends.ray.errors import CallSite, ended, unserved
 from curate.backends.ray.pools import Pools
 from curate.backends.ray.versions import check_of_workers, refuse_other_code
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.runtime import shipping
 from curate.runtime.demand import Demand, DemandWatch

@@ -24,7 +24,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -33,6 +32,7 @@ from ray.experimental import internal_kv
 
 from curate.backends.ray.cluster import leaves
 from curate.backends.ray.errors import CallSite, ended
+from curate.dataclass import dataclass, replace
 from curate.log import get_logger
 from curate.runtime.process_guard import ENDS, spoilt
 from curate.runtime.protocol import Call, CallLostError, PoolProgram, TaskEnd, TaskFinished

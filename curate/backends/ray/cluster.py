@@ -7,12 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from curate.backends.ray.find import answers
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.log import get_logger
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ray import exceptions
 
+from curate.dataclass import dataclass, replace
 from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.runtime.worker import MAX_DETAIL, raised_end
 from curate.units import format_bytes

@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from curate.dataclass import dataclass
 from curate.imports import imported
 
 CONNECT_TIMEOUT_S = 10.0

@@ -12,7 +12,6 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -22,6 +21,7 @@ from curate.backends.ray.calls import Actor, ActorDirectory, ActorStatus, Member
 from curate.backends.ray.cluster import ClusterView, Node, leaves
 from curate.backends.ray.errors import CallSite, ended
 from curate.backends.ray.versions import check_of_workers, refuse_other_code
+from curate.dataclass import dataclass, field
 from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand

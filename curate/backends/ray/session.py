@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -35,6 +34,7 @@ from curate.backends.ray.cluster import (
     node_here,
 )
 from curate.backends.ray.find import answers
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.log import ensure_configured, get_logger
 from curate.runtime import shipping

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +23,7 @@ import pyarrow.types as pt
 from curate.arrow.canonical import plain_schema
 from curate.arrow.groups import Groups, one_chunk
 from curate.arrow.types import value_type
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, did_you_mean
 from curate.late_pandas import numbers
 from curate.units import whole

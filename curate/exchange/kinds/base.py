@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey
+from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.exchange.protocol import ExchangeDefaults, OneInput
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
+from curate.dataclass import dataclass, field
 from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
 from curate.exchange.kinds.merge_join import has_null, take_or_null
 from curate.operators.protocol import OperatorDefaults

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from curate.arrow.groups import Groups, Numbers, groups_of, groups_of_sorted
 from curate.arrow.order import Order, SortKey, take_rows
+from curate.dataclass import dataclass
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.late_pandas import numbers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from curate.arrow.order import Order
 from curate.arrow.recast import decoded
 from curate.arrow.types import value_type
 from curate.arrow.unknown import empty
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name
 from curate.exchange.kinds.base import Regrouping, order_by, slices

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from curate.arrow.order import Order
 from curate.arrow.recast import decoded
 from curate.arrow.schema import cast, widen
 from curate.arrow.types import value_type
+from curate.dataclass import dataclass
 from curate.errors import ConfigError, SchemaMismatch
 from curate.exchange.kinds.base import Regrouping, key_columns, order_by
 from curate.exchange.kinds.merge_join import JoinedRows, coalesce, match_keys, rows_of, take_or_null

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from curate.arrow.declared import identity_of
 from curate.arrow.groups import one_chunk
 from curate.arrow.offsets import unpack_rows
+from curate.dataclass import dataclass, field, replace
 from curate.errors import BadRow
 from curate.exchange.kinds.group import GROUP
 from curate.late_pandas import numbers

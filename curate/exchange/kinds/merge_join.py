@@ -12,7 +12,6 @@ rows of both sides it is made of.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.groups import Numbers
 from curate.arrow.order import Order, take_rows
+from curate.dataclass import dataclass
 from curate.late_pandas import numbers
 
 HOWS = ("inner", "left", "right", "outer", "semi", "anti")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ import pyarrow.types as pt
 
 from curate.arrow.order import Order
 from curate.arrow.types import is_text, value_type
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import order_by
 from curate.exchange.protocol import OneInput

@@ -9,7 +9,6 @@ and not on the seed. Outputs of as many rows each, to one, read the buckets whol
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from curate.arrow.hashing import random_keys
 from curate.arrow.order import Order, SortKey, take_rows
+from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
 from curate.exchange.protocol import ReducePart

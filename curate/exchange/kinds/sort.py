@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
+from curate.dataclass import dataclass
 from curate.exchange.kinds.base import Limitable
 
 FOLDED_ROWS = 1 << 16

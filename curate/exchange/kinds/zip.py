@@ -7,13 +7,13 @@ rows, so each output reads the same rows of both sides and no others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
 from curate.arrow.order import Order
+from curate.dataclass import dataclass
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.pipeline.shard_books import ShardBooks
 

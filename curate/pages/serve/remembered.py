@@ -11,11 +11,11 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from curate.dataclass import dataclass, field
 from curate.ledger import layout
 from curate.storage.listing import Columns, Listing, in_columns
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Store

@@ -7,11 +7,11 @@ and proxies cut answers. So an answer that lacks what it must have is transient.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
+from curate.dataclass import dataclass
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
 
 Listed = tuple[str, int, str]

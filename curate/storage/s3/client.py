@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
@@ -23,6 +22,7 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 
+from curate.dataclass import dataclass, field
 from curate.errors import StorageError, TransientStorageError
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry

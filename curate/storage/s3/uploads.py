@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from curate.dataclass import dataclass
 from curate.errors import StorageError, TransientStorageError
 from curate.log import get_logger
 from curate.storage.protocol import Object
