@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import sys
 import threading
-from importlib.metadata import PackageNotFoundError, requires
 
 from curate.errors import ConfigError, did_you_mean
 from curate.runtime.protocol import Backend
@@ -77,6 +76,8 @@ def _import_ray() -> None:
 
 def _ray_required() -> str:
     """Returns the Ray that this version of curate works with, as pip takes it."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         return next(one for one in requires("curate") or () if one.startswith("ray["))
     except (PackageNotFoundError, StopIteration):

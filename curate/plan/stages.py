@@ -28,7 +28,6 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable, read_rows, task_cpus
-from curate.plan.dedup import extensible
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of, walk
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
 from curate.plan.rewrites import lacks_seed, map_bytes, operator_of, own_sides, seeded, segmented, size_of
@@ -146,8 +145,11 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
-    if spec.needs_all_inputs and extensible(plan):
-        spec = replace(spec, extended=partial(_changed, segmented, plan, owner, spec.record))
+    if spec.needs_all_inputs:
+        from curate.plan.dedup import extensible
+
+        if extensible(plan):
+            spec = replace(spec, extended=partial(_changed, segmented, plan, owner, spec.record))
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_changed, seeded, plan, owner, spec.record))
     if end is End.FILES:

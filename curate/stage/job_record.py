@@ -17,7 +17,6 @@ from curate.keywords import chosen_with
 from curate.objects.compress import Sink
 from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.stage.datasink import SinkOutput
-from curate.tokens.outputs import make_token_writer
 from curate.writers.writer import OutputWriter, make_writer, suffix
 
 
@@ -86,6 +85,8 @@ class JobRecord:
         if self.sink is not None:
             return SinkOutput(file, schema, self.sink, self.codec)
         if self.format in OF_TOKENS:
+            from curate.tokens.outputs import make_token_writer
+
             return make_token_writer(file, schema, self.format, self.codec, *beside)
         return make_writer(file, schema, self.format, self.codec)
 
