@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory, gettempdir, mkdtemp
+from typing import Any
 
+from curate.errors import CurateError, StorageError
 from curate.folders.private import open_lock
 
 _PREFIX = "curate-"
@@ -47,6 +49,23 @@ def lasting_folder(above: str) -> tuple[str, int]:
     _remove_orphans(above)
     folder = mkdtemp(prefix=_PREFIX, dir=above)
     return folder, _locked(folder)
+
+
+@contextmanager
+def kept(what: str, folder: str = "", refused: type[CurateError] = StorageError) -> Iterator[None]:
+    """Raises such an error for what cannot be written meanwhile to a folder of temporary files: this process's, if no
+    other is named."""
+    try:
+        yield
+    except OSError as error:
+        says = f"{what} cannot be kept in {folder or gettempdir()} ({error.strerror}); free space there or set TMPDIR"
+        raise refused(says) from error
+
+
+def let_go(file: Any) -> None:
+    """Closes a file that nobody wants, whether or not there is room for what is pending."""
+    with suppress(OSError):
+        file.close()
 
 
 def _locked(folder: str) -> int:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from curate.dataclass import dataclass
+from curate.errors import ConfigError
+from curate.folders.temporary import kept
 from curate.local import spawner, wire
 from curate.local.server import COMMAND, FORK, KILL, WorkerEnd
 from curate.local.spawner import ForkServer
@@ -140,14 +142,19 @@ class Processes:
         self._programs = list(programs)
         self._paths = [f"{self.folder}/{os.getpid()}-{next(_files)}-program" for _ in programs]
         for path, program in zip(self._paths, programs, strict=True):
-            Path(path).write_bytes(program)
+            with kept("what worker processes run", self.folder, ConfigError):
+                Path(path).write_bytes(program)
 
     def _attach(self) -> None:
-        self._server, self._channel = spawner.attach(self._programs)
+        self._server, channel = spawner.attach(self._programs)
         self.folder, self.folders = self._server.folder, self._server.folders
-        self._store(self._programs)
-        self._news = wire.Inbox(self._channel)
-        self._selector.register(self._channel, selectors.EVENT_READ)
+        try:
+            self._store(self._programs)
+        except BaseException:
+            channel.close()
+            raise
+        self._channel, self._news = channel, wire.Inbox(channel)
+        self._selector.register(channel, selectors.EVENT_READ)
 
     def _hear(self, process: Process) -> None:
         for value in process.inbox.values():

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.errors import ConfigError
+from curate.folders.temporary import kept, let_go
 from curate.objects.record import gzip_trailer, zstd_trailer
 
 _PIECE_BYTES = 1 << 20
@@ -114,22 +115,27 @@ class Compressor:
             self._sink.write(self._member.compress(piece, asbytes=True))
 
 
+_VALUES = "values of an output, until its head is written,"
+
+
 class Waiting:
     """Bytes that wait, in a temporary file once they are many, for those that are to come before them."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed once it is copied
         # Or once it is not held any more: a writer is made to see whether there is one, and shards fail.
-        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, let_go, self._file)
 
     def write(self, data: Any) -> None:
         """Takes all of `data`."""
-        self._file.write(data)
+        with kept(_VALUES):
+            self._file.write(data)
 
     def copy_into(self, sink: Envelope) -> None:
         """Writes all that was taken, and lets go of it."""
+        with kept(_VALUES):
+            self._file.seek(0)  # writes what is pending
         with self._file as waiting:
-            waiting.seek(0)
             while data := waiting.read(_COPIED_BYTES):
                 sink.write(data)
 

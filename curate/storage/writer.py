@@ -13,6 +13,7 @@ from typing import IO, Self, cast
 
 from curate.dataclass import dataclass
 from curate.errors import GenerationMismatch, ObjectNotFound, StorageError
+from curate.folders.temporary import kept, let_go
 from curate.storage.protocol import Object, Outcome, Published
 
 SIMPLE_BYTES = 8 << 20
@@ -129,22 +130,21 @@ class SpooledWriter(BaseWriter):
 
     def _append(self, data: bytes | memoryview) -> int:
         data = bytes(data)
-        try:
+        with kept(f"what is written to {self._uri}, until it is uploaded,"):
             self._file.write(data)
-        except OSError as error:
-            raise StorageError(
-                f"{self._uri}: its bytes cannot be kept in {tempfile.gettempdir()} until they are uploaded "
-                f"({error.strerror}); free space there or set TMPDIR"
-            ) from error
         self._digest(data)
         return len(data)
 
     def _finish(self) -> Published:
-        with self._file as file:
-            return self._upload(cast("IO[bytes]", file))
+        try:
+            with kept(f"what is written to {self._uri}, until it is uploaded,"):
+                self._file.seek(0)  # writes what is pending
+            return self._upload(cast("IO[bytes]", self._file))
+        finally:
+            self._discard()
 
     def _discard(self) -> None:
-        self._file.close()
+        let_go(self._file)
 
 
 def upload_compared(
