@@ -19,12 +19,15 @@ STATUS_S = 2.0
 """Target, beyond the listing of outputs."""
 RERUN = 1.3
 """Target: of the listings."""
-PHASES = ("listings", "listing", "run", "status", "quick", "rerun")
+PHASES = ("run", "listings", "listing", "status", "quick", "rerun")
 
 
-def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], shard_s: float, *, as_json: bool) -> None:
-    """Goes through all phases for each number of shards, each of which is said to take `shard_s` seconds."""
-    found = {count: _phases(scratch / "shards", count, shard_s) for count in counts}
+def measure_shards(
+    report: Report, scratch: Path, counts: tuple[int, ...], shard_s: float, listed: str, *, as_json: bool
+) -> None:
+    """Goes through all phases for each number of shards, each of which is said to take `shard_s` seconds; inputs and
+    outputs are listed from a disk, or made up."""
+    found = {count: _phases(scratch / "shards", count, shard_s, listed) for count in counts}
     click.echo(f"{'shards':>12}  {'phase':<10}{'seconds':>9}{'CPU':>9}{'peak MB':>9}{'bytes a shard':>15}")
     for count, phases in found.items():
         for name, one in phases.items():
@@ -40,7 +43,6 @@ def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], shard
         beyond_s = phases["status"]["cpu_s"] - phases["listing"]["cpu_s"]
         says = f"{count:,}: CPU of status beyond the listing of outputs"
         report.target(says, f"{beyond_s:.2f} s", f"{STATUS_S} s", beyond_s <= STATUS_S)
-        # What is made up is listed much sooner than what a disk or a bucket has.
         ratio = phases["rerun"]["cpu_s"] / phases["listings"]["cpu_s"]
         says = f"{count:,}: CPU of the rerun, to that of both listings"
         report.target(says, f"{ratio:.2f} x", f"{RERUN} x", ratio <= RERUN)
@@ -48,13 +50,13 @@ def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], shard
         click.echo(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS).decode())
 
 
-def _phases(folder: Path, count: int, shard_s: float) -> dict[str, dict[str, Any]]:
+def _phases(folder: Path, count: int, shard_s: float, listed: str) -> dict[str, dict[str, Any]]:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "in").mkdir(parents=True)
     found = {}
     for phase in PHASES:
         program = [sys.executable, str(Path(__file__).with_name("shards_run.py")), phase, str(count), str(folder)]
-        program.append(str(shard_s))
+        program += [str(shard_s), listed]
         done = subprocess.run(program, capture_output=True, text=True, check=False)
         if done.returncode:
             raise click.ClickException(f"{' '.join(program)} ended with {done.returncode}:\n{done.stderr[-4000:]}")

@@ -1,8 +1,9 @@
-"""The program of `shards`: one phase of a job of very many shards, whose inputs and outputs are made up as they are
-listed, over the real driver, dispatcher and ledger. Prints what it took as one JSON object."""
+"""The program of `shards`: one phase of a job of very many shards over the real driver, dispatcher and ledger. Its
+inputs and outputs are made up as they are listed, or are files of one byte. Prints what it took as one JSON object."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import re
@@ -86,6 +87,15 @@ def _generation(number: int) -> str:
     return f"{BEGAN_NS + number * 1_000_003}-{SIZE_BYTES}"
 
 
+def make_inputs(source: str, shards: int) -> None:
+    """Makes the inputs as files."""
+    for number in range(shards):
+        path = Path(f"{source}/{_name(number)}.jsonl.gz")
+        if number % PER_FOLDER == 0:
+            path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+
+
 class Passing(FileJob):
     """Pass files through: nothing of it is run."""
 
@@ -102,10 +112,12 @@ class Instant:
 
     name = "instant"
 
-    def __init__(self, done: bytearray, shard_s: float) -> None:
-        """`shard_s` is what a shard says it took: the run is over much sooner than that of a real cluster."""
+    def __init__(self, done: bytearray, shard_s: float, output: str = "") -> None:
+        """`shard_s` is what a shard says it took: the run is over much sooner than that of a real cluster. `output` is
+        where outputs are made as files; empty where they are made up."""
         self._done = done
         self._shard_s = shard_s
+        self._output = output
         self._tasks: deque[tuple[int, list[int], bytes]] = deque()
 
     def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
@@ -155,11 +167,18 @@ class Instant:
             for rank in ranks:
                 self._done[rank] = 1
                 books = Books(rows_in=1000, rows_out=900, dropped={"short": 100})
-                items.append(
-                    ShardRecord(rank, self._shard_s, None, books, _generation(rank), 1 << 20, checksum=f"{rank:016x}")
-                )
+                made = self._written(rank) if self._output else (_generation(rank), 1 << 20)
+                items.append(ShardRecord(rank, self._shard_s, None, books, *made, checksum=f"{rank:016x}"))
             news += [Message(task, items), TaskFinished(task, TaskEnd.RETURNED)]
         return news
+
+    def _written(self, rank: int) -> tuple[str, int]:
+        path = Path(f"{self._output}/{_name(rank)}.jsonl.gz.parquet")
+        if rank % PER_FOLDER == 0 or not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        there = open_store(self._output).stat(str(path))
+        return there.generation, there.size
 
     def take(self, task: int) -> Any:
         """Has no blocks."""
@@ -177,15 +196,18 @@ def _memory() -> dict[str, int]:
     return {name: int(status.partition(f"{name}:")[2].split()[0]) << 10 for name in ("VmHWM", "VmRSS")}
 
 
-def main(phase: str, shards: int, folder: str, shard_s: float) -> None:
-    """Goes through one phase."""
+def main(phase: str, shards: int, folder: str, shard_s: float, listed: str) -> None:
+    """Goes through one phase; `listed` is `disk`, or `made-up`."""
     source, output = f"{folder}/in", f"{folder}/out"
     done = bytearray(shards) if phase == "run" else bytearray(b"\1") * shards
     # As the commands do.
     import_pandas_late()
     said: dict[str, Any] = {"base_bytes": _memory()["VmRSS"]}
+    on_disk = listed == "disk"
+    if on_disk and phase == "run":
+        make_inputs(source, shards)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    with wrap_stores(lambda real: MadeUp(real, source, output, done)):
+    with contextlib.nullcontext() if on_disk else wrap_stores(lambda real: MadeUp(real, source, output, done)):
         store = open_store(output)
         if phase == "listings":
             said["objects"] = sum(
@@ -198,11 +220,11 @@ def main(phase: str, shards: int, folder: str, shard_s: float) -> None:
             said["done"] = status.done
         else:
             options = Passing.options(input=f"{source}/", output=output, backend="inline")
-            ended = run(Passing().spec(), options, backend=Instant(done, shard_s))
+            ended = run(Passing().spec(), options, backend=Instant(done, shard_s, output if on_disk else ""))
             said |= {"state": str(ended.state), "total": ended.total, "skipped": ended.skipped}
     said |= {"seconds": time.perf_counter() - began_s, "cpu_s": time.process_time() - began_cpu_s}
     click.echo(json.dumps(said | {"peak_bytes": _memory()["VmHWM"]}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5])

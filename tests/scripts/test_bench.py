@@ -623,9 +623,10 @@ def test_start_beside_another_checkout(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shards_at_a_tiny_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listed", ["made-up", "disk"])
+def test_shards_at_a_tiny_size(listed: str, tmp_path: Path) -> None:
     """Each phase is measured, and what was run is found done."""
-    code, said = bench("shards", "--shards", "500", "--scratch", str(tmp_path), "--json")
+    code, said = bench("shards", "--shards", "500", "--listed", listed, "--scratch", str(tmp_path), "--json")
     phases = orjson.loads(said.splitlines()[-1])["500"]
     assert phases["run"]["total"] == phases["rerun"]["skipped"] == phases["status"]["done"] == 500
     assert code == int("MISSED" in said)
