@@ -99,6 +99,7 @@ GIVEN: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.ci(3)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("way", GIVEN)
 def test_what_is_declared_is_known_before_anything_runs(way: str, tmp_path: Path) -> None:

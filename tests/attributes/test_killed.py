@@ -25,7 +25,7 @@ def test_killed_before_operations_of_every_kind(sweep: Sweep, tmp_path: Path) ->
             expected = outputs(place.objects(name))
             operations = zygote.operations(*common, *scores, "--output", f"{place.root}/{name}-count")
             assert len(expected) > 2
-            for number in sweep(operations, 8):
+            for number in sweep(operations, 12):
                 argv = (*common, *scores, "--output", f"{place.root}/{name}-{number}")
                 killed = zygote.run(*argv, kill_operation=number, kill_when="before")
                 assert killed.code == -9, f"{name} {number}: {killed.err}"

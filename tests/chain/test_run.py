@@ -62,6 +62,7 @@ def test_several_drivers_run_one_chain(place: Path) -> None:
     assert together == {name: data for name, data in everything(place / "out").items() if "_curate" not in name}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_several_drivers_replace_nothing(chain: Chain, place: Path, curate: Curate) -> None:
     """What some of them would remove while others read it is for one driver alone."""

@@ -696,6 +696,7 @@ def test_what_a_job_logs_is_what_is_shown(tmp_path: Path, run: Run) -> None:
 # The program
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_they_start_without_ray_gcsfs_or_a_model(out: str) -> None:
     """A look at a job costs no cluster, no cloud library and no model."""

@@ -140,6 +140,7 @@ def test_what_is_found_does_not_depend_on_who_reads(monkeypatch: pytest.MonkeyPa
         click.echo("more")
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify OUTPUT", "verify OUTPUT --json", "diff OUTPUT OUTPUT"])
 def test_a_closed_pipe_is_no_finding(command: str, done: str) -> None:

@@ -258,6 +258,7 @@ class TestAhead:
         assert list(prefetched(source, 0)) == [0, 1, 2]
         assert source.thread is threading.current_thread()
 
+    @pytest.mark.ci(6)
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("ahead", [0, 1, 3])
     @pytest.mark.parametrize("end", ["close", "drop", "cycle", "raise"])

@@ -161,7 +161,7 @@ TABLES: dict[str, Callable[[Dataset, Path], pa.ChunkedArray]] = {
 }
 
 
-@pytest.mark.ci(36)
+@pytest.mark.ci(7)
 @pytest.mark.parametrize("use", TABLES)
 @pytest.mark.parametrize("made", [shaped, shaped_by_groups, shaped_chunks])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -196,6 +196,7 @@ def test_what_has_no_room_is_refused_with_its_column(tmp_path: Path) -> None:
     assert re.search(refused, failure.error)
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [100, 350])
 def test_a_job_may_return_dictionaries_of_narrow_indexes(rows: int, tmp_path: Path) -> None:

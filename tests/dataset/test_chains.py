@@ -196,7 +196,7 @@ def check(tmp: Path, files: list[list[Row]], kind: str, ops: list[Op], backend: 
     assert ds.write_parquet(tmp / "out", backend=backend).dispatched == 0
 
 
-@pytest.mark.ci(16)
+@pytest.mark.ci(8)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("op", OPS, ids=repr)
 @pytest.mark.parametrize("kind", ["parquet", "json"])
@@ -211,7 +211,7 @@ def test_every_operator_alone(op: Op, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(14), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(FILES, st.sampled_from(["parquet", "json"]), st.lists(st.sampled_from(OPS), min_size=1, max_size=5))
 def test_chains(tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]], kind: str, ops: list[Op]) -> None:
     """Random rows, files and operators."""
@@ -239,7 +239,7 @@ class TestRay:
         {"n": n, "x": None, "text": "b", "tags": ["a"] * (n % 2), "who": None} for n in range(6)
     ]
 
-    @pytest.mark.ray(2)
+    @pytest.mark.ray(1)
     @pytest.mark.parametrize("first", range(0, len(OPS), 4))
     def test_every_operator(self, first: int, tmp_path: Path) -> None:
         """Four in a chain, each in one, of both formats; alone, at night. One file is empty."""

@@ -286,6 +286,7 @@ def check(way: Way, names: list[str], nulls: str, size: int, folder: Path) -> No
     compare(way(curate.from_arrow(table), size, folder).to_arrow(), table)
 
 
+@pytest.mark.ci(12)
 @pytest.mark.quick(18)
 @pytest.mark.parametrize("size", BATCHES)
 @pytest.mark.parametrize("nulls", NULLS)
@@ -295,6 +296,7 @@ def test_what_user_code_returns_as_it_came_is_what_came(way: str, nulls: str, si
     check(BY_CODE[way], names_for(way, nulls), nulls, size, tmp_path)
 
 
+@pytest.mark.ci(7)
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("nulls", NULLS)
 @pytest.mark.parametrize("way", EXCHANGES)
@@ -310,7 +312,7 @@ def test_what_cannot_be_is_refused_with_a_reason(way: str, name: str, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.ci(12)
+@pytest.mark.ci(6)
 @pytest.mark.parametrize("name", TYPES)
 def test_each_type_alone(name: str, tmp_path: Path, mode: Mode) -> None:
     """What holds beside other columns holds alone, at every batch size and with all nulls: each way at one of them but
@@ -409,6 +411,7 @@ UNWRITTEN: dict[str, tuple[str, ...]] = {
 """Types that a format refuses, by the way that they are written: with the column and its type."""
 
 
+@pytest.mark.ci(6)
 @pytest.mark.parametrize("nulls", NULLS)
 @pytest.mark.parametrize("way", WRITES)
 def test_what_is_written_is_read_back(way: str, nulls: str, tmp_path: Path) -> None:
@@ -417,6 +420,7 @@ def test_what_is_written_is_read_back(way: str, nulls: str, tmp_path: Path) -> N
     check(WRITES[way], names, nulls, 3, tmp_path)
 
 
+@pytest.mark.ci(12)
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "name"), [(way, name) for way, names in UNWRITTEN.items() for name in names])
 def test_what_cannot_be_written_is_refused(way: str, name: str, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def test_one_row_of_each_key_is_kept(comments: Any) -> None:
     )
 
 
+@pytest.mark.ci(3)
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "semi", "anti"])
 def test_joins_are_those_of_duckdb(how: str, comments: Any) -> None:
     """The key once, whichever side has it, and rows in order of the key."""
@@ -169,7 +170,7 @@ def times(type: pa.DataType, *seconds: int) -> pa.Array:
     return pa.array([each * one for one in seconds], pa.int32() if type.bit_width == 32 else pa.int64()).view(type)
 
 
-@pytest.mark.ci(9)
+@pytest.mark.ci(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other"),

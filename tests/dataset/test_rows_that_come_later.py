@@ -45,7 +45,7 @@ STEPS: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
-@pytest.mark.ci(27)
+@pytest.mark.ci(13)
 @pytest.mark.quick(11)
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
 @pytest.mark.parametrize("step", STEPS)

@@ -104,7 +104,7 @@ BEFORE: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
-@pytest.mark.ci(8)
+@pytest.mark.ci(4)
 @pytest.mark.quick(11)
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("parts", SAMPLED)

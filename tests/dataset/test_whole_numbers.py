@@ -111,6 +111,7 @@ def test_a_number_of_numpy_is_the_number(place: str) -> None:
         assert repr(PLACES[place](kind(2))) == repr(PLACES[place](2))
 
 
+@pytest.mark.ci(60)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("wrong", [True, np.True_, "2", -1, np.int64(-1), 10**30, [2]], ids=repr)
 def test_what_is_no_such_number_is_refused(place: str, wrong: Any) -> None:

@@ -107,6 +107,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
     return Scene(tmp_path, split=request.param == "split")
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("only", ["all", "extra"])
 def test_late_outputs_beside_the_run_that_planned_anew(scene: Scene, only: str) -> None:
@@ -146,6 +147,7 @@ def data_of_new(scene: Scene) -> dict[str, bytes]:
     return data(fresh)
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_late_outputs_when_the_run_that_planned_anew_was_killed(scene: Scene) -> None:
     """At each of its changes: what no event tells of is made again, and nothing else."""
@@ -183,6 +185,7 @@ def test_what_was_made_of_the_new_input_is_not_made_again(scene: Scene) -> None:
     scene.check()
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_a_driver_that_planned_anew_is_late_itself(scene: Scene) -> None:
     """Before each of its changes the input is replaced once more, and another driver makes all of that: none of it is

@@ -236,7 +236,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
         prepared("count")
         operations = zygote.operations(*bench.argv("count", *again))
         assert looks(bench.trace("count"))["map"] == 0
-        for number in sweep(operations, 4):
+        for number in sweep(operations, 8):
             name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             prepared(name)
             killed = zygote.run(*bench.argv(name, *again), kill_operation=number, kill_when="before")
@@ -396,6 +396,7 @@ class TestSignals:
 # Two drivers
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 def test_two_drivers_at_once(place: Place, tmp_path: Path) -> None:
     """Both say complete, with the bytes of one alone, though one of them sweeps the stages that the other reads."""

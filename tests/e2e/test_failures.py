@@ -146,7 +146,7 @@ class Breaking(InlineBackend):
         super().close()
 
 
-@pytest.mark.ci(14)
+@pytest.mark.ci(7)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("method", ["start", "load", "poll"])
 @pytest.mark.parametrize("error", [ConfigError("no node is that big"), ZeroDivisionError(), KeyboardInterrupt()])

@@ -158,6 +158,7 @@ def test_an_input_that_was_mended_before_it_was_done_runs_as_it_is(bench: Bench)
     assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
 
 
+@pytest.mark.ci(4)
 @pytest.mark.parametrize("part", [{"limit": 2}, {"sample": "40%"}, {"sample": "0.001%"}])
 def test_a_part_first_and_then_all_of_it(bench: Bench, part: dict[str, Any]) -> None:
     """A full run keeps the outputs of a partial one; a partial one that is done is free; only all of it is complete."""

@@ -33,6 +33,7 @@ SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "job"),
@@ -69,7 +70,7 @@ def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp
         sides = ["_side/lengths/"] if job == LENGTHS else []
         assert set(outputs(expected)) >= {side + name for name in shards for side in sides}
 
-        for at, number in enumerate(sweep(operations, 4)):
+        for at, number in enumerate(sweep(operations, 8)):
             name, trace = f"killed-{number}", tmp_path / f"trace-{number}"
             argv = (job, *common, "--output", f"{place.root}/{name}", "--trace", str(trace))
             where = f"before operation {number}, {operations[number]}"
@@ -116,7 +117,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
         again = ("--short", "25", "--overwrite", "--yes")
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", *again)
-        for at, number in enumerate(sweep(operations, 4)):
+        for at, number in enumerate(sweep(operations, 8)):
             out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), *again, kill_operation=number, kill_when="before")
@@ -159,7 +160,7 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
         shutil.copy(root / "other" / foreign, root / "old" / foreign)
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count")
-        for number in sweep(operations, 4):
+        for number in sweep(operations, 8):
             out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), kill_operation=number, kill_when="before")
@@ -194,7 +195,7 @@ def test_killed_at_every_operation_between_the_tries_of_bad_rows(local: Place, s
         assert balanced(whole.json["rows"])
         assert whole.json["tasks"]["attempts"] == 2 + 4
         operations = zygote.operations(ROWS, source, f"{local.root}/count")
-        for number in sweep(operations, 4):
+        for number in sweep(operations, 8):
             name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             killed = zygote.run(ROWS, source, f"{local.root}/{name}", kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"

@@ -37,6 +37,7 @@ from tests.support.sweeps import Mode
 KILLS = 12
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_inline(place: Place, tmp_path: Path) -> None:
     """Inputs, outputs and books after twelve kills are those of an undisturbed run, and each kill costs at most the one

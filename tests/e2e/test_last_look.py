@@ -72,6 +72,7 @@ def check_same_as_fresh(bench: Bench) -> None:
     assert complete(bench.run(backend=NoBackend())).calls.put == 0
 
 
+@pytest.mark.ci(3)
 @pytest.mark.parametrize("replaced", [False, True], ids=["gone", "foreign"])
 def test_what_was_disturbed_is_done_again(bench: Bench, foreign: bytes, replaced: bool) -> None:
     """By the same run: an output that somebody removed, or that a zombie of other parameters has put in its place."""

@@ -209,6 +209,7 @@ def check(place: Place, ended: list[Ended], alone: Ended) -> None:
     assert not strangers(found)
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 def test_four_at_once(place: Place, tmp_path: Path) -> None:
     """Each shard is done once, but for the few that two begin within a heartbeat. The next run finds nothing to do."""

@@ -63,6 +63,7 @@ def check_it_is_mended(curate: Curate, place: Place, replay: list[str], output: 
     assert (again.code, again.json["shards"]["total"]) == (0, 0)
 
 
+@pytest.mark.ci(2)
 def test_inline(place: Place, clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
     """In this process, on disk and in a bucket; the bytes are in the end those of a job in which nothing failed."""
 

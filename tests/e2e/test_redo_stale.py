@@ -205,7 +205,7 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", "--redo-stale")
         assert outputs(local.objects("count")) == outputs(expected)
-        for number in sweep(operations, 4):
+        for number in sweep(operations, 8):
             out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), "--redo-stale", kill_operation=number, kill_when="before")

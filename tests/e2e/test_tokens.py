@@ -78,7 +78,7 @@ def test_killed_at_every_operation_and_run_again(
         assert whole.code == 0, whole.err
         expected = place.objects("whole")
         operations = zygote.operations(*inline, f"{place.root}/count")
-        for number in sweep(operations, 4):
+        for number in sweep(operations, 8):
             name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             killed = zygote.run(*inline, f"{place.root}/{name}", kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"

@@ -46,6 +46,7 @@ from tests.support.workbench import Bench, NoBackend, complete
 NEW = "2022/new.jsonl"
 
 
+@pytest.mark.ci(2)
 @pytest.mark.slow
 def test_both_end_well(place: Place, tmp_path: Path) -> None:
     """Both say complete, with the same books; bytes and names are those of one driver alone, and the next run finds

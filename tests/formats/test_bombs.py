@@ -78,6 +78,7 @@ def test_texts_at_any_depth_are_read_from_many_row_groups(group_rows: int, dicti
     assert [row for table in tables("a.parquet", data) for row in table.to_pylist()] == whole.to_pylist()
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["v", "v.w"])
 def test_a_row_that_no_one_wrote_is_refused_before_it_is_decoded(name: str) -> None:

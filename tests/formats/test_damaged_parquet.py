@@ -57,7 +57,7 @@ def read_flipped(bits: range) -> str:
     return "\n".join(said)
 
 
-@pytest.mark.ci(2)
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(4))
 def test_with_any_bit_flipped_it_is_its_rows_or_an_error(first: int) -> None:

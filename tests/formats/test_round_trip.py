@@ -131,6 +131,7 @@ def read_back(data: bytes, format: OutputFormat, schema: pa.Schema) -> pa.Table:
     return pa.concat_tables([held.empty_table(), *tables])
 
 
+@pytest.mark.ci(300)
 @pytest.mark.quick(100)
 @pytest.mark.parametrize("format", READ)
 @pytest.mark.parametrize("nulls", ["none", "first", "all", "sliced"])

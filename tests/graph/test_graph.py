@@ -51,6 +51,8 @@ from tests.support.harness import balanced, job_summary, outputs
 from tests.support.sweeps import Sweep, Trace
 from tests.support.workbench import NoBackend
 
+pytestmark = pytest.mark.ci(1)
+
 MAPS = 5
 EVER = 1_000_000_000
 _names = itertools.count()
@@ -252,6 +254,7 @@ def expected_looks(bench: Bench, parts: int) -> tuple[int, int]:
 
 
 class TestKillPoints:
+    @pytest.mark.ci(2)
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("bench", "after"),
@@ -286,6 +289,7 @@ class TestKillPoints:
             assert (len(maps), len(reduces)) == looks, f"call {number} of {len(calls)}: {calls[number]}"
             bench.check()
 
+    @pytest.mark.ci(2)
     def test_between_two_exchanges(self, bench: Bench) -> None:
         """The first exchange of two is done: neither its maps nor its reduces run again."""
         ds = lambda: bench.sorted().random_shuffle(seed=3)  # noqa: E731
@@ -327,6 +331,7 @@ class Meanwhile(InlineBackend):
 
 
 class TestDamaged:
+    @pytest.mark.ci(2)
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("count", [1, 3])
     def test_deleted_between_runs(self, bench: Bench, count: int) -> None:
@@ -339,6 +344,7 @@ class TestDamaged:
         assert len(maps) == count
         bench.check()
 
+    @pytest.mark.ci(2)
     @pytest.mark.parametrize("count", [1, 3])
     def test_deleted_while_outputs_are_made(self, bench: Bench, count: int) -> None:
         """The outputs that read them fail, and are made in the same run, after so many maps ran again."""
@@ -373,7 +379,7 @@ class TestDamaged:
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
 
-    @pytest.mark.ci(5)
+    @pytest.mark.ci(3)
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("what", DAMAGES)
     def test_damaged_between_runs(self, bench: Bench, what: str) -> None:
@@ -409,6 +415,7 @@ class TestDamaged:
         assert len(failures(bench)) == ended.attempts - (ended.total - ended.skipped)
         bench.check()
 
+    @pytest.mark.ci(2)
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("what", ["a page", "the index"])
     def test_a_disk_that_always_lies(self, bench: Bench, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,6 +534,7 @@ class TestFrozenInputs:
         complete(bench.write())
         bench.check()
 
+    @pytest.mark.ci(2)
     @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("stopped", [True, False])
@@ -840,6 +848,7 @@ class TestWhereStagesAre:
         assert [path for path in (below if root == "scratch" else runs) if path.stat().st_mode & 0o077] == []
         assert {path.stat().st_mode & 0o777 for path in (tmp_path / "data").glob("out/*.*")} <= {0o666}
 
+    @pytest.mark.ci(2)
     @pytest.mark.parametrize("planted", ["", "0123456789abcdef", "0123456789abcdef/_curate", "x"])
     def test_a_link_in_scratch_is_refused(self, planted: str, bucket: Bench, tmp_path: Path) -> None:
         """In the place of the job's folder there, of a stage's, or anywhere below: named, and nothing is changed."""

@@ -227,7 +227,7 @@ class TestGrown:
             complete(world.write())
         removed = [at for at, kind in enumerate(watch.kinds) if kind.startswith("delete /out/_curate/stages/")]
         assert len({watch.kinds[at].rpartition("/")[2] for at in removed}) > 4
-        for number in sweep([watch.kinds[at] for at in removed], 4):
+        for number in sweep([watch.kinds[at] for at in removed], 8):
             at = removed[number]
             world.stored = {name: one for name, one in watch.before[at].items() if not name.startswith("whole")}
             world.put("3", [("a", 3), ("d", 1)])
@@ -252,7 +252,7 @@ class TestGrown:
         world.check()
         whole = world.stored
         assert len(watch.kinds) > 20
-        for at in sweep(watch.kinds, 3):
+        for at in sweep(watch.kinds, 8):
             left = {name: one for name, one in watch.before[at].items() if not name.startswith("whole")}
             world.stored = left
             complete(world.write())
@@ -290,6 +290,7 @@ class TestGrown:
         # Twice job.json and the two parts of the plan, once the inputs, who added them, and the summary.
         assert sum(kind.startswith("read") for kind in trace.kinds) == 9
 
+    @pytest.mark.ci(1)
     @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("how", ["one", "job", "two"])
@@ -423,6 +424,7 @@ class TestGrown:
         assert complete(world.write()).dispatched == 2
         world.check()
 
+    @pytest.mark.ci(4)
     @pytest.mark.slow
     @pytest.mark.quick(3)
     @pytest.mark.parametrize(
@@ -617,6 +619,7 @@ class Named(Job):
 
 
 class TestRefused:
+    @pytest.mark.ci(3)
     @pytest.mark.slow
     @pytest.mark.quick(3)
     @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def _negated(row: dict[str, Any]) -> int:
     return -row["n"]
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True])
 def test_it_is_made_again_where_that_is_asked_for(tmp_path: Path, twice: bool) -> None:

@@ -180,7 +180,7 @@ def check(
     assert world.rows() in expected, where
 
 
-@pytest.mark.ci(5)
+@pytest.mark.ci(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("alive", [True, False])
 @pytest.mark.parametrize("kill", [None, 3, 4, 6, 10, 12, 18])
@@ -196,7 +196,7 @@ def test_an_exchange_whose_stage_loses_its_plan(at: int, kill: int, alive: bool)
     check(shuffled, shuffled, at, kill, alive)
 
 
-@pytest.mark.ci(5)
+@pytest.mark.ci(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("alive", [True, False])
 @pytest.mark.parametrize("kill", [None, 2, 4, 5, 6, 8, 10])
@@ -229,7 +229,7 @@ def ordered(ds: Dataset) -> Dataset:
     return ds.sort("k")
 
 
-@pytest.mark.ci(4)
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [None, 0, 1, 2])
 @pytest.mark.parametrize("made", [plain, ordered])

@@ -274,7 +274,7 @@ def check_verified(write: Write, whole: Stored) -> None:
         assert (report.state, {one.object for one in report.findings}) == ("damaged", set(strangers)), place
 
 
-@pytest.mark.ci(20)
+@pytest.mark.ci(12)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("number", "names"),
@@ -307,7 +307,7 @@ def test_killed_and_run_again(number: int, names: tuple[str, ...], mode: Mode) -
         check_side_deleted(write, whole, number)
 
 
-@pytest.mark.ci(7)
+@pytest.mark.ci(4)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("names", PAIRS[::5], ids="-".join)
 def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
@@ -319,6 +319,7 @@ def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     check_resumed(write, left, whole, f"without {gone}", keep_stages=True)
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("first", [(), ("checkpoint",)])

@@ -23,6 +23,7 @@ def test_the_files_of_the_repository_are_right(name: str) -> None:
     assert check_file(INFRA / name, expected()) == []
 
 
+@pytest.mark.ci(13)
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -163,7 +163,7 @@ def test_killed_at_any_call_and_run_again(sweep: Sweep, after: bool) -> None:
         whole = run_job(Sorted(), f"{root}/in", f"{root}/out")
     expected, calls = kept(), trace.kinds
     assert len(expected) == 2
-    for number in sweep(calls, 4):
+    for number in sweep(calls, 8):
         where = f"call {number} of {len(calls)}: {calls[number]}"
         for item in list(store.list(f"{root}/out/")):
             store.delete(item.uri)

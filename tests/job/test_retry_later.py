@@ -159,6 +159,7 @@ def logged(logs: list[Any]) -> list[str]:
     return [entry["event"] for entry in logs if "service" in entry["event"]]
 
 
+@pytest.mark.ci(3)
 @pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("how", UNITS)

@@ -138,7 +138,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         run_local(DedupMinhash(threshold=1.5), ROWS)
 
 
-@pytest.mark.ci(8)
+@pytest.mark.ci(4)
 @pytest.mark.quick(4)
 @pytest.mark.ray(1)
 @pytest.mark.parametrize(

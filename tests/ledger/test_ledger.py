@@ -158,6 +158,7 @@ def test_a_damaged_part_is_named(ledger: Ledger, data: bytes) -> None:
         ledger.read_plan(ledger.list())
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 def test_a_part_with_another_byte_is_refused_or_means_the_same(ledger: Ledger, mode: Mode) -> None:
     """Whichever it is: a shard of another name would be made once more, under that name, and its output left over."""

@@ -54,7 +54,7 @@ def page(request: pytest.FixtureRequest, jobs: dict[str, str], reports: dict[str
     return path.as_uri()
 
 
-@pytest.mark.ci(8)
+@pytest.mark.ci(4)
 @pytest.mark.parametrize(("wide", "dark"), SCREENS)
 def test_a_page_opens(chromium: Chromium, page: str, *, wide: int, dark: bool) -> None:
     """Without a word on the console, and without a request. What is wider than the screen scrolls in its own place."""

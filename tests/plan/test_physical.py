@@ -257,7 +257,7 @@ SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
 }
 
 
-@pytest.mark.ci(12)
+@pytest.mark.ci(5)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_written_is_what_is_consumed(shape: str, folder: Path, tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_a_sample_is_the_same_in_every_plan(sampled: Callable[[Path], Dataset], 
     assert curate.read_parquet(tmp_path / "out").take_all() == expected
 
 
-@pytest.mark.ci(13)
+@pytest.mark.ci(6)
 @pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize(

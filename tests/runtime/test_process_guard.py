@@ -115,7 +115,7 @@ print(ended.done, [group.error for group in ended.failures])
 """
 
 
-@pytest.mark.ci(2)
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["returns", "exits", "raises", "ends"])
 def test_a_copy_never_goes_on_with_the_work(tmp_path: Path, how: str) -> None:
@@ -215,6 +215,7 @@ print(json.dumps([ended.done, [(group.error.partition(":")[0], group.shard) for 
 """
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("each", "first"), [("12", "12"), ("0", "1000")], ids=["some of each shard", "all in one"])
 def test_no_shard_fails_for_files_that_others_left_open(tmp_path: Path, each: str, first: str) -> None:

@@ -164,7 +164,7 @@ def test_as_it_is_all_is_read(sound: dict[str, bytes]) -> None:
         assert any(kind in name for name in sound), kind
 
 
-@pytest.mark.ci(5)
+@pytest.mark.ci(3)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 @quick
@@ -216,6 +216,7 @@ def test_json_of_foreign_types(kind: str, sound: dict[str, bytes], data: st.Data
     read_everything()
 
 
+@pytest.mark.ci(10)
 @pytest.mark.parametrize(
     "text",
     [
@@ -366,7 +367,7 @@ def bombs() -> dict[str, tuple[str, bytes]]:
     }
 
 
-@pytest.mark.ci(2)
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["texts", "events", "failures", "logs"])
 def test_what_becomes_gigabytes_takes_little_memory(kind: str, sound: dict[str, bytes], tmp_path: Path) -> None:

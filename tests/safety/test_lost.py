@@ -96,6 +96,7 @@ def test_a_damaged_plan_is_overwritten_with_the_rest(folder: Path, data: bytes) 
     assert verify(str(out)).state == OK
 
 
+@pytest.mark.ci(4)
 @pytest.mark.parametrize("data", [b"junk", b"[]", b'{"job": 1}', b"{}"])
 @pytest.mark.parametrize("exchange", [False, True])
 def test_a_damaged_job_is_overwritten_with_the_rest(folder: Path, data: bytes, exchange: bool) -> None:

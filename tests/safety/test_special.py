@@ -203,6 +203,7 @@ class Loud(Job):
         return batch
 
 
+@pytest.mark.ci(10)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("name", LEDGER)
 def test_one_in_the_ledger_is_named_by_every_command(

@@ -57,6 +57,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.ci(6)
 @pytest.mark.parametrize("command", [*COMMANDS, "failures --shard bad", "failures --all", "logs --shard good"])
 @pytest.mark.parametrize("terminal", [True, False])
 def test_commands_show_it_harmless(

@@ -409,6 +409,7 @@ def test_texts_of_corpora_are_like_those_of_a_language(size_bytes: int) -> None:
     assert 2.2 <= len(raw) / len(pa.compress(raw, "zstd", asbytes=True)) <= 2.8
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_row_of_a_corpus_in_five_is_a_copy(tmp_path: Path) -> None:
     """In all files but the first, of texts of the file before; the rows are those of the corpus in all else."""
@@ -419,6 +420,7 @@ def test_a_row_of_a_corpus_in_five_is_a_copy(tmp_path: Path) -> None:
     assert 3200 - len(set(found["text"].to_pylist())) == 31 * 20
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("kind", "what"), [("maps", "write"), ("sort", "key")])
@@ -560,6 +562,7 @@ def test_map_at_tiny_sizes(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_report_at_a_tiny_size(tmp_path: Path) -> None:
     """curate and DuckDB count the same rows; data-juicer, which takes an environment of its own, is left out."""
@@ -568,6 +571,7 @@ def test_report_at_a_tiny_size(tmp_path: Path) -> None:
     assert code == int("MISSED" in said)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_page_at_a_tiny_size(tmp_path: Path) -> None:
     """Its size, time and memory are judged; made again, it costs a listing of the output, and one of known jobs."""
@@ -622,6 +626,7 @@ def test_start_beside_another_checkout(tmp_path: Path) -> None:
     assert code == int("MISSED" in said)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("listed", ["made-up", "disk"])
 def test_shards_at_a_tiny_size(listed: str, tmp_path: Path) -> None:

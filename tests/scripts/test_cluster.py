@@ -291,6 +291,7 @@ class TestConnecting:
         assert "--allow-cross-region goes on all the same" in ended.stderr
         assert "$ ray" not in ended.stderr
 
+    @pytest.mark.ci(2)
     @pytest.mark.slow
     @pytest.mark.quick(1)
     @pytest.mark.parametrize("case", ["nobody", "token", "ray", "python"])
@@ -721,7 +722,7 @@ class TestLeft:
         assert submit.left(str(tmp_path / "out")).endswith("1 of 3 shards done, 2 left")
 
 
-@pytest.mark.ci(6)
+@pytest.mark.ci(3)
 @pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_texts_follow_from_the_seed() -> None:
     assert list(made(70, seed=3)) == list(made(70, seed=3)) != list(made(70, seed=4))
 
 
-@pytest.mark.ci(13)
+@pytest.mark.ci(6)
 @pytest.mark.quick(10)
 @pytest.mark.parametrize(
     ("name", "reason"),

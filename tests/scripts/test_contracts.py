@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
 
 
-@pytest.mark.ci(4)
+@pytest.mark.ci(2)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("module", "line", "contract"),

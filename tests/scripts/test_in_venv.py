@@ -35,6 +35,7 @@ def test_no_script_is_left_out() -> None:
     assert all(text.startswith("#!/usr/bin/env bash\n") and "venv.sh" in text for text in others.values())
 
 
+@pytest.mark.ci(3)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_goes_on_in_a_venv_that_is_made(checkout: Checkout, name: str) -> None:

@@ -121,6 +121,7 @@ def test_a_calm_run_wastes_nothing() -> None:
     assert report.ratio < 1.05
 
 
+@pytest.mark.ci(6)
 @pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_each_disturbance_alone_is_survived(options: dict[str, Any], happened: C
     assert happened(report)
 
 
-@pytest.mark.ci(6)
+@pytest.mark.ci(3)
 @pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(6))

@@ -92,7 +92,7 @@ def made(folder: Path, ending: str, write: Callable[[Path, Any], None]) -> list[
 
 
 class TestSplit:
-    @pytest.mark.ci(15)
+    @pytest.mark.ci(5)
     @pytest.mark.quick(10)
     @pytest.mark.parametrize(("ending", "write", "read", "splits"), CASES)
     @pytest.mark.parametrize("shard_bytes", [1, 500, 3000])

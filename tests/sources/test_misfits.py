@@ -72,6 +72,7 @@ LASTS: list[tuple[dict[str, list[Any]], str]] = [
 ]
 
 
+@pytest.mark.ci(7)
 @pytest.mark.parametrize("how", WRITES)
 @pytest.mark.parametrize(("last", "wrong"), LASTS, ids=["same", "order", "more", "type", "no rows"])
 def test_a_dataset_is_told_of_what_its_shards_will_say(
@@ -96,6 +97,7 @@ def test_columns_that_nobody_reads_are_no_matter(how: str, tmp_path: Path) -> No
     assert not [one for one in logs if one["event"] == TOLD]
 
 
+@pytest.mark.ci(7)
 @pytest.mark.parametrize(("last", "wrong"), LASTS, ids=["same", "order", "more", "type", "no rows"])
 @pytest.mark.parametrize("job", [Kept, Sorted, Text])
 def test_a_job_is_told_of_what_its_shards_will_say(

@@ -121,7 +121,7 @@ class Killed(BaseException):
     """In place of SIGKILL."""
 
 
-@pytest.mark.ci(2)
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [{}, {"overwrite": True, "yes": True}], ids=["going on", "overwriting again"])
 @pytest.mark.parametrize("exchange", [False, True], ids=["copied", "sorted"])

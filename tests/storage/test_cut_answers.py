@@ -88,6 +88,7 @@ def prepared(emulator: GcsEmulator, call: str, monkeypatch: pytest.MonkeyPatch) 
     return TABLE[call]
 
 
+@pytest.mark.ci(60)
 @pytest.mark.quick(40)
 @pytest.mark.parametrize("call", TABLE)
 @pytest.mark.parametrize("times", [1, 2])
@@ -143,6 +144,7 @@ LOST: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.ci(60)
 @pytest.mark.quick(33)
 @pytest.mark.parametrize("call", TABLE)
 @pytest.mark.parametrize("times", [1, 2])

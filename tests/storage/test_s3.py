@@ -113,6 +113,7 @@ def test_a_condition_that_was_not_asked_for(emulator: S3Emulator, s3: S3Store) -
 LOST: dict[str, dict[str, Any]] = {"503": {"status": 503}, "reset": {"reset": True}, "truncated": {"truncate": True}}
 
 
+@pytest.mark.ci(48)
 @pytest.mark.quick(28)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("times", [1, 2])

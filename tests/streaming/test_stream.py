@@ -156,6 +156,7 @@ def test_who_stops_early_frees_tasks_and_memory(machine: Any, tmp_path: Path) ->
     assert len(list(tmp_path.iterdir())) < taken + 80
 
 
+@pytest.mark.ray(0)
 @pytest.mark.slow
 def test_memory_stays_flat_on_a_long_stream(machine: Any, tmp_path: Path) -> None:
     """Two gigabytes, a consumer slower than the tasks: the object store holds the budget and a block for each task."""

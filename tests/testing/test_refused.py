@@ -107,7 +107,7 @@ def check_stopped(bench: Bench, ended: Summary, said: list[Any], what: str) -> N
     assert bench.published() == FILES
 
 
-@pytest.mark.ci(2)
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("denied", [False, True], ids=["expired", "denied"])
 def test_outputs_are_refused_from_some_moment_on(bench: Bench, denied: bool) -> None:
