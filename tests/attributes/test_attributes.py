@@ -141,6 +141,7 @@ def test_what_is_written(tmp_path: Path) -> None:
         assert json.loads(lines[first + place["row"]])["id"] == row["id"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("kind", "cut"), [("jsonl", True), ("parquet", False)])
 def test_rows_of_what_was_filtered_are_found_by_their_positions(kind: str, cut: bool, tmp_path: Path) -> None:
     """Cut as the attributes are, or not cut; filtered again, sorted, shuffled, written; by a dataset and by a job."""
@@ -231,6 +232,7 @@ class Long(curate.Job):
         return kept.drop_columns("curate_position")
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_a_job(tmp_path: Path) -> None:
     """With the attributes' fingerprint as part of its identity, and behind an exchange."""
     ds = fill(tmp_path / "in")
@@ -253,6 +255,7 @@ def test_in_the_middle_of_a_job(tmp_path: Path) -> None:
         assert again.skipped == again.done > 0
 
 
+@pytest.mark.slow
 def test_a_job_that_cuts_otherwise(tmp_path: Path) -> None:
     """Its shards fail, with both cuts."""
     fill(tmp_path / "in")

@@ -114,6 +114,7 @@ def test_what_workers_would_find_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_
     assert _Setting.now(made=True).changed(before) == "the working directory has changed"
 
 
+@pytest.mark.slow
 def test_a_copy_of_this_process_frees_nothing_of_ray() -> None:
     """A client of Ray that ends in a copy waits for a thread that is not there, also at the copy's own end."""
     code = (

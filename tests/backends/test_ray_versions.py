@@ -59,6 +59,7 @@ def copied(folder: Path) -> Path:
     return Path(shutil.copytree(HERE, folder / "curate", ignore=shutil.ignore_patterns("__pycache__")))
 
 
+@pytest.mark.slow
 def test_the_same_code_elsewhere_will_do(tmp_path: Path) -> None:
     """Installed here and unpacked there, it is the same."""
     copied(tmp_path)

@@ -95,6 +95,7 @@ def test_the_same_command_goes_on(chain: Chain, place: Path, step: str, mode: Mo
     assert len(refused) <= 3
 
 
+@pytest.mark.slow
 def test_one_step_that_was_made_anew_changes_nothing_for_those_after_it(chain: Chain) -> None:
     """Its outputs have the bytes that they had, and the status says so."""
     assert ran(chain.run(backend="inline", step="clean", overwrite=["clean"], yes=True)) == {"clean": 3}

@@ -233,6 +233,7 @@ def test_the_digest_is_of_what_is_done() -> None:
     assert len({one, *others}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_each_ledger_has_the_digest() -> None:
     """Of steps with an exchange, too, whose stages are made of the inputs."""

@@ -126,6 +126,7 @@ def test_a_changed_parameter_is_refused_until_its_step_is_made_anew(place: Path,
     assert predicted(Chain.read(file)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("chain")
 def test_what_is_made_anew_is_asked_about_once_before_anything_is_removed(place: Path, curate: Curate) -> None:
     """For all steps together: who answered the first question need not wait for a second one."""

@@ -94,7 +94,7 @@ def test_distinct(rows: curate.Dataset, folder: Path) -> None:
 
 
 @pytest.mark.ci(3)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "semi", "anti"])
 def test_joins(how: str, rows: curate.Dataset, folder: Path) -> None:
     left = rows.select_columns(["group", "id"]).filter(lambda row: row["id"] % 40 == 0)

@@ -287,7 +287,7 @@ def check(way: Way, names: list[str], nulls: str, size: int, folder: Path) -> No
 
 
 @pytest.mark.ci(12)
-@pytest.mark.quick(18)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("size", BATCHES)
 @pytest.mark.parametrize("nulls", NULLS)
 @pytest.mark.parametrize("way", BY_CODE)
@@ -297,7 +297,7 @@ def test_what_user_code_returns_as_it_came_is_what_came(way: str, nulls: str, si
 
 
 @pytest.mark.ci(7)
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("nulls", NULLS)
 @pytest.mark.parametrize("way", EXCHANGES)
 def test_what_goes_through_an_exchange_is_what_came(way: str, nulls: str, tmp_path: Path) -> None:

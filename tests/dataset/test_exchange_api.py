@@ -113,6 +113,7 @@ def test_one_row_of_each_key_is_kept(comments: Any) -> None:
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ci(3)
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "semi", "anti"])
 def test_joins_are_those_of_duckdb(how: str, comments: Any) -> None:

@@ -262,6 +262,7 @@ class _KilledError(BaseException):
     """The driver dies."""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("where", [LATE, NONE])
 def test_killed_once_the_schema_is_there(
     where: int, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -105,7 +105,7 @@ BEFORE: dict[str, Callable[[Dataset], Dataset]] = {
 
 
 @pytest.mark.ci(4)
-@pytest.mark.quick(11)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("parts", SAMPLED)
 def test_a_sample_has_the_same_rows_consumed_and_written(parts: str, before: str, tmp_path: Path) -> None:

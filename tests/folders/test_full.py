@@ -39,6 +39,7 @@ def cannot_be_kept(what: str, folder: str = "") -> str:
     return rf"^{what} cannot be kept in {place}\S* \(File too large\); free space there or set TMPDIR$"
 
 
+@pytest.mark.slow
 def test_the_program_of_workers() -> None:
     """The backend that could not start them is closed, and can be used later."""
     backend = LocalBackend()

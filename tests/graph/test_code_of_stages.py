@@ -41,6 +41,7 @@ def source(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "in" / "a.jsonl", [{"n": 1}, {"n": 2}]).parent
 
 
+@pytest.mark.slow
 def test_overwriting_makes_stages_of_other_code_anew(source: Path, tmp_path: Path) -> None:
     """And keeps those of the same."""
     out, overwrite = tmp_path / "out", {"overwrite": True, "confirm": lambda _: True, "keep_stages": True}
@@ -54,6 +55,7 @@ def test_overwriting_makes_stages_of_other_code_anew(source: Path, tmp_path: Pat
     assert output_rows(out) == [{"n": 1}, {"n": 2}]
 
 
+@pytest.mark.slow
 def test_stages_that_went_on_with_other_code(source: Path, tmp_path: Path) -> None:
     """They may be of both, whichever it is that overwrites them."""
     out = tmp_path / "out"

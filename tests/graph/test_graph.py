@@ -289,6 +289,7 @@ class TestKillPoints:
             assert (len(maps), len(reduces)) == looks, f"call {number} of {len(calls)}: {calls[number]}"
             bench.check()
 
+    @pytest.mark.slow
     @pytest.mark.ci(2)
     def test_between_two_exchanges(self, bench: Bench) -> None:
         """The first exchange of two is done: neither its maps nor its reduces run again."""
@@ -344,6 +345,7 @@ class TestDamaged:
         assert len(maps) == count
         bench.check()
 
+    @pytest.mark.quick(1)
     @pytest.mark.ci(2)
     @pytest.mark.parametrize("count", [1, 3])
     def test_deleted_while_outputs_are_made(self, bench: Bench, count: int) -> None:
@@ -364,6 +366,7 @@ class TestDamaged:
         bench.check()
         assert any("it is missing" in one["error"] for one in failures(bench))
 
+    @pytest.mark.slow
     def test_a_stage_that_vanishes_before_it_is_read(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """Is made again: no job is complete that has no rows for want of them."""
         read, left = upstream.outputs_of, [1]
@@ -404,6 +407,7 @@ class TestDamaged:
         assert any(re.match(pattern, one) for one in told), told
         assert any(one.get("file") == uri and "was removed" in one["event"] for one in said)
 
+    @pytest.mark.slow
     def test_many_pages_at_once(self, bench: Bench) -> None:
         """All that an output finds are made again before it is tried again."""
         killed(bench, 1, name="part-00000-of", operation="publish")
@@ -442,6 +446,7 @@ class TestDamaged:
         assert len(maps) <= 1
         bench.check()
 
+    @pytest.mark.slow
     def test_rows_that_an_exchange_lost_fail_the_run(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """No summary calls such an output complete, in this run or the next; it is made anew with `overwrite`."""
 
@@ -522,6 +527,7 @@ class TestFrozenInputs:
         with pytest.raises(ConfigError, match=r"new: .*/in/7\.parquet"):
             bench.write(backend=NoBackend())
 
+    @pytest.mark.slow
     def test_overwritten_with_more_inputs(self, bench: Bench) -> None:
         """The stages are others, and those that were there are removed. What is written is what a first write gives."""
         killed(bench, 1, name="part-00001-of", operation="publish")
@@ -554,6 +560,7 @@ class TestFrozenInputs:
         assert outputs(bench.objects()) == outputs(bench.objects("whole"))
         assert not bench.run_files()
 
+    @pytest.mark.slow
     def test_an_overwrite_that_is_not_confirmed(self, bench: Bench) -> None:
         """Removes nothing."""
         complete(bench.write())
@@ -587,6 +594,7 @@ class TestCheckpoints:
         complete(bench.write(name="grown"))
         assert all_rows(bench, "out") == all_rows(bench, "grown")
 
+    @pytest.mark.slow
     def test_an_exchange_over_other_checkpoints_is_another_stage(self, bench: Bench) -> None:
         """A checkpoint of other files lies where another one lay: the stage that was made of that is not used."""
         path = f"{bench.root}/kept"
@@ -648,6 +656,7 @@ class TestCompleteJobs:
         assert counted.calls["read"] + counted.calls["stat"] + counted.calls["open"] <= 8
         bench.check()
 
+    @pytest.mark.slow
     def test_an_output_that_was_deleted(self, bench: Bench) -> None:
         """The stages were swept: all of them run again, and of the outputs that one, to the same bytes."""
         complete(bench.write())
@@ -829,7 +838,7 @@ class TestWhereStagesAre:
         assert (maps, self.stages(tmp_path)) == ([], [])
         bucket.check()
 
-    @pytest.mark.quick(1)
+    @pytest.mark.slow
     @pytest.mark.parametrize("root", ["scratch", "data/out/_curate/stages"])
     def test_run_files_are_their_users_alone(self, root: str, bucket: Bench, tmp_path: Path) -> None:
         """Whatever the umask; in scratch so is all else, and outputs are as the umask has them."""
@@ -1010,6 +1019,7 @@ def test_a_dry_run(bench: Bench) -> None:
     assert dry_run(spec, replace(options, overwrite=True))[1].startswith("stage 1 of 2")
 
 
+@pytest.mark.slow
 def test_outputs_that_another_version_planned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are not mixed with those that this one would make."""
     killed(bench, 1, name="part-00001-of", operation="publish")

@@ -694,6 +694,7 @@ class TestRefused:
         # Nothing is left to do, in whichever order.
         assert complete(world.write(inputs=in_order[::-1])).dispatched == 0
 
+    @pytest.mark.slow
     def test_new_inputs_that_change_the_columns(self) -> None:
         """No old one has a row: a run from nothing would take the types of the new ones for all."""
         root = f"memory://growth-{next(_numbers)}"

@@ -55,6 +55,7 @@ def test_a_job_whose_first_rows_cannot_be_written_leaves_only_stages(job: type[c
     assert job(format="jsonl").run(**told).state == "complete"
 
 
+@pytest.mark.slow
 def test_a_job_that_an_earlier_run_has_planned_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What that run has told is not this one's to remove: why its shards failed."""
     write_jsonl(tmp_path / "in" / "a.jsonl", b'{"body":"b"}\n{"body":"a"}\n')

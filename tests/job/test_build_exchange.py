@@ -270,6 +270,7 @@ def test_process_after_an_exchange_may_have_extra_outputs(folder: Path, tmp_path
     assert pq.read_table(tmp_path / "out/_side/odd")["n"].to_pylist() == list(range(1, 30, 2))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "below",
     [

@@ -35,7 +35,7 @@ def test_the_first_of_those_that_are_alike_is_kept() -> None:
 
 
 @pytest.mark.ci(4)
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("drop_by", DROPS)
 @pytest.mark.parametrize("copies", [HEAVY, HEAVY + 1, 2 * HEAVY])
 @pytest.mark.parametrize("own", [0, 2], ids=["the same", "alike"])
@@ -73,7 +73,7 @@ def chain() -> list[dict[str, object]]:
     return [{"id": id, "text": text, "source": source, "safe": id == "B"} for id, text, source in rows]
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("given", "kept", "told"),
     [

@@ -165,7 +165,7 @@ def test_as_it_is_all_is_read(sound: dict[str, bytes]) -> None:
 
 
 @pytest.mark.ci(3)
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
 @quick
 @hypothesis.given(data=st.data())

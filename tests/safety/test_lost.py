@@ -55,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
 LOOKS: list[Callable[[str], object]] = [lambda out: read_status(out, NOW), read_failures, verify, find_job]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_a_part_of_the_plan_that_is_gone_is_told_by_every_look(folder: Path, part: int) -> None:
     """Also the last one, which no number of another part gives away. A run with all inputs plans its shards anew."""
@@ -96,6 +97,7 @@ def test_a_damaged_plan_is_overwritten_with_the_rest(folder: Path, data: bytes) 
     assert verify(str(out)).state == OK
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ci(4)
 @pytest.mark.parametrize("data", [b"junk", b"[]", b'{"job": 1}', b"{}"])
 @pytest.mark.parametrize("exchange", [False, True])
@@ -117,6 +119,7 @@ def test_a_damaged_job_is_overwritten_with_the_rest(folder: Path, data: bytes, e
     assert read_status(str(out), NOW).state == "complete"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("exchange", [False, True])
 def test_a_damaged_summary_costs_no_output(folder: Path, exchange: bool) -> None:
     """It says what outputs say: each refusal has it removed, and not all of them made anew; that mends it."""
@@ -169,6 +172,7 @@ def test_a_file_of_bad_rows_without_any_is_told(folder: Path, data: bytes) -> No
         list(quarantined(find_job(str(folder / "out"))))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("cut", [0, 100])
 def test_a_damaged_list_of_inputs_is_refused(folder: Path, cut: int) -> None:
     """By a run, with its name and the next step; it was an error of Arrow's. Starting over writes it anew."""

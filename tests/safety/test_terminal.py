@@ -135,6 +135,7 @@ def _joined(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["heartbeat.json", "job.json", "failures", "events"])
 def test_ledgers_by_others_are_shown_harmless(name: str, place: Path, curate_: Curate) -> None:
     """Every text of a file of the ledger is evil: it is refused, or shown harmless."""

@@ -285,6 +285,7 @@ class TestCorpus:
         assert found.recall == pytest.approx(1 - spare / (20 - texts))
         assert found.lost == pytest.approx(len(lost) / texts)
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("near", [False, True])
     def test_copies_that_stay_and_texts_that_go_end_the_bench(self, tmp_path: Path, near: bool) -> None:
         """Of exact copies all are found and no text is lost; of near ones, one in a hundred may be."""
@@ -347,6 +348,7 @@ def edges_root(parent: list[int], row: int) -> int:
     return row
 
 
+@pytest.mark.slow
 def test_mapped_files_are_not_anonymous(disk_path: Path) -> None:
     """Pages of a file that a process has touched are in what it holds, and not in what it has allocated."""
     file = disk_path / "file"
@@ -398,6 +400,7 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
     assert memory.SORTED_ROW_BYTES <= bench_rows.exchange_rows(start, rows).nbytes / rows < memory.SORTED_ROW_BYTES + 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size_bytes", [150, 1500, 15_000])
 def test_texts_of_corpora_are_like_those_of_a_language(size_bytes: int) -> None:
     """As long as asked for, no two the same, compressed as texts of the web are; a seed decides all."""
@@ -469,6 +472,7 @@ def test_the_cpu_of_processes_that_have_ended_counts() -> None:
     assert sum(common.tree_cpu_s()) - sum(before) >= 0.15
 
 
+@pytest.mark.slow
 def test_what_a_program_leaves_behind_is_adopted_as_long_as_it_is_measured(tmp_path: Path) -> None:
     """Its CPU counts; what others leave later is that of whoever waits for it, and not ours."""
     burn = "import time; print(flush=True)\nwhile time.process_time() < 0.2: pass"

@@ -748,6 +748,7 @@ def test_a_dry_run_prints_rays_commands(words: tuple[str, ...], shown: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_every_command_that_is_printed_is_rays() -> None:
     """Ray's command line knows the commands and options: it is asked for help with them."""
     from click.testing import CliRunner

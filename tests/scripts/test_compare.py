@@ -19,12 +19,13 @@ from comparisons.dolma_texts import BELOW_IN_DOLMA, DOLMA, REASONS_IN_DOLMA, lan
 from comparisons.texts import BELOW, MAKES, REASONS, Writer, made  # noqa: E402
 
 
+@pytest.mark.slow
 def test_texts_follow_from_the_seed() -> None:
     assert list(made(70, seed=3)) == list(made(70, seed=3)) != list(made(70, seed=4))
 
 
 @pytest.mark.ci(6)
-@pytest.mark.quick(10)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [(name, reason) for name, reason in REASONS.items() if name not in ("top_3", "top_4", "sentences")],
@@ -47,7 +48,7 @@ def test_each_kind_is_on_both_sides_of_its_threshold(name: str, reason: str) -> 
 
 
 @pytest.mark.ci(7)
-@pytest.mark.quick(10)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

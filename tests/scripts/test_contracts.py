@@ -14,7 +14,7 @@ LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
 
 
 @pytest.mark.ci(2)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [

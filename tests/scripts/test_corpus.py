@@ -58,6 +58,7 @@ def test_same_options_same_bytes(tmp_path: Path) -> None:
     assert contents(tmp_path / "a") != contents(tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_counts(corpus: Path) -> None:
     """20,000 comments with ids of their own in 24 files; one file empty, one with nearly half of all."""
     sizes, ids = {}, set()

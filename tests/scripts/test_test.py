@@ -43,6 +43,7 @@ def test_tests_are_compiled_once_before_they_run(checkout: Checkout, flag: str) 
     assert "--collect-only" not in out
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("flag", "given"), [("--slow", ""), ("--nightly", "--nightly ")])
 def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given: str) -> None:
     """Each is in one of them: those that run two at a time run beside the others."""
@@ -53,6 +54,7 @@ def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given:
     assert all(f"output of {one}" in out for one in lanes)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("given", "files"), [("", "tests/e2e/test_one.py tests/test_two.py"), ("-x", "-x"), ("--nightly", "--nightly")]
 )
@@ -68,6 +70,7 @@ def test_the_smaller_lane_looks_through_files_that_have_some(checkout: Checkout,
     assert f"{LANE} -n 2 --dist loadfile -v -m ray_lane {files}" in checkout.calls()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("lane", ["ray_lane", "not ray_lane"])
 def test_a_lane_that_fails_fails_the_whole(checkout: Checkout, lane: str) -> None:
     checkout.fail(lane)
@@ -76,6 +79,7 @@ def test_a_lane_that_fails_fails_the_whole(checkout: Checkout, lane: str) -> Non
     assert out.endswith(f"Failed: {'pytest' if lane.startswith('not') else 'pytest -m ray_lane'}\n")
 
 
+@pytest.mark.slow
 def test_no_test_that_matches_in_one_lane_is_no_failure(checkout: Checkout) -> None:
     """In none it is."""
     checkout.fail("ray_lane", 5)
@@ -115,6 +119,7 @@ def test_extras_are_tested_where_they_are_installed(checkout: Checkout) -> None:
     assert out.endswith("Failed: pytest --extras\n")
 
 
+@pytest.mark.slow
 def test_extras_that_nobody_tests_fail(checkout: Checkout) -> None:
     """All tests would run in their place."""
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test --extras")

@@ -180,6 +180,7 @@ class TestBundles:
             if number + 1 < len(bundles):
                 assert weight + bundles[number + 1][0].size_bytes + OPEN_BYTES > most
 
+    @pytest.mark.slow
     def test_many_small_files_share_a_task(self, tmp_path: Path) -> None:
         """Of a thousand files, the first two are read alone, and most are read a hundred at a time."""
         for number in range(1000):

@@ -89,6 +89,7 @@ def test_a_dataset_is_told_of_what_its_shards_will_say(
     assert all(f"002.parquet: {wrong}" in one["error"] for one in told)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", WRITES)
 def test_columns_that_nobody_reads_are_no_matter(how: str, tmp_path: Path) -> None:
     ds = curate.read_parquet(written(tmp_path / "in", {"text": ["c"], "n": ["x"], "more": [1]}))

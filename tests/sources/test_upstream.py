@@ -228,6 +228,7 @@ def test_a_checkpoint_that_is_read_by_others(source: Path, tmp_path: Path) -> No
     assert curate.read_json(source).checkpoint(tmp_path / "kept").count() == 12
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_what_was_allowed_is_on_record(source: Path, tmp_path: Path, reader: Any) -> None:
     """In `run.json`, in what the run says of itself, and in the status, also after a run that had nothing to do."""

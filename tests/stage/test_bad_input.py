@@ -458,7 +458,7 @@ def _parquet(table: pa.Table) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("left", ["first bytes", "half", "all but the end"])

@@ -27,6 +27,7 @@ def made(format: OutputFormat) -> OutputWriter:
     return make(io.BytesIO(), TABLES[format].schema, format, "none")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ci(4)
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("format", TABLES)
