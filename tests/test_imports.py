@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -81,3 +82,25 @@ def _asks_by_name(node: ast.AST) -> bool:
         case ast.Subscript(value=of, slice=ast.Constant()):
             return ast.unparse(of) == "sys.modules"
     return False
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_imports_make_is_not_looked_through(frozen: bool) -> None:
+    """Neither meanwhile nor right after; later it is, as all else, and what somebody had set aside stays so."""
+    code = (
+        "import gc\n"
+        "from curate.imports import uncollected\n"
+        f"if {frozen}: gc.freeze()\n"
+        "before, found = gc.get_freeze_count(), []\n"
+        "gc.callbacks.append(lambda phase, info: found.append(info['generation']))\n"
+        "with uncollected():\n"
+        "    made = [[] for _ in range(50_000)]\n"
+        "some = [[] for _ in range(100)]\n"
+        "told = [gc.isenabled(), len(found), gc.get_freeze_count() == before]\n"
+        "made.append(made)\n"
+        "del made\n"
+        "print(*told, gc.collect() >= 1)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # Where it is another's, it is looked through once.
+    assert ended.stdout.split() == ["True", str(2 * frozen), "True", "True"]

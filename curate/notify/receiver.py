@@ -18,7 +18,7 @@ from curate.keywords import option
 ATTEMPT_S = 4.0
 """How long one attempt may take: connecting, sending, the answer."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f-\U0010ffff]")
+_NOT_IN_A_URL = re.compile("[^!-~]")
 _AGAIN = (408, 425, 429)
 """Answers of which the sender is not to blame, beside those of 500 and more."""
 
