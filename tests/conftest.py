@@ -94,14 +94,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Has collections of garbage leave out what is there until the end: some hundred thousand objects of the tests."""
-    gc.collect()
+    """Has collections of garbage leave out what is there until the process ends: some hundred thousand objects of the
+    tests. Then it is collected, too, before libraries look at what is left of them."""
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Lets that be collected, too, before libraries look at what is left of them when the process ends."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(wrapper=True)

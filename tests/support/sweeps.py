@@ -4,6 +4,7 @@ protocol are tried elsewhere, CI takes a part of the kinds."""
 
 from __future__ import annotations
 
+import heapq
 import re
 import zlib
 from collections import Counter
@@ -100,13 +101,19 @@ def spread(names: Sequence[str], wanted: int) -> list[int]:
     left = [*even, *sorted(set(range(len(names))) - set(even))]
     values = [list(enumerate(name.rstrip("]").split("-"))) for name in names]
     seen: Counter[tuple[int, str]] = Counter()
-    taken = []
-    for _ in range(wanted):
+    taken: list[int] = []
+    # The best first, by what was its worth when it was last looked at: it is worth no more since.
+    worth = [(-1.0, place) for place in range(len(left))]
+    while len(taken) < wanted:
+        _, place = heapq.heappop(worth)
+        at = left[place]
         # How rare its values are among those that were taken: one that is not there yet outweighs all that are.
-        best = max(left, key=lambda at: sum(1 / (1 + 9 * seen[value]) for value in values[at]) / len(values[at]))
-        left.remove(best)
-        taken.append(best)
-        seen.update(values[best])
+        now = (-sum(1 / (1 + 9 * seen[value]) for value in values[at]) / len(values[at]), place)
+        if worth and now > worth[0]:
+            heapq.heappush(worth, now)
+        else:
+            taken.append(at)
+            seen.update(values[at])
     return sorted(taken)
 
 
