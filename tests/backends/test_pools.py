@@ -116,6 +116,7 @@ def values(items: list[Any]) -> list[Any]:
     return [value for value, _ in answers]
 
 
+@pytest.mark.ray(0)
 def test_each_task_gets_its_answers_in_order_from_all_actors(pooled: Pooled) -> None:
     """Three tasks, two actors: each call is answered once, where it was asked, and no actor is left out."""
     pooled.load(min_size=2, max_size=2)
@@ -137,6 +138,7 @@ def test_what_actors_hold_is_not_offered_to_tasks(pooled: Pooled) -> None:
     assert values(pooled.told(1)[0]) == [1]
 
 
+@pytest.mark.ray(0)
 def test_a_tables_answer_is_its_own(pooled: Pooled) -> None:
     """Tables of many megabytes go there and back; of a large one, only the rows that are sent."""
     spec = PoolSpec("serving", Serving(pooled.folder), HALF)
@@ -246,6 +248,7 @@ def test_an_actor_that_user_code_has_spoilt_answers_and_is_replaced(pooled: Pool
     assert len({pid for _, pid in items[1:6]}) == 5
 
 
+@pytest.mark.ray(0)
 def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
     """With the traceback of the actor."""
     pooled.load()
@@ -342,6 +345,7 @@ def test_cancelling_ends_the_actor_that_goes_on(pooled: Pooled, tmp_path: Path) 
     assert len(pooled.pids()) == 2
 
 
+@pytest.mark.ray(0)
 def test_cancelling_lets_an_actor_live_that_is_soon_done(pooled: Pooled) -> None:
     """What waits of the task is dropped."""
     pooled.load(max_size=1, max_in_flight=16)

@@ -86,6 +86,7 @@ class TestWrite:
             pipeline(folder).write_parquet(out, backend="inline")
         assert pq.read_table(out / "0.parquet").column_names == ["mine"]
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     @pytest.mark.ray_lane
     @pytest.mark.usefixtures("on_ray")

@@ -182,6 +182,7 @@ def test_a_refusal_after_the_start_lets_the_backend_go(bench: Bench) -> None:
     assert backend.calls == ["start", "close"]
 
 
+@pytest.mark.ray(0)
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
 def test_on_workers(local: Place, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_inline(place: Place, clock: FakeClock, capsys: pytest.CaptureFixture[st
     assert outputs(place.objects("out")) == outputs(place.objects("fresh"))
 
 
+@pytest.mark.ci(1)
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_workers")
 @pytest.mark.parametrize(

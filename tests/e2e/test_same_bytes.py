@@ -41,9 +41,9 @@ def cases() -> Iterator[Any]:
         for column, job in enumerate(JOBS):
             for number, place in enumerate(PLACES):
                 square = (row + column) % len(PLACES) == number and how != "inline"
-                # Nothing else is done for these than for a deduplication; on Ray, for that than for a pool and a sort.
+                # Nothing else is done for these than for a deduplication; on Ray, than for a pool and a sort.
                 square = square and job not in ("paragraphs", "decontaminate")
-                square = square and not (how == "ray" and job == "dedup_minhash")
+                square = square and not (how == "ray" and job in ("dedup_minhash", "toxicity"))
                 # One pair: it has nothing of its own but a step, and an exchange that is made in one go.
                 square = square and not (how != "local" and job == "mix")
                 marks = [] if square else [pytest.mark.nightly]

@@ -140,7 +140,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 @pytest.mark.ci(4)
 @pytest.mark.quick(4)
-@pytest.mark.ray(1)
+@pytest.mark.ray(0)
 @pytest.mark.parametrize(
     "given",
     [{}, {"exempt_column": "source", "exempt_values": ["s0"]}, {"priority_column": "source", "priority": ["s2", "s1"]}],

@@ -91,6 +91,7 @@ def test_a_wrong_argument_is_said(rival: str) -> None:
 class TestClusters:
     """Near duplicates beside those of others: which pairs differ, and why."""
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     def test_texts_are_copies_of_every_similarity_and_short_ones(self) -> None:
         texts = clusters.texts(600, seed=2)

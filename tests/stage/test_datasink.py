@@ -215,6 +215,7 @@ def test_a_schema_without_a_place(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.ray_lane
 @pytest.mark.usefixtures("on_ray")

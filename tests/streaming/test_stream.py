@@ -191,6 +191,7 @@ def test_rays_workers_outlive_a_consumer_that_stops(
     assert all(alive(int(pid)) for pid in pids)
 
 
+@pytest.mark.ray(1)
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("at_once", [False, True])

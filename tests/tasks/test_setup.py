@@ -119,7 +119,7 @@ def test_what_setup_raises_is_raised_for_one_shard_once(
 
 
 @pytest.mark.slow
-@pytest.mark.ray(1)
+@pytest.mark.ray(0)
 @pytest.mark.usefixtures("on_workers")
 @pytest.mark.parametrize("job", [Ending, Declared])
 def test_on_workers(source: str, tmp_path: Path, job: type[Job]) -> None:
