@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from curate.dataclass import dataclass, replace
 from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
-from curate.errors import ConfigError, GenerationMismatch
+from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.folders import nofollow
 from curate.keywords import option
 from curate.ledger import layout
@@ -238,7 +238,8 @@ def drop(there: JobOutputs, options: RunOptions, gone: Any, why: str) -> Dropped
     rows, records = _outputs(there, part["id"])
     mine = set(rows)
     for row in _rows_named(there, part["id"]):
-        if row not in mine:
+        # What was removed or replaced since it was listed, another driver has in hand, which does the same.
+        if row not in mine and _is_as_seen(ledger.store, there.at(row)):
             raise ConfigError(
                 f"{why}: {there.at(row).uri} was not written by curate, but it has the name of an output; move it"
             )
@@ -256,6 +257,13 @@ def _outputs(there: JobOutputs, ids: Any) -> tuple[list[int], list[Record]]:
     records = _each(lambda row: there.record(there.at(row)), [*mains, *sides])
     rows = [row for row, record in zip([*mains, *sides], records, strict=True) if record is not None]
     return rows, [record for record in records[: len(mains)] if record is not None]
+
+
+def _is_as_seen(store: Store, seen: Object) -> bool:
+    try:
+        return store.stat(seen.uri).generation == seen.generation
+    except ObjectNotFound:
+        return False
 
 
 def _rows_named(there: JobOutputs, ids: Any) -> list[int]:

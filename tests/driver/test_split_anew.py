@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,49 @@ def test_one_is_removed_while_another_one_changes(source: Path, tmp_path: Path) 
     ended = run(source, out, redo_stale=True, drop_removed=True)
     assert (ended.state, ended.stale, ended.dropped) == (RunState.COMPLETE, 0, 1)
     check(source, out)
+
+
+class _Before(Fault):
+    """No fault: it calls something before the first read of an object of that name."""
+
+    __slots__ = ("_call", "_called", "_named")
+
+    def __init__(self, named: str, call: Callable[[], object]) -> None:
+        super().__init__()
+        self._named, self._call, self._called = named, call, False
+
+    def hits(self, operation: str, uri: str) -> bool:
+        if operation == "read" and self._named in uri and not self._called:
+            self._called = True
+            self._call()
+        return False
+
+
+@pytest.mark.parametrize("now", [ONE, THREE, FOUR])
+def test_what_another_driver_removes_meanwhile_is_nobody_elses(source: Path, tmp_path: Path, now: int) -> None:
+    """An old output of a part that is gone since it was listed."""
+    out = tmp_path / "out"
+    large(source, THREE)
+    run(source, out)
+    large(source, now, "another")
+    old = next(out.glob("large.part-00001-*"))
+    with faulty_stores(_Before(old.name, old.unlink)):
+        assert run(source, out, redo_stale=True).state is RunState.COMPLETE
+    check(source, out)
+
+
+def test_what_another_driver_replaces_meanwhile_is_nobody_elses(source: Path, tmp_path: Path) -> None:
+    """It stays as that driver has it, and nobody is told to move it."""
+    out = tmp_path / "out"
+    large(source, THREE)
+    run(source, out)
+    large(source, FOUR, "another")
+    old = next(out.glob("large.part-00001-*"))
+
+    def replace() -> None:
+        old.unlink()
+        old.write_bytes(b"what another driver writes there")
+
+    with faulty_stores(_Before(old.name, replace)):
+        assert run(source, out, redo_stale=True).state is RunState.COMPLETE
+    assert old.read_bytes() == b"what another driver writes there"
