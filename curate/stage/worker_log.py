@@ -132,8 +132,7 @@ class WorkerLog:
         With `timeout_s`, after which the worker will be killed, the stack of this thread is logged a little before.
         """
         self._shard, self._attempt, self._active = shard, attempt, True
-        out, err = sys.stdout, sys.stderr
-        self._stdout.beneath, self._stderr.beneath = out, err
+        out, err = self._stdout.over(sys.stdout), self._stderr.over(sys.stderr)
         # The same two objects every time: handlers that `setup` makes keep the one that they found.
         sys.stdout = self._stdout if out is not None else out
         sys.stderr = self._stderr if err is not None else err
@@ -146,8 +145,8 @@ class WorkerLog:
             if alarm is not None:
                 alarm.cancel()
             # Unless user code has put something else there, for itself or for good.
-            sys.stdout = out if sys.stdout is self._stdout else sys.stdout
-            sys.stderr = err if sys.stderr is self._stderr else sys.stderr
+            sys.stdout = _at_work(out) if sys.stdout is self._stdout else sys.stdout
+            sys.stderr = _at_work(err) if sys.stderr is self._stderr else sys.stderr
             self._stdout.end()
             self._stderr.end()
             self._active = False
@@ -376,6 +375,17 @@ class _Tee:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.beneath, name)
 
+    def over(self, stream: Any) -> Any:
+        """Stands in for a stream from now on, and returns it. Where that stands in for this one, as of two runs in
+        threads of one process each may put back what the other one had there, all stays as it is."""
+        found = stream
+        while isinstance(found, _Tee):
+            if found is self:
+                return self.beneath
+            found = found.beneath
+        self.beneath = stream
+        return stream
+
     def write(self, text: str) -> int:
         """Writes what it is given."""
         written: int = self.beneath.write(text)
@@ -400,6 +410,13 @@ class _Tee:
     def _tell(self, line: str) -> None:
         if line := _redrawn(line).rstrip("\r"):
             self._owner._printed(self._stream, line)
+
+
+def _at_work(stream: Any) -> Any:
+    """Returns a stream, or what it stands in for where that is for nothing any more."""
+    while isinstance(stream, _Tee) and not stream._owner._active:
+        stream = stream.beneath
+    return stream
 
 
 def _redrawn(line: str) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import os
@@ -522,3 +523,23 @@ class TestJobs:
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 3))
         run_job(Talking(talk=False), tmp_path / "in", tmp_path / "out")
         assert not list((tmp_path / "out" / "_curate").rglob("logs"))
+
+
+@pytest.mark.parametrize("order", sorted(set(itertools.permutations("AABB"))), ids="".join)
+def test_two_runs_in_threads_of_one_process_print_where_it_was(
+    order: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In whichever order their shards begin and end: each line is printed once, nothing runs in circles, and in the end
+    standard output is what it was."""
+    before = sys.stdout, sys.stderr
+    workers, within = {name: Worker() for name in "AB"}, dict[str, Any]()
+    for step, name in enumerate(order * 3):
+        if name in within:
+            within.pop(name).__exit__(None, None, None)
+        else:
+            within[name] = workers[name].log.shard(f"{name}{step}", 1)
+            within[name].__enter__()
+        print(f"step {step}")
+        print(f"step {step}", file=sys.stderr)
+    assert (sys.stdout, sys.stderr) == before
+    assert capsys.readouterr() == ("".join(f"step {step}\n" for step in range(12)),) * 2
