@@ -22,6 +22,7 @@ from curate.errors import ConfigError
 from curate.folders.temporary import kept, let_go
 from curate.objects.record import gzip_trailer, zstd_trailer
 
+_VALUES = "values of an output, until its head is written,"
 _PIECE_BYTES = 1 << 20
 _GZIP_LEVEL = 6
 STORED = "none"
@@ -113,9 +114,6 @@ class Compressor:
             self._buffer.drain(self._sink)
         else:
             self._sink.write(self._member.compress(piece, asbytes=True))
-
-
-_VALUES = "values of an output, until its head is written,"
 
 
 class Waiting:

@@ -174,8 +174,7 @@ class Instant:
 
     def _written(self, rank: int) -> tuple[str, int]:
         path = Path(f"{self._output}/{_name(rank)}.jsonl.gz.parquet")
-        if rank % PER_FOLDER == 0 or not path.parent.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
         there = open_store(self._output).stat(str(path))
         return there.generation, there.size

@@ -14,8 +14,8 @@ JOB = "tests/e2e/jobs/tagged.py"
 
 
 @pytest.mark.slow
-def test_killed_before_operations_of_every_kind(sweep: Sweep, tmp_path: Path) -> None:
-    """The attributes, and what is kept by them; rows have their own attributes then."""
+def test_killed_before_operations_of_some_kinds(sweep: Sweep, tmp_path: Path) -> None:
+    """The attributes, and what is kept by them; rows have their own attributes then. At night before each operation."""
     place = Place(str(tmp_path / "data"))
     source = place.write("in", corpus(sizes=(60, 40)))
     common = (JOB, "--backend", "inline", "--input", source)

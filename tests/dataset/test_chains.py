@@ -211,7 +211,7 @@ def test_every_operator_alone(op: Op, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(14), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(FILES, st.sampled_from(["parquet", "json"]), st.lists(st.sampled_from(OPS), min_size=1, max_size=5))
 def test_chains(tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]], kind: str, ops: list[Op]) -> None:
     """Random rows, files and operators."""

@@ -33,7 +33,6 @@ SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
 
 
-@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "job"),
@@ -70,7 +69,7 @@ def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp
         sides = ["_side/lengths/"] if job == LENGTHS else []
         assert set(outputs(expected)) >= {side + name for name in shards for side in sides}
 
-        for at, number in enumerate(sweep(operations, 8)):
+        for at, number in enumerate(sweep(operations, 4)):
             name, trace = f"killed-{number}", tmp_path / f"trace-{number}"
             argv = (job, *common, "--output", f"{place.root}/{name}", "--trace", str(trace))
             where = f"before operation {number}, {operations[number]}"

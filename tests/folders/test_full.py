@@ -34,8 +34,8 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def cannot_be_kept(what: str, folder: str = "") -> str:
-    place = re.escape(folder or tempfile.gettempdir())
+def cannot_be_kept(what: str) -> str:
+    place = re.escape(tempfile.gettempdir())
     return rf"^{what} cannot be kept in {place}\S* \(File too large\); free space there or set TMPDIR$"
 
 
