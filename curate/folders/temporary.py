@@ -53,8 +53,8 @@ def lasting_folder(above: str) -> tuple[str, int]:
 
 @contextmanager
 def kept(what: str, folder: str = "", refused: type[CurateError] = StorageError) -> Iterator[None]:
-    """Turns an OSError of the block, which writes to a folder of temporary files, into a `refused` that names the folder
-    and says what to do. `folder`: by default that of this process."""
+    """Turns an OSError of the block, which writes to a folder of temporary files, into `refused`, which names the
+    folder and says what to do. `folder`: by default that of this process."""
     try:
         yield
     except OSError as error:
