@@ -71,12 +71,44 @@ def test_the_smaller_lane_looks_through_files_that_have_some(checkout: Checkout,
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("lane", ["ray_lane", "not ray_lane"])
-def test_a_lane_that_fails_fails_the_whole(checkout: Checkout, lane: str) -> None:
-    checkout.fail(lane)
-    code, out, _ = checkout.run(f"{checkout.root}/scripts/test --slow")
+@pytest.mark.parametrize("code", [1, 137])
+@pytest.mark.parametrize(
+    "failing",
+    [["not ray_lane"], ["ray_lane"], ["extras"], ["ray_lane", "extras"], ["not ray_lane", "ray_lane", "extras"]],
+)
+def test_a_lane_that_fails_fails_the_whole(checkout: Checkout, failing: list[str], code: int) -> None:
+    """Each that did is named, whatever it ended with; the others are run."""
+    with_extras(checkout)
+    for lane in failing:
+        checkout.fail(lane, code)
+    code, out, _ = checkout.run(f"{checkout.root}/scripts/test --slow --extras")
     assert code == 1
-    assert out.endswith(f"Failed: {'pytest' if lane.startswith('not') else 'pytest -m ray_lane'}\n")
+    names = {"not ray_lane": "pytest", "ray_lane": "pytest -m ray_lane", "extras": "pytest --extras"}
+    assert out.endswith(f"Failed: {', '.join(names[lane] for lane in failing)}\n")
+    assert sum(" -m pytest " in call for call in checkout.calls()) == len(names)
+
+
+def with_extras(checkout: Checkout) -> None:
+    """Two files of tests, one of them of the extras."""
+    (checkout.root / "tests" / "jobs").mkdir(parents=True)
+    (checkout.root / "tests" / "jobs" / "test_one.py").write_text("@pytest.mark.extras\n")
+    (checkout.root / "tests" / "test_two.py").write_text("@pytest.mark.slow\n")
+
+
+@pytest.mark.slow
+def test_what_runs_the_lanes_beside_is_killed(checkout: Checkout) -> None:
+    """Nobody says then what passed."""
+    checkout.hold("ray_lane")
+    process = checkout.start(f"exec {checkout.root}/scripts/test --slow")
+    while not (begun := list(checkout.root.glob("hold.*"))):
+        assert process.poll() is None
+        time.sleep(0.02)
+    lane = int(begun[0].suffix[1:])
+    runs_it = int(Path(f"/proc/{lane}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(runs_it, signal.SIGKILL)
+    os.kill(lane, signal.SIGKILL)
+    out, _ = process.communicate(timeout=NEVER_S)
+    assert (process.returncode, out.splitlines()[-1]) == (1, "Failed: pytest -m ray_lane")
 
 
 @pytest.mark.slow
@@ -91,8 +123,9 @@ def test_no_test_that_matches_in_one_lane_is_no_failure(checkout: Checkout) -> N
 
 def test_interrupted_no_lane_goes_on(checkout: Checkout) -> None:
     """Ctrl-C reaches what both have started."""
+    with_extras(checkout)
     checkout.hold()
-    process = checkout.start(f"exec {checkout.root}/scripts/test --slow")
+    process = checkout.start(f"exec {checkout.root}/scripts/test --slow --extras")
     while not (begun := list(checkout.root.glob("hold.*"))) or len(begun) < 2:
         assert process.poll() is None
         time.sleep(0.02)
@@ -101,22 +134,22 @@ def test_interrupted_no_lane_goes_on(checkout: Checkout) -> None:
     for one in begun:
         while Path(f"/proc/{one.suffix[1:]}").exists():
             time.sleep(0.02)
+    assert sum(" -m pytest " in call for call in checkout.calls()) == len(begun)
 
 
-def test_extras_are_tested_where_they_are_installed(checkout: Checkout) -> None:
-    """After the other tests, in an environment of their own; of all tests only those files that have some."""
-    (checkout.root / "tests" / "jobs").mkdir(parents=True)
-    (checkout.root / "tests" / "jobs" / "test_one.py").write_text("@pytest.mark.extras\n")
-    (checkout.root / "tests" / "test_two.py").write_text("@pytest.mark.slow\n")
-    code, out, err = checkout.run(f"{checkout.root}/scripts/test --slow --extras -x")
+@pytest.mark.parametrize("flag", ["", "--slow"])
+def test_extras_are_tested_where_they_are_installed(checkout: Checkout, flag: str) -> None:
+    """In an environment of their own; of all tests only those files that have some. Of the slow ones behind those that
+    start Ray."""
+    with_extras(checkout)
+    code, out, err = checkout.run(f"{checkout.root}/scripts/test {flag} --extras -x")
     assert code == 0, err
     own = "python -m pytest --extras -m extras tests/jobs/test_one.py -x"
-    assert checkout.calls()[-1] == own
+    before = f"{LANE} -n 2 --dist loadfile -v -m ray_lane -x" if flag else f"{MANY} -x"
+    calls = checkout.calls()
+    assert calls.index(own) > calls.index(before)
+    assert f"output of {own}" in out
     assert (checkout.root / ".venv-extras" / "bin" / "python").exists()
-    checkout.fail("test_one.py")
-    code, out, _ = checkout.run(f"{checkout.root}/scripts/test --extras")
-    assert code == 1
-    assert out.endswith("Failed: pytest --extras\n")
 
 
 @pytest.mark.slow

@@ -30,7 +30,12 @@ call="$(basename "$0") $*"
 echo "$call" >>ROOT/calls
 echo "output of $call"
 # No program makes the file: a shell that waits for one which ends by itself goes on as if nobody had interrupted it.
-if [ "$2" = pytest ] && [ -e ROOT/hold ]; then : >ROOT/hold.$$; exec sleep 1000; fi
+if [ "$2" = pytest ] && [ -e ROOT/hold ]; then
+    read -r held <ROOT/hold
+    for word in "$@"; do
+        if [ "${held:-$word}" = "$word" ]; then : >ROOT/hold.$$; exec sleep 1000; fi
+    done
+fi
 for word in "$@"; do
     if [ -e "ROOT/says-$(basename -- "$word")" ]; then cat "ROOT/says-$(basename -- "$word")"; fi
 done
@@ -76,9 +81,12 @@ class Checkout:
         path.unlink(missing_ok=True)
         return found
 
-    def hold(self) -> None:
-        """Has pytest go on until it is interrupted; each says that it has begun in a file `hold.<process>`."""
-        (self.root / "hold").touch()
+    def hold(self, word: str = "") -> None:
+        """Has pytest go on until it is interrupted; each says that it has begun in a file `hold.<process>`.
+
+        `word`: only those calls that have it in them.
+        """
+        (self.root / "hold").write_text(word)
 
     def start(self, command: str) -> subprocess.Popen[str]:
         """Starts a bash command from a folder that is not the checkout."""
