@@ -27,8 +27,8 @@ Listener = Callable[[Mapping[str, Any]], None]
 
 
 _QUIET = "_quiet"
-_listener: Listener | None = None
-"""Who is told of every event of this process beside standard error."""
+_listeners: list[Listener] = []
+"""The last of them is told of every event of this process beside standard error."""
 
 
 def configure() -> None:
@@ -156,15 +156,18 @@ class _Logger:
         return getattr(structlog.get_logger(**self._context), name)
 
 
-def listen(listener: Listener | None) -> Listener | None:
-    """From now on tells `listener` too of every event of this process, whichever thread logs it.
+def listen(listener: Listener) -> None:
+    """From now on tells `listener` too of every event of this process, whichever thread logs it; who was told before
+    is told again after `stop_listening`.
 
-    Returns who was told before, to be told again afterwards. A traceback is text then, in `exception`. A program that
-    configures structlog itself keeps its events to itself.
+    A traceback is text then, in `exception`. A program that configures structlog itself keeps its events to itself.
     """
-    global _listener
-    before, _listener = _listener, listener
-    return before
+    _listeners.append(listener)
+
+
+def stop_listening(listener: Listener) -> None:
+    """Tells `listener` no more, whoever else has begun or stopped to listen meanwhile."""
+    _listeners.remove(listener)
 
 
 def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -172,8 +175,8 @@ def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableM
 
     if _QUIET in event:
         raise structlog.DropEvent
-    if _listener is not None:
-        _listener(structlog.processors.format_exc_info(logger, method, dict(event)))
+    for listener in _listeners[-1:]:
+        listener(structlog.processors.format_exc_info(logger, method, dict(event)))
     return event
 
 

@@ -58,7 +58,8 @@ def kept(what: str, folder: str = "", refused: type[CurateError] = StorageError)
     try:
         yield
     except OSError as error:
-        says = f"{what} cannot be kept in {folder or gettempdir()} ({error.strerror}); free space there or set TMPDIR"
+        why = os.strerror(error.errno) if error.errno else error  # in pyarrow's there is more than that
+        says = f"{what} cannot be kept in {folder or gettempdir()} ({why}); free space there or set TMPDIR"
         raise refused(says) from error
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from curate.dataclass import dataclass
+from curate.folders.temporary import kept
 from curate.runtime.protocol import BlockLostError, TaskEnd, TaskFinished
+from curate.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class StoredBlock:
 
 
 def store(value: Any, folders: Sequence[str], name: str) -> StoredBlock:
-    """Writes a block into the first of some folders that has room. Raises OSError if none has."""
+    """Writes a block into the first of some folders that has room. Raises StorageError if none has."""
     import pyarrow as pa
 
     size_bytes, is_table = int(value.nbytes), isinstance(value, pa.Table)
@@ -45,7 +47,8 @@ def store(value: Any, folders: Sequence[str], name: str) -> StoredBlock:
         except OSError as error:
             _remove(path)
             if error.errno != errno.ENOSPC or number == len(folders):
-                raise
+                with kept(f"a block of {format_bytes(size_bytes)}", " or ".join(folders)):
+                    raise
         else:
             return StoredBlock(path, size_bytes, is_table)
     raise AssertionError("there is no folder")

@@ -79,11 +79,11 @@ def _noted() -> Iterator[list[str]]:
                 notes.append(text)
 
     log.ensure_configured()
-    before = log.listen(hear)
+    log.listen(hear)
     try:
         yield notes
     finally:
-        log.listen(before)
+        log.stop_listening(hear)
 
 
 def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:

@@ -136,12 +136,12 @@ class WorkerLog:
         # The same two objects every time: handlers that `setup` makes keep the one that they found.
         sys.stdout = self._stdout if out is not None else out
         sys.stderr = self._stderr if err is not None else err
-        before = log.listen(self._event)
+        log.listen(self._event)
         alarm = None if timeout_s is None else self._alarm(timeout_s)
         try:
             yield
         finally:
-            log.listen(before)
+            log.stop_listening(self._event)
             if alarm is not None:
                 alarm.cancel()
             # Unless user code has put something else there, for itself or for good.

@@ -8,12 +8,14 @@ import re
 import resource
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
 import pytest
 
 from curate.errors import ConfigError, StorageError
+from curate.local import blocks
 from curate.local.backend import LocalBackend
 from curate.objects.record import OutputFormat
 from curate.runtime.protocol import Message, Resources
@@ -56,6 +58,20 @@ def test_the_program_of_workers() -> None:
         assert said[0].items == ["5"]
     finally:
         backend.close()
+
+
+@pytest.mark.parametrize("block", [pa.table({"n": [1, 2]}), pa.array(["one"])], ids=["table", "array"])
+def test_a_block_of_a_stream(tmp_path: Path, block: pa.Table | pa.Array) -> None:
+    """Both folders are named, as there may be room for the next one in either; what it left of the file is gone."""
+    folders = [tmp_path / "memory", tmp_path / "disk"]
+    for one in folders:
+        one.mkdir()
+    says = (
+        rf"^a block of \d+ B cannot be kept in {folders[0]} or {folders[1]} \(File too large\); free space there or set"
+    )
+    with no_room(), pytest.raises(StorageError, match=says):
+        blocks.store(block, [str(one) for one in folders], "one")
+    assert [*folders[0].iterdir(), *folders[1].iterdir()] == []
 
 
 class Uploaded(SpooledWriter):

@@ -61,12 +61,13 @@ def _configured() -> Iterator[None]:
 class Worker:
     """A worker's log over a memory store, with time that the test passes."""
 
-    def __init__(self, *, background: bool = False, hidden: str = "secret") -> None:
+    def __init__(self, *, background: bool = False, hidden: str = "secret", out: str = OUT) -> None:
+        self.out = out
         self.clock = FakeClock()
         self.store = FlakyStore(MemoryStore())
         self.log = WorkerLog(
             lambda: self.store,
-            OUT,
+            out,
             "run-1",
             self.clock,
             lambda text: text.replace(hidden, "***"),
@@ -74,10 +75,10 @@ class Worker:
         )
 
     def segments(self) -> list[str]:
-        return [item.uri.removeprefix(f"{OUT}/") for item in MemoryStore().list(f"{OUT}/")]
+        return [item.uri.removeprefix(f"{self.out}/") for item in MemoryStore().list(f"{self.out}/")]
 
     def lines(self) -> list[dict[str, Any]]:
-        found = [MemoryStore().read(f"{OUT}/{name}") for name in self.segments()]
+        found = [MemoryStore().read(f"{self.out}/{name}") for name in self.segments()]
         return [orjson.loads(line) for data in found for line in decompress(data).splitlines()]
 
     def events(self) -> list[str]:
@@ -525,14 +526,15 @@ class TestJobs:
         assert not list((tmp_path / "out" / "_curate").rglob("logs"))
 
 
+@pytest.mark.usefixtures("_configured")
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("AABB"))), ids="".join)
 def test_two_runs_in_threads_of_one_process_print_where_it_was(
     order: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In whichever order their shards begin and end: each line is printed once, nothing runs in circles, and in the end
-    standard output is what it was."""
+    """In whichever order their shards begin and end: each line is printed once, nothing runs in circles, one that has a
+    shard hears what is logged, and in the end standard output is what it was and nobody hears more."""
     before = sys.stdout, sys.stderr
-    workers, within = {name: Worker() for name in "AB"}, dict[str, Any]()
+    workers, within = {name: Worker(out=f"memory://capture/{name}") for name in "AB"}, dict[str, Any]()
     for step, name in enumerate(order * 3):
         if name in within:
             within.pop(name).__exit__(None, None, None)
@@ -541,5 +543,12 @@ def test_two_runs_in_threads_of_one_process_print_where_it_was(
             within[name].__enter__()
         print(f"step {step}")
         print(f"step {step}", file=sys.stderr)
+        log.get_logger().info("logged", step=step)
+        for worker in workers.values():
+            worker.log.flush()
+        heard = [one for one, worker in workers.items() if any(line.get("step") == step for line in worker.lines())]
+        assert (len(heard), set(heard) <= set(within)) == (min(len(within), 1), True)
     assert (sys.stdout, sys.stderr) == before
-    assert capsys.readouterr() == ("".join(f"step {step}\n" for step in range(12)),) * 2
+    out, err = capsys.readouterr()
+    assert out == "".join(f"step {step}\n" for step in range(12))
+    assert [line for line in err.splitlines() if line.startswith("step")] == out.splitlines()
