@@ -49,8 +49,8 @@ class ReadAs:
     """The file that the schema is from, for who is told of another one; empty if it was declared."""
     whole: bool = True
     """Whether all columns are read, and not a part that was pushed into the read."""
-    delimiter: str = ","
-    """Of CSV."""
+    delimiter: str | None = None
+    """Of CSV; None: what the name of the file says."""
     column_names: tuple[str, ...] | None = None
     """Of CSV without a header; None: the first line is one."""
     text_encoding: str = "utf-8"
@@ -74,7 +74,8 @@ class ReadAs:
         if self.schema is not None:
             said["schema"] = [[field.name, str(field.type), field.nullable] for field in self.schema]
         if self.format is Format.CSV:
-            said["delimiter"] = self.delimiter
+            said["delimiter"] = self.delimiter or ","
+            said |= {"tabs": False} if self.delimiter == "," else {}
             said |= {} if self.column_names is None else {"column_names": list(self.column_names)}
         if self.format is Format.TEXT:
             said |= {"encoding": self.text_encoding, "drop_empty_lines": self.drop_empty_lines}
@@ -94,6 +95,7 @@ _FORMATS = {
     ".ndjson": Format.JSONL,
     ".json": Format.JSONL,
     ".csv": Format.CSV,
+    ".tsv": Format.CSV,
     ".txt": Format.TEXT,
     ".parquet": Format.PARQUET,
     ".tar": Format.WEBDATASET,
@@ -102,8 +104,9 @@ _FORMATS = {
     ".tfrecord": Format.TFRECORDS,
 }
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
-_CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}
-_PACKED = (".bz2", ".xz", ".lzma", ".zip", ".7z", ".rar", ".lz4", ".br", ".zstd", ".snappy", ".z", ".tgz", ".txz")
+_TABS = ".tsv"
+_CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".xz": "xz"}
+_PACKED = (".lzma", ".zip", ".7z", ".rar", ".lz4", ".br", ".snappy", ".z", ".tgz", ".tbz2", ".txz")
 """What the names end in of files packed in ways that are not read: text would be what their bytes happen to be."""
 
 
@@ -118,6 +121,14 @@ class Encoding:
     """Columns whose type a job declares; that of others is what their first rows are."""
     job_reads_all: bool = False
     """Whether it is read for a job that names no columns."""
+    tabs: bool = False
+    """Whether its name says that it is CSV whose values are separated by tabs."""
+
+    @property
+    def delimiter(self) -> str:
+        """What separates the values of CSV."""
+        said = None if self.how is None else self.how.delimiter
+        return said or ("\t" if self.tabs else ",")
 
     def typed_of(self, names: Iterable[str]) -> frozenset[str]:
         """Returns the columns among those that have a type that somebody declared."""
@@ -156,48 +167,52 @@ def line_feeds(encoding: str) -> bool:
     return "\n".encode(encoding) == b"\n" and "\u010a\n".encode(encoding, "ignore").count(b"\n") == 1
 
 
-def _split(name: str) -> tuple[str, Format | None, Codec | None]:
+def _split(name: str) -> tuple[str, Format | None, Codec | None, bool]:
     before, dot, suffix = name.rpartition(".")
     if (codec := _CODECS.get(dot + suffix.lower())) is not None:
         name = before
         before, dot, suffix = name.rpartition(".")
     format = _FORMATS.get(dot + suffix.lower())
-    return name if format is None else before, format, codec
+    return name if format is None else before, format, codec, dot + suffix.lower() == _TABS
+
+
+def _either(endings: Iterable[str]) -> str:
+    *others, last = endings
+    return f"{', '.join(others)} or {last}"
 
 
 def detect(uri: str, how: ReadAs | None = None) -> Encoding:
     """Returns the encoding that the suffix of `uri` stands for, or how the file is to be read; case does not matter.
 
-    Any file is read as bytes, one of an unknown suffix also as text or TFRecord, `.tsv` as CSV. Raises ConfigError for
-    any other suffix, naming those that can be read, and for a file of another format than it is to be read as.
+    Any file is read as bytes, one of an unknown suffix also as text or TFRecord. Raises ConfigError for any other
+    suffix, naming those that can be read, and for a file of another format than it is to be read as.
 
     >>> found = detect("gs://b/RC_2023-01.jsonl.gz")
     >>> found.format.value, found.codec
     ('jsonl', 'gzip')
     """
-    _, format, codec = _split(uri)
+    _, format, codec, tabs = _split(uri)
     if how is not None:
-        return _detect_as(uri, how, format, codec)
+        return _detect_as(uri, how, format, codec, tabs)
     if format is None or (format is Format.PARQUET and codec is not None):
         raise ConfigError(
             f"cannot tell how to read {uri!r}: expected a name ending in {', '.join(_FORMATS)}, "
-            f"optionally (but for .parquet) followed by {' or '.join(_CODECS)}"
+            f"optionally (but for .parquet) followed by {_either(_CODECS)}"
         )
-    return Encoding(format, codec)
+    return Encoding(format, codec, tabs=tabs)
 
 
-def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None) -> Encoding:
+def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None, tabs: bool) -> Encoding:
     lower = uri.lower()
     if how.format is Format.BINARY or (how.format is Format.IMAGE and lower.endswith(_IMAGES)):
         return Encoding(how.format, None, how)
     wanted = how.format
     unknown = format is None and not lower.endswith(_IMAGES + _PACKED)
-    is_tsv = wanted is Format.CSV and lower.removesuffix(".gz").removesuffix(".zst").endswith(".tsv")
-    fits = format is wanted or (unknown and (is_tsv or wanted in (Format.TEXT, Format.TFRECORDS)))
+    fits = format is wanted or (unknown and wanted in (Format.TEXT, Format.TFRECORDS))
     if fits and (wanted is not Format.PARQUET or codec is None):
-        return Encoding(wanted, codec, how)
+        return Encoding(wanted, codec, how, tabs=tabs)
     named = "a format that curate cannot read" if format is None else f"{format.value}{f', {codec}' if codec else ''}"
-    named = f"that it is packed; unpack it, or pack it as {' or '.join(_CODECS)}" if lower.endswith(_PACKED) else named
+    named = f"that it is packed; unpack it, or pack it as {_either(_CODECS)}" if lower.endswith(_PACKED) else named
     endings = _IMAGES if wanted is Format.IMAGE else [name for name, one in _FORMATS.items() if one is wanted]
     raise ConfigError(
         f"{uri!r} should be read as {wanted.value}, but its name says {named}; expected a name ending in "
@@ -211,6 +226,6 @@ def stem(relative_name: str) -> str:
     >>> stem("2023/RC_2023-01.jsonl.gz")
     '2023/RC_2023-01'
     """
-    name, format, _ = _split(relative_name)
+    name, format, *_ = _split(relative_name)
     base = name.rpartition("/")[2]
     return name if format is not None and base else relative_name

@@ -17,8 +17,10 @@ _MARKS = (
 _PACKED = (
     (b"\x1f\x8b\x08", "gzip", ".gz"),
     (b"\x28\xb5\x2f\xfd", "zstd", ".zst"),
+    (b"\xfd7zXZ\0", "xz", ".xz"),
+    (b"BZh91AY&SY", "bzip2", ".bz2"),
 )
-"""None of them begins text in UTF-8."""
+"""None of them begins text in UTF-8; the last one could, and does not: bzip2 writes it unless it is told otherwise."""
 _LEAST_BYTES = 4
 HEAD_BYTES = 4096
 """Bytes at the beginning of a text that say its encoding. A reader of one part of the text reads as many, too."""

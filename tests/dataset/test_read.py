@@ -276,7 +276,21 @@ class TestCsv:
         found.write_parquet(tmp_path / "out", backend="inline")
         assert curate.read_parquet(tmp_path / "out").take_all() == found.take_all()
 
-    @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n", "é", None])
+    @pytest.mark.parametrize("name", ["a.tsv", "a.TSV.gz"])
+    @pytest.mark.parametrize("backend", ["inline", "local"])
+    def test_tabs_separate_what_is_called_so(self, folder: Path, tmp_path: Path, name: str, backend: str) -> None:
+        """Unless another delimiter is given; beside files that are separated by commas, too."""
+        data = b"n\ts\n1\ta,b\n"
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        (folder / "b.csv").write_text("n,s\n2,c\n")
+        found = curate.read_csv(folder)
+        assert found.take_all() == [{"n": 1, "s": "a,b"}, {"n": 2, "s": "c"}]
+        found.write_parquet(tmp_path / "out", backend=backend)
+        assert curate.read_parquet(tmp_path / "out").take_all() == found.take_all()
+        with pytest.raises(ConfigError, match="with another identity"):
+            curate.read_csv(folder, delimiter=",").write_parquet(tmp_path / "out", backend="inline")
+
+    @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n", "é", 1])
     def test_no_delimiter(self, tmp_path: Path, delimiter: Any) -> None:
         """Refused when the plan is made."""
         (tmp_path / "a.csv").write_text("n\n1\n")

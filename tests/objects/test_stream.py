@@ -1,20 +1,20 @@
 """The bytes of stored objects, unpacked: what is whole comes out as it was, and what is not says of which object."""
 
-import gzip
 import io
 import random
+import sys
 import zlib
 from typing import cast
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.errors import CorruptInput, TransientStorageError
+from curate.errors import ConfigError, CorruptInput, TransientStorageError
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object
 from tests.support.fake_store import FakeStore
+from tests.support.packing import PACK
 
 LARGE = random.Random(0).randbytes(6 * BLOCK_BYTES + 17)
 """Bytes that do not pack: as many stored as unpacked, so that a thread unpacks ahead."""
@@ -30,10 +30,6 @@ def read(data: bytes, codec: Codec | None, size: int = BLOCK_BYTES) -> bytes:
         return b"".join(iter(lambda: source.read(size), b""))
 
 
-def zstd(data: bytes) -> bytes:
-    return pa.Codec("zstd").compress(data, asbytes=True)
-
-
 def member(data: bytes, flags: int) -> bytes:
     """A gzip member with any of the fields that its header may have (RFC 1952, 2.3)."""
     header = b"\x1f\x8b\x08" + bytes([flags]) + bytes(4) + b"\x00\xff"
@@ -46,18 +42,18 @@ def member(data: bytes, flags: int) -> bytes:
     return header + body + zlib.crc32(data).to_bytes(4, "little") + len(data).to_bytes(4, "little")
 
 
-@pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
+@pytest.mark.parametrize("codec", [None, *PACK])
 @pytest.mark.parametrize("data", [b"", b"x", LARGE], ids=["nothing", "a byte", "large"])
 @pytest.mark.parametrize("size", [1 << 10, BLOCK_BYTES, 1 << 30])
 def test_what_was_packed_comes_out(codec: Codec | None, data: bytes, size: int) -> None:
-    packed = {None: bytes, "gzip": gzip.compress, "zstd": zstd}[codec](data)
+    packed = data if codec is None else PACK[codec](data)
     assert read(packed, codec, size) == data
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+@pytest.mark.parametrize("codec", PACK)
 def test_as_much_is_read_as_was_asked_for(codec: Codec) -> None:
     """But at the end: who parses rows that are longer than a block asks for more of them at a time."""
-    with DecompressedStream(*stored({"gzip": gzip.compress, "zstd": zstd}[codec](LARGE)), codec) as source:
+    with DecompressedStream(*stored(PACK[codec](LARGE)), codec) as source:
         sizes = [1, 3 * BLOCK_BYTES + 1, BLOCK_BYTES, 7, 8 * BLOCK_BYTES]
         found = [source.read(size) for size in sizes]
         assert list(map(len, found)) == [*sizes[:-1], len(LARGE) - sum(sizes[:-1])]
@@ -73,27 +69,49 @@ def test_members_of_any_header_are_one_stream(parts: list[tuple[bytes, int]], ze
     assert read(data, "gzip") == b"".join(data for data, _ in parts)
 
 
+@pytest.mark.parametrize("codec", PACK)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.integers(0, 3))
+def test_streams_behind_each_other_are_one(codec: Codec, parts: list[bytes], words: int) -> None:
+    """As who packs in parallel writes them, also of nothing. Behind those of xz there may be zeros, four at a time."""
+    padding = bytes(4 * words) if codec == "xz" else b""
+    assert read(b"".join(PACK[codec](data) + padding for data in parts), codec) == b"".join(parts)
+
+
+@pytest.mark.parametrize("codec", PACK)
+@given(st.binary(max_size=60), st.binary(max_size=60), st.binary(min_size=1, max_size=8))
+def test_nothing_behind_a_stream_is_left_out(codec: Codec, first: bytes, second: bytes, other: bytes) -> None:
+    """Whatever is there is data or refused: another stream that is cut off wherever, or something else."""
+    one, two = PACK[codec](first), PACK[codec](second)
+    for end in range(1, len(two)):
+        with pytest.raises(CorruptInput, match=f"^a: not a whole {codec} stream .truncated, or followed by"):
+            read(one + two[:end], codec)
+    if other.strip(b"\0"):
+        with pytest.raises(CorruptInput, match=f"^a: not a whole {codec} stream"):
+            read(one + other, codec)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "bz2", "xz"])
 @given(st.binary(min_size=40, max_size=400), st.data())
-def test_what_is_changed_or_cut_is_refused_or_the_same(data: bytes, draw: st.DataObject) -> None:
+def test_what_is_changed_or_cut_is_refused_or_the_same(codec: Codec, data: bytes, draw: st.DataObject) -> None:
     """A byte of the header may say nothing about the data; every other one is covered by a checksum."""
-    packed = bytearray(gzip.compress(data))
+    packed = bytearray(PACK[codec](data))
     at = draw.draw(st.integers(0, len(packed) - 1))
     if draw.draw(st.booleans()):
         del packed[at:]
     else:
         packed[at] ^= draw.draw(st.integers(1, 255))
     try:
-        found = read(bytes(packed), "gzip")
+        found = read(bytes(packed), codec)
     except CorruptInput:
         return
     assert found == data or not packed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+@pytest.mark.parametrize("codec", PACK)
 def test_it_is_unpacked_a_few_blocks_ahead(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread unpacks what is read next, and no more than that: memory is a matter of blocks, not of the object."""
-    store, object = stored({"gzip": gzip.compress, "zstd": zstd}[codec](LARGE * 3))
+    store, object = stored(PACK[codec](LARGE * 3))
     taken: list[int] = []
     opened = store.open
 
@@ -109,10 +127,10 @@ def test_it_is_unpacked_a_few_blocks_ahead(codec: Codec, monkeypatch: pytest.Mon
     assert BLOCK_BYTES <= sum(taken) <= 6 * BLOCK_BYTES
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+@pytest.mark.parametrize("codec", PACK)
 def test_an_error_of_the_store_is_the_stores(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A way that breaks is no damaged object: reading again may help."""
-    store, object = stored({"gzip": gzip.compress, "zstd": zstd}[codec](LARGE))
+    store, object = stored(PACK[codec](LARGE))
     opened = store.open
 
     class Broken(io.BufferedReader):
@@ -124,3 +142,14 @@ def test_an_error_of_the_store_is_the_stores(codec: Codec, monkeypatch: pytest.M
     monkeypatch.setattr(store, "open", lambda one: Broken(cast(io.BytesIO, opened(one))))
     with DecompressedStream(store, object, codec) as source, pytest.raises(TransientStorageError, match="reset"):
         b"".join(iter(lambda: source.read(BLOCK_BYTES), b""))
+
+
+@pytest.mark.parametrize(("codec", "module"), [("bz2", "bz2"), ("xz", "lzma")])
+def test_a_python_that_cannot_unpack_says_what_to_do(
+    codec: Codec, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be built without: that says nothing against the file."""
+    packed = PACK[codec](b"x")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"^cannot read a: this Python cannot unpack {codec} .*; unpack the file"):
+        read(packed, codec)

@@ -139,7 +139,7 @@ class TestRefusedBeforeDispatch:
         assert (summary.state, summary.done, summary.failed) == (RunState.FAILED, 1, 1)
         assert "no column 'text'; did you mean 'txt'?; it has 'id', 'txt'" in summary.failures[0].error
 
-    @pytest.mark.parametrize("name", ["x.md", "x", "x.parquet.gz", "x.jsonl.bz2", "x.json.zip"])
+    @pytest.mark.parametrize("name", ["x.md", "x", "x.parquet.gz", "x.jsonl.lz4", "x.json.zip"])
     def test_an_unreadable_format(self, source: Path, out: Path, name: str) -> None:
         path = write_jsonl(source / name, b"?")
         with refusing(f"cannot tell how to read '{path}': expected a name ending in .jsonl"):

@@ -105,7 +105,8 @@ def read_json(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst).
+    """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst, bz2,
+    xz).
 
     Unless `schema` declares it, the schema is what the beginnings of up to nine files from all over the inputs have
     together, columns of the first one before: numbers are floats if any of them is one, or "NaN", "Infinity" or
@@ -131,7 +132,7 @@ def read_json(
 def read_csv(
     paths: Paths,
     *,
-    delimiter: str = ",",
+    delimiter: str | None = None,
     column_names: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
     include_paths: bool = False,
@@ -139,11 +140,12 @@ def read_csv(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns the rows of CSV files with a header, plain or compressed; `.tsv` files are accepted, too.
+    """Returns the rows of CSV files with a header, plain or compressed.
 
-    `delimiter` is one character. For files without a header, `column_names` names the columns, and the first line is a
-    row. Columns are matched by name: a column that a file lacks is null; one that only a later file has is refused, as
-    in Parquet. Schema, bad rows, all other arguments and errors are as for `read_json`.
+    `delimiter` is one character, by default the comma, and the tab in files called `.tsv`. For files without a header,
+    `column_names` names the columns, and the first line is a row. Columns are matched by name: a column that a file
+    lacks is null; one that only a later file has is refused, as in Parquet. Schema, bad rows, all other arguments and
+    errors are as for `read_json`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
@@ -154,7 +156,8 @@ def read_csv(
     >>> curate.read_csv(path, delimiter=";", column_names=["n", "text"]).take_all()
     [{'n': 1, 'text': 'a'}, {'n': 2, 'text': 'b'}]
     """
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
+    given = "," if delimiter is None else delimiter
+    if not isinstance(given, str) or len(given) != 1 or given in '"\r\n' or ord(given) > 127:
         raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one ASCII character, not a quote or a line end")
     names = None if column_names is None else _names_of(column_names)
     how = ReadAs(Format.CSV, schema, delimiter=delimiter, column_names=names, include_paths=bool(include_paths))
@@ -271,7 +274,7 @@ def read_webdataset(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns a row for each sample of WebDataset archives (`.tar`, `.tar.gz`, `.tar.zst`): its files, and its key.
+    """Returns a row for each sample of WebDataset archives (`.tar`, compressed or not): its files, and its key.
 
     Neighbouring files that are called alike up to the first dot are a sample. That part of their names is the column
     `__key__`, and what follows the dot is the column of a file: `0001.jpg` and `0001.json` are `jpg` and `json`. `txt`
@@ -305,7 +308,7 @@ def read_tfrecords(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns a row for each `tf.train.Example` of TFRecord files, plain or compressed (gz, zst), a column a feature.
+    """Returns a row for each `tf.train.Example` of TFRecord files, plain or compressed, a column a feature.
 
     A feature has bytes, 32-bit floats or 64-bit integers: one value in each row where the first records have no more,
     else a list. Columns are in the order of their names. `schema` declares them instead, texts for bytes too. A record

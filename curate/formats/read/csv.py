@@ -36,12 +36,12 @@ from curate.arrow.recast import from_text
 from curate.arrow.types import is_text_or_binary
 from curate.arrow.unknown import all_nullable, exact, find_nulls, of_no_rows, rounds
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.encoding import Encoding, ReadAs
+from curate.formats.encoding import Encoding
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow, RowNumbers
 from curate.objects.charset import refuse_no_text
-from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
+from curate.objects.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
@@ -69,16 +69,14 @@ class _Parser:
     were handed out are skipped.
     """
 
-    def __init__(
-        self, store: Store, object: Object, codec: Codec | None, how: ReadAs | None = None, sample: bool = False
-    ) -> None:
+    def __init__(self, store: Store, object: Object, encoding: Encoding, sample: bool = False) -> None:
         """Reads, of a `sample`, no more than the beginning of the file."""
-        delimiter = "," if how is None else how.delimiter
-        given = None if how is None else how.column_names
+        delimiter = encoding.delimiter
+        given = None if encoding.how is None else encoding.how.column_names
         self._above = b"" if given is None else header_line(given, delimiter)
         self._store = store
         self._object = object
-        self._codec = codec
+        self._codec = encoding.codec
         self.names: list[str] | None = None
         """The columns that are read; None: all."""
         self._delimiter = delimiter
@@ -347,6 +345,17 @@ class _RowTooLong(Exception):
     """A row did not fit into a block."""
 
 
+def _separated(names: list[str], delimiter: str) -> str:
+    """Returns what to say where the header is one name that another delimiter would make several of."""
+    for other in ",;\t|" if len(names) == 1 else "":
+        if other in names[0]:
+            return (
+                f"; its header seems to be separated by {other!r}, expected {delimiter!r}: values are separated by "
+                "commas, or by tabs in a file called .tsv"
+            )
+    return ""
+
+
 def sample_csv(
     store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None
 ) -> pa.Schema:
@@ -356,14 +365,14 @@ def sample_csv(
     looks like a date, has a leading zero or is hexadecimal is text, and so are whole numbers that a float would change.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
-    parser = _Parser(store, object, encoding.codec, encoding.how, sample=True)
+    parser = _Parser(store, object, encoding, sample=True)
     names = parser.header()
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"column {name!r} is in the header of {object.uri} {names.count(name)} times")
     for name in wanted or ():
         if names and name not in names:
-            raise missing_column(object.uri, name, names)
+            raise missing_column(object.uri, name, names, _separated(names, encoding.delimiter))
     for found in parser.batches():
         table = _of_empties(found)
         fields = []
@@ -445,7 +454,7 @@ def read_csv(
 
 def _opened(store: Store, object: Object, encoding: Encoding, schema: pa.Schema) -> _Parser:
     """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
-    parser = _Parser(store, object, encoding.codec, encoding.how)
+    parser = _Parser(store, object, encoding)
     # Before any row: one of Arrow's threads asks for the end of the file, and must not wait for another one of them.
     names = parser.header()
     if len(schema):

@@ -1,0 +1,26 @@
+"""Every way in which an input can be compressed, and what its name ends in then."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from curate.objects.stream import Codec
+
+
+def _zstd(data: bytes) -> bytes:
+    packed: bytes = pa.Codec("zstd").compress(data, asbytes=True)
+    return packed
+
+
+PACK: dict[Codec, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": _zstd,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+}
+SUFFIX: dict[Codec, str] = {"gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz"}
