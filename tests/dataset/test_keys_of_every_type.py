@@ -186,7 +186,7 @@ QUICK = ("groupby", "join", "first, list", "dedup_exact, normalised")
 CASES = [pytest.param(use, name, marks=[] if use in QUICK else [pytest.mark.slow]) for use in USES for name in TYPES]
 
 
-@pytest.mark.ci(172)
+@pytest.mark.ci(86)
 @pytest.mark.quick(40)
 @pytest.mark.parametrize(("use", "name"), CASES)
 def test_values_are_compared_or_refused_by_name(use: str, name: str) -> None:

@@ -238,7 +238,7 @@ def test_a_long_wait_before_anything_is_done_hands_the_shard_back(how: str, serv
     assert logged(logs) == [f"{said} (1 of 20)", f"{said} (2 of 20)", f"{said} (3 of 20)"]
 
 
-@pytest.mark.ci(4)
+@pytest.mark.ci(2)
 @pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("how", UNITS)

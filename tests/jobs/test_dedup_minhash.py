@@ -50,6 +50,7 @@ def test_a_page_that_is_there_a_thousand_times_in_one_shard(own: int, copies: in
     assert ran.summary.books.balanced()
 
 
+@pytest.mark.ci(3)
 @pytest.mark.parametrize("drop_by", DROPS)
 @pytest.mark.parametrize("own", [4, 8, 12])
 def test_copies_among_pages_of_one_template_meet(own: int, drop_by: str) -> None:
@@ -73,6 +74,7 @@ def chain() -> list[dict[str, object]]:
     return [{"id": id, "text": text, "source": source, "safe": id == "B"} for id, text, source in rows]
 
 
+@pytest.mark.ci(5)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("given", "kept", "told"),

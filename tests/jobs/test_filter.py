@@ -58,6 +58,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
+@pytest.mark.ci(9)
 @pytest.mark.parametrize(("where", "ids"), KEPT)
 def test_what_a_condition_keeps(where: str, ids: list[int]) -> None:
     """As in SQL: what is compared with a missing value is neither true nor false."""

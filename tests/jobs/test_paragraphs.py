@@ -137,7 +137,7 @@ def written(rows: list[dict[str, Any]], folder: Path, files: int) -> Path:
     return folder
 
 
-@pytest.mark.ci(5)
+@pytest.mark.ci(3)
 @pytest.mark.ray(0)
 @pytest.mark.parametrize(("files", "backend"), PLACES)
 @pytest.mark.parametrize("unit", ["line", "paragraph", "sentences"])

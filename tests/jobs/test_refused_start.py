@@ -85,7 +85,7 @@ def refused(job: type[Job], argv: list[str], case: list[str], out: Path) -> str:
     return told
 
 
-@pytest.mark.ci(6)
+@pytest.mark.ci(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*jobs()])
 def test_it_is_done_or_refused_by_the_name_of_the_option(

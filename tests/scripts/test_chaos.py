@@ -22,7 +22,7 @@ def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.ray_lane
 def test_some_episodes_end_as_undisturbed_runs_do() -> None:
     """On files and in a bucket, inline and on a cluster that loses nodes; which ones, the seed says."""
-    ended = chaos("--seed", "2", "--minutes", "0.2")
+    ended = chaos("--seed", "2", "--minutes", "0.1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["episodes"] > 0
@@ -32,7 +32,7 @@ def test_some_episodes_end_as_undisturbed_runs_do() -> None:
 @pytest.mark.slow
 def test_some_episodes_on_worker_processes() -> None:
     """The same without Ray: on one backend alone, by its name."""
-    ended = chaos("--seed", "2", "--minutes", "0.2", "--backend", "local")
+    ended = chaos("--seed", "2", "--minutes", "0.1", "--backend", "local")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " local " in ended.stdout
     assert " inline " not in ended.stdout
