@@ -141,15 +141,12 @@ class FoundJob:
 def find_job(output: str) -> FoundJob:
     """Returns the job that writes to `output`: one listing, `job.json` and the plan.
 
-    Raises NoJobError; ConfigError for a damaged ledger.
+    Raises NoJobError; ConfigError for a damaged ledger, or one whose files are removed as they are read.
     """
     ledger = _ledger(output)
-    listing = ledger.list()
-    if not listing.has_job:
-        raise _no_job(ledger, len(listing.objects))
-    found = _found(ledger, listing)
+    found = _found(ledger)
     # Looked at again: a run may have planned more since the listing.
-    if _more_were_planned(found) and (told := _more_were_planned(found := _found(ledger, ledger.list()))):
+    if _more_were_planned(found) and (told := _more_were_planned(found := _found(ledger))):
         raise ConfigError(
             f"{ledger.uri(layout.PLAN)} names {format_count(_ever_planned(found.plan), 'shard')}, and the job had "
             f"{told:,}: a part of the plan is missing; the ledger is damaged: run the job again with all of its "
@@ -158,9 +155,17 @@ def find_job(output: str) -> FoundJob:
     return found
 
 
-def _found(ledger: Ledger, listing: OutputListing) -> FoundJob:
-    job = ledger.read_job() | ledger.read_growth(listing)
-    plan = ledger.read_plan(listing)
+def _found(ledger: Ledger, looks_left: int = 2) -> FoundJob:
+    listing = ledger.list()
+    if not listing.has_job:
+        raise _no_job(ledger, len(listing.objects))
+    try:
+        job = ledger.read_job() | ledger.read_growth(listing)
+        plan = ledger.read_plan(listing)
+    except ObjectNotFound as error:  # removed since it was listed: the stage is done, or the job is started over
+        if not looks_left:
+            raise ConfigError(f"{ledger.root} changes while it is read: {error}; look at it again") from error
+        return _found(ledger, looks_left - 1)
     return FoundJob(ledger, listing, job, plan, match_outputs(plan, listing, job["suffix"]))
 
 
@@ -291,7 +296,7 @@ def find_stages(found: FoundJob, beat: Heartbeat | None = None) -> StageView:
         known.setdefault(one.key, one)
     there: dict[str, FoundJob] = {}
     for root, keys in stages_in(found.ledger.root, found.listing.stages):
-        for key in [*(key for key in known if key in keys), *sorted(keys - known.keys())]:
+        for key in (*(key for key in known if key in keys), *sorted(keys - known.keys())):
             with contextlib.suppress(NoJobError):
                 there[key] = find_job(f"{root}/{key}")
     for key, stage in there.items():

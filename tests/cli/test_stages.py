@@ -15,6 +15,9 @@ import pytest
 from curate.clock import SystemClock
 from curate.driver.stage_progress import JobProgress
 from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import OutputListing
+from curate.ledger.manifest import ShardPlan
 from curate.ledger.stages import StageReport
 from curate.ledger.summary import RunState, Summary
 from curate.observe import registry
@@ -279,6 +282,28 @@ class TestWhatFailed:
         assert {line["shard"].partition("/")[0] for line in said} == {place.stage().name}
         own = [orjson.loads(line) for line in curate("logs", place.out, "--json", "--shard", shard).out.splitlines()]
         assert {line["shard"] for line in own} == {shard}
+
+
+@pytest.mark.ci(3)
+@pytest.mark.parametrize("command", ["status", "page", "verify", "failures", "logs"])
+def test_a_stage_that_is_removed_while_it_is_read(
+    place: Place, curate: Curate, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A run completes the job, and removes the stage, between its listing and the read of its plan: it is not there."""
+    place.run(AFTER)
+    read_plan = Ledger.read_plan
+
+    def late(ledger: Ledger, listing: OutputListing) -> ShardPlan:
+        if f"/{layout.STAGES}" in ledger.root:
+            monkeypatch.setattr(Ledger, "read_plan", read_plan)
+            place.run()
+        return read_plan(ledger, listing)
+
+    monkeypatch.setattr(Ledger, "read_plan", late)
+    shown = curate(command, place.out, *(["--output", f"{place.root}/page.html"] if command == "page" else []))
+    assert Ledger.read_plan is read_plan
+    # One output was not there when the job was listed.
+    assert (shown.code, "error:" in shown.err) == (1 if command == "verify" else 0, False)
 
 
 @pytest.mark.parametrize("file", [1, FILES - 1])

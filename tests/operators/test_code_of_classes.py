@@ -204,6 +204,7 @@ KINDS = {
 """How classes begin that have what no one wrote: methods of compiled bases, slots, what makes them abstract."""
 
 
+@pytest.mark.ci(15)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["in a module", "in a function", "without a source"])
 def test_a_class_of_any_kind_has_a_text_that_its_code_decides(

@@ -1,6 +1,6 @@
 """How many examples a property is tried with: few in the quick tests, more in CI, many at night. A property names the
-number of a thorough trial, of which CI takes half. Those of CI are always the same ones, so that what fails there fails
-on any machine, and again; nights look for new ones."""
+number of a thorough trial, of which CI takes a third. Those of CI are always the same ones, so that what fails there
+fails on any machine, and again; nights look for new ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hypothesis
 
 from tests.support.sweeps import Mode
 
-_FACTORS: dict[str, float] = {Mode.QUICK: 0.1, Mode.CI: 0.5, Mode.NIGHTLY: 5.0}
+_FACTORS: dict[str, float] = {Mode.QUICK: 0.1, Mode.CI: 0.33, Mode.NIGHTLY: 5.0}
 _FEWEST = 4
 
 
