@@ -70,8 +70,11 @@ class ChainSummary:
 
     @property
     def state(self) -> str:
-        """`complete`; else the state of the first step that is not."""
-        return next((one.state for one in self.steps if not one.complete), RunState.COMPLETE.value)
+        """`complete`; else the state of the first step that is not, or `interrupted` if it was not run for that."""
+        for one in self.steps:
+            if not one.complete:
+                return one.state if one.summary or one.error or one.after else RunState.INTERRUPTED.value
+        return RunState.COMPLETE.value
 
     def __getitem__(self, name: str) -> StepEnd:
         """Returns how a step ended."""
@@ -211,7 +214,8 @@ def run_chain(planned: Planned, request: Request) -> ChainSummary:
         end = StepEnd(step.name, after=after)
         if not after and not interrupted:
             end = _run(planned, step, state, request.clock)
-        interrupted = interrupted or (end.summary is not None and end.summary.state is RunState.INTERRUPTED)
+        if (ended := end.summary) is not None:
+            interrupted = interrupted or ended.interrupted or ended.state is RunState.INTERRUPTED
         ends[step.name] = end
         request.ended(end)
     return ChainSummary(tuple(ends.values()))

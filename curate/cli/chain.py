@@ -238,7 +238,7 @@ def _run(
                 return one.summary.state.exit_code or 1
             if one.error is not None:
                 return exit_code(one.error)
-    return EXIT_OK
+    return EXIT_OK if ended.complete else EXIT_INTERRUPTED
 
 
 def _tell(end: StepEnd) -> None:

@@ -73,6 +73,8 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         held = {name: _held(ledger, name, schema) for name, schema in rows.schemas.items()}
         prepared.stage = replace(prepared.stage, rows=rows.holding(held))
     if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
+        if todo.part is None and todo.dropped is None:
+            _refuse_if_complete(prepared)
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
     if todo.dropped is not None or not prepared.matched.done.all():
@@ -93,6 +95,15 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
             raise LostRaceError
         if grown:
             _retract(ledger, prepared.record.fingerprint, len(prepared.plan))
+
+
+def _refuse_if_complete(prepared: Prepared) -> None:
+    """Raises LostRaceError if all outputs are there by now: no listing is of one moment, and one that began while
+    another driver ended the job may lack outputs and have the summary, which came after them."""
+    there = prepared.there
+    # Which are to be replaced, the listing has.
+    if not there.matched().done.all() and replace(there, listing=there.ledger.list()).matched().done.all():
+        raise LostRaceError
 
 
 def _held(ledger: Ledger, name: str, schema: pa.Schema) -> pa.Schema:

@@ -188,6 +188,10 @@ class JobProgress:
         now = summary.stages[-1] if summary.stages else report(before, summary)
         self._stages[key] = replace(now, seconds=(before.seconds or 0.0) + summary.seconds)
 
+    def concluded(self, summary: Summary) -> None:
+        """Notes what the summary of the job says of all stages: another driver ended the last ones."""
+        self._stages |= {one.key: one for one in summary.stages}
+
     # What is told
 
     def summary(self, ended: Summary) -> Summary:

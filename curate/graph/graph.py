@@ -26,7 +26,15 @@ from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress
 from curate.driver.stage_run import run_stage
 from curate.driver.state import WorkLeftError
-from curate.errors import CannotBeMet, ConfigError, CurateError, DamagedRun, DiskFull, StorageError
+from curate.errors import (
+    CannotBeMet,
+    ConfigError,
+    CurateError,
+    DamagedRun,
+    DiskFull,
+    ObjectNotFound,
+    StorageError,
+)
 from curate.graph.keys import ask_of, checkpoints_of, key_of, planned, reports_of, stages_of
 from curate.graph.start import (
     StagedJob,
@@ -109,7 +117,7 @@ class JobRun:
         return ended
 
     def _stopped(self) -> bool:
-        return bool(self._signals.interrupts.interrupts or self._signals.interrupts.terminated)
+        return self._signals.came
 
     def _run_staged(self, last: Stage, options: RunOptions, ahead: Ahead) -> Summary:
         """Runs a job of several stages. Nothing is started, and no stage looked at, if it is complete."""
@@ -132,6 +140,11 @@ class JobRun:
                 alone = alone and options.part is None
                 if alone:
                     refuse_planted(output)
+                # What they are refused for, they are before anything of the job is removed.
+                for before in checkpoints_of(last) if options.overwrite else ():
+                    made = self._run_checkpoint(before, options)
+                    if made.state is not RunState.COMPLETE:
+                        return made
                 run_id = new_run_id(self._clock.now())
                 job.last, options = begin(job, options, self._clock, run_id)
                 root = stages_root(output, alone=alone)
@@ -157,6 +170,12 @@ class JobRun:
         """Concludes a job of which all outputs are there. Raises WorkLeftError if that is not so."""
         return self._run_stage(as_planned(job), options, seen=job.seen)
 
+    def _conclude_meanwhile(self, job: StagedJob, options: RunOptions, course: JobProgress) -> Summary:
+        """The same of a job that another driver has completed while this one was at work on it."""
+        ended = self._conclude(job, options)
+        course.concluded(ended)
+        return ended
+
     def _run_stages(self, job: StagedJob, options: RunOptions, root: str, course: JobProgress) -> Summary:
         """Runs all stages; again, where a later one found files of an earlier one damaged, or gone. Returns the summary
         of the one that was run last."""
@@ -177,9 +196,11 @@ class JobRun:
                 except CurateError as error:
                     # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                     if not complete_now(job):
+                        if isinstance(error, ObjectNotFound):
+                            raise DamagedRun(str(error), "another driver removed it") from error
                         raise
                     log.info("another driver has completed the job meanwhile", here=str(error))
-                    return self._conclude(job, options)
+                    return self._conclude_meanwhile(job, options, course)
                 if ended is None:
                     ended = self._run_stage(whole, ready.options, at=course.stage(LAST, last.record.name))
                     course.ended(LAST, ended)
@@ -195,7 +216,7 @@ class JobRun:
                     ended = together(rounds)
                 failed = ended.state in (RunState.FAILED, RunState.ABORTED)
                 if not failed or not (lost := _lost(done)):
-                    return self._conclude(job, options) if failed and complete_now(job) else ended
+                    return self._conclude_meanwhile(job, options, course) if failed and complete_now(job) else ended
                 mended.update(lost)
                 worst = max(lost, key=mended.__getitem__)
                 if mended[worst] > MOST_MENDED:
@@ -204,7 +225,7 @@ class JobRun:
                 problem = f"{worst} is missing" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
             log.warning("files of an earlier stage were damaged or missing; their shards run again", problem=problem)
             if complete_now(job):
-                return self._conclude(job, options)
+                return self._conclude_meanwhile(job, options, course)
 
     def _run_before(
         self, last: Stage, options: RunOptions, root: str, course: JobProgress, done: list[tuple[Stage, str]]

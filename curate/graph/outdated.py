@@ -7,7 +7,7 @@ import numpy as np
 from curate.driver.options import RunOptions, resolve_output
 from curate.errors import ConfigError
 from curate.graph.keys import checkpoints_of
-from curate.keywords import option, start_over
+from curate.keywords import of_checkpoint, option, start_over
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.manifest import diff_inputs
@@ -35,6 +35,12 @@ def refuse_outdated(last: Stage, options: RunOptions, *, begun: bool) -> None:
         files, plan = before.stage.rows.inputs(patterns, store_of).table, ledger.read_plan(listing)
         growth, done = diff_inputs(plan, files), match_outputs(plan, listing, before.stage.record.suffix).done
         unchanged(plan, files, growth, store_of)
+        if not begun and not before.stage.rows.grows and (growth.missing & done).any():
+            with of_checkpoint():
+                raise ConfigError(
+                    f"the checkpoint {before.path} is out of date: some of its inputs are gone, or others came before "
+                    f"them, and what it is made of was decided from all of them in their order; {start_over()}"
+                )
         for found, what, name, asked in (
             (growth.changed & done, "changed", "redo_stale", options.redo_stale),
             (growth.missing & done, "are gone", "drop_removed", options.drop_removed),

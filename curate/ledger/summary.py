@@ -114,6 +114,8 @@ class Summary:
     """Which of several drivers of the output this run was, such as `0/4`; empty if it was the only one."""
     by_others: int = 0
     """Shards, of those done, that the other drivers made during this run."""
+    interrupted: bool = False
+    """Whether an interrupt came while its last shards ran, after which there was nothing left to stop."""
 
     def raise_unless_complete(self) -> Self:
         """Returns this. Raises WriteFailed, with it, if shards failed, or too many did.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -157,6 +158,20 @@ def test_what_an_interrupt_leaves(place: Path) -> None:
     ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert ended.returncode == 130
     assert "step scored: not run, for clean did not complete" in ended.stderr
+    (place / "kill").unlink()
+    assert Chain.read("pipeline.toml").run(backend="inline").state == "complete"
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_the_last_shard_of_a_step_runs(place: Path) -> None:
+    """The step is complete, and the chain is not: it stops there all the same."""
+    last = json.loads((place / "in" / f"{FILES - 1:02d}.jsonl").read_text().splitlines()[0])["n"]
+    (place / "kill").write_text(f"{last} {signal.SIGINT.value}")
+    command = [sys.executable, "-m", "curate", "run", "pipeline.toml", "--backend", "inline", "--json"]
+    ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (130, "interrupted")
+    assert [one["state"] for one in json.loads(ended.stdout)["steps"]] == ["complete", *["not run"] * 4]
+    assert "step scored: not run, for the chain was interrupted" in ended.stderr
     (place / "kill").unlink()
     assert Chain.read("pipeline.toml").run(backend="inline").state == "complete"
 
