@@ -72,12 +72,12 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         rows = prepared.stage.rows
         held = {name: _held(ledger, name, schema) for name, schema in rows.schemas.items()}
         prepared.stage = replace(prepared.stage, rows=rows.holding(held))
-    if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
-        if todo.part is None and todo.dropped is None:
-            _refuse_if_complete(prepared)
-        # It says "complete", which is untrue for a while.
-        _take_away(ledger, prepared.listing.summary)
     if todo.dropped is not None or not prepared.matched.done.all():
+        if prepared.listing.summary is not None:
+            if todo.part is None and todo.dropped is None:
+                _refuse_if_complete(prepared)
+            # It says "complete", which is untrue for a while.
+            _take_away(ledger, prepared.listing.summary)
         remove_index(ledger, prepared.listing, prepared.record.suffix)
     _drop(prepared)
     if todo.remove is not None:

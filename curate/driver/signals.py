@@ -72,7 +72,7 @@ class Signals:
             for end in self._arrivals:
                 end.close()
             self._arrivals = None
-        if kind is KeyboardInterrupt or self.came:
+        if kind is KeyboardInterrupt or self.interrupts.came:
             # The program ends now. An exception in the middle of Ray's farewell has ended in a corrupted heap, and in a
             # traceback from the depths of Ray.
             signal.signal(signal.SIGINT, _leave)
@@ -81,11 +81,6 @@ class Signals:
             signal.signal(signal.SIGINT, self._before[0])
             signal.signal(signal.SIGTERM, self._before[1])
             signal.signal(signal.SIGHUP, self._hangup_before)
-
-    @property
-    def came(self) -> bool:
-        """Whether one of them has come while tasks ran."""
-        return bool(self.interrupts.interrupts or self.interrupts.terminated)
 
     def install(self) -> None:
         """Takes both signals; again after whatever may have taken them, as `ray.init` does."""

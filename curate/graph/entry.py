@@ -80,7 +80,7 @@ def _run(stage: Stage, options: RunOptions, clock: Clock | None, backend: Backen
             log = get_logger(job=stage.record.name)
             with Signals(options.handle_signals, log) as signals, _written_down(signals, options):
                 ended = JobRun(clock, chosen, signals).run(stage, options)
-                ended = replace(ended, interrupted=signals.came)
+                ended = replace(ended, interrupted=signals.interrupts.came)
         except KeyboardInterrupt:
             if teller.begun:
                 # Where it was is of no interest, and what follows is.

@@ -117,7 +117,7 @@ class JobRun:
         return ended
 
     def _stopped(self) -> bool:
-        return self._signals.came
+        return self._signals.interrupts.came
 
     def _run_staged(self, last: Stage, options: RunOptions, ahead: Ahead) -> Summary:
         """Runs a job of several stages. Nothing is started, and no stage looked at, if it is complete."""

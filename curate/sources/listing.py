@@ -243,6 +243,9 @@ class Search:
                 f"{found}, but has no matching output; run that job first (curate status {ledgers[0]}), or check the "
                 "path"
             )
+        if f"/{_LEDGER_PART}" in f"/{self._hidden}":
+            # Of a job that was killed before it said what it is.
+            return f"no input: {pattern.text!r} is the output of a job that has no output yet; run that job first"
         if self._hidden:
             return (
                 f"no input: {pattern.text!r} matches only names that begin with '_' or '.', such as {self._hidden!r}, "

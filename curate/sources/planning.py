@@ -14,6 +14,7 @@ from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
+from curate.keywords import option, start_over
 from curate.ledger import layout, validation
 from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan, shard_row, shards_of_rows, shards_table
 from curate.ledger.packed import PackedTable, RowBuffer, firsts
@@ -69,7 +70,7 @@ def plan_new(
     part = rows.table()
     refuse_escaping(part)
     if _may_collide(plan, part, rule.suffix):
-        refuse_collisions(plan, shards_of_rows(part.table()), rule.suffix)
+        refuse_collisions(plan, shards_of_rows(part.table()), rule.suffix, growth.missing)
     _warn_of_large(rule, large)
     _warn_of_hidden(rule, part)
     return part
@@ -152,8 +153,11 @@ def refuse_escaping(part: PackedTable) -> None:
         )
 
 
-def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> None:
-    """Raises ConfigError if two shards would have one output, or one's output would be a directory of another's."""
+def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str, missing: Any = None) -> None:
+    """Raises ConfigError if two shards would have one output, or one's output would be a directory of another's.
+
+    `missing`: one boolean a shard of the plan, whether its input is not there any more; None: all are there.
+    """
     planned: dict[str, str] = (
         dict(zip(plan.ids.to_pylist(), plan.table["uri"].to_pylist(), strict=True)) if shards else {}
     )
@@ -161,11 +165,18 @@ def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> 
     for shard in shards:
         other = seen.setdefault(shard.id, shard.uri)
         if other is not shard.uri:
-            moved = " If the input or a checkpoint was moved, move it back." if shard.id in planned else ""
+            both = f"{other!r} and {shard.uri!r} would both be written to the output {shard.id + suffix!r}"
+            if missing is not None and shard.id in planned and missing[plan.rank(shard.id)]:
+                # Who takes all inputs out is refused that.
+                out = "" if missing.all() else f"take it out with {option('drop_removed')}, or "
+                raise ConfigError(
+                    f"{both}. The first one is not there any more: if the other takes its place, {out}{start_over()}; "
+                    "if it, or a checkpoint, was moved, move it back"
+                )
+            apart = other.rpartition("/")[0] != shard.uri.rpartition("/")[0]
             raise ConfigError(
-                f"{other!r} and {shard.uri!r} would both be written to the output {shard.id + suffix!r}: an output is "
-                "named after its input's path below the given folder, without the suffix; pass a directory above both, "
-                f"rename one of them, or run two jobs.{moved}"
+                f"{both}: an output is named after its input's path below the given folder, without the suffix; "
+                f"{'pass a directory above both, ' if apart else ''}rename one of them, or run two jobs"
             )
     folders = {shard.id.rpartition("/")[0] for shard in shards}
     for folder in sorted(folders):

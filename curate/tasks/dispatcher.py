@@ -82,6 +82,11 @@ class Interrupts:
     terminated: bool = False
     """SIGTERM: leave at once, after writing down what is known."""
 
+    @property
+    def came(self) -> bool:
+        """Whether there was any."""
+        return self.terminated or self.interrupts > 0
+
 
 @dataclass(slots=True)
 class Dispatcher:

@@ -80,7 +80,7 @@ class TestNames:
             write(tmp_path / "in" / name, numbered(0, 1))
         with refusing("would both be written to the output ") as caught:
             run_job(Copy(), tmp_path / "in", tmp_path / "out")
-        for said in (f"{tmp_path}/in/{first}", f"{tmp_path}/in/{second}", "pass a directory above both, rename one"):
+        for said in (f"{tmp_path}/in/{first}", f"{tmp_path}/in/{second}", "without the suffix; rename one of them, or"):
             assert said in str(caught.value)
         assert not (tmp_path / "out").exists()
 
@@ -99,8 +99,25 @@ class TestNames:
         write_jsonl(tmp_path / "in" / "x.jsonl.gz", numbered(1, 2))
         with refusing("would both be written to the output 'x.parquet'") as caught:
             run_job(Copy(), tmp_path / "in", tmp_path / "out")
-        assert "If the input or a checkpoint was moved, move it back." in str(caught.value)
+        assert "without the suffix; rename one of them, or run two jobs" in str(caught.value)
         assert everything(tmp_path / "out") == before
+
+    @pytest.mark.parametrize("others", [0, 1])
+    def test_one_that_takes_the_place_of_another_is_told_how(self, tmp_path: Path, others: int) -> None:
+        """As after a suffix was put right: each way that is named works."""
+        for name in ["x", "y"][: 1 + others]:
+            write_jsonl(tmp_path / "in" / f"{name}.jsonl", numbered(0, 1))
+        run_job(Copy(), tmp_path / "in", tmp_path / "out")
+        (tmp_path / "in" / "x.jsonl").unlink()
+        write_jsonl(tmp_path / "in" / "x.jsonl.gz", numbered(1, 2))
+        ways = ["take it out with drop_removed=True, or "] if others else [""]
+        says = f"if the other takes its place, {ways[0]}start over with overwrite=True"
+        with refusing(says) as caught:
+            run_job(Copy(), tmp_path / "in", tmp_path / "out")
+        assert "if it, or a checkpoint, was moved, move it back" in str(caught.value)
+        way = {"drop_removed": True} if others else {"overwrite": True, "yes": True}
+        run_job(Copy(), tmp_path / "in", tmp_path / "out", **way)
+        assert [row["n"] for row in output_rows(tmp_path / "out")] == [1, 0][: 1 + others]
 
     def test_an_output_cannot_be_a_directory_of_others(self, tmp_path: Path) -> None:
         """Locally, one of the two could not be written."""

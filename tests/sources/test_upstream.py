@@ -291,6 +291,15 @@ def test_one_that_had_nothing_to_write(tmp_path: Path) -> None:
             curate.read_parquet(path)
 
 
+def test_a_job_of_which_only_its_list_of_inputs_is_there(tmp_path: Path) -> None:
+    """Killed before it said what it is: nobody is told to rename what is curate's own."""
+    path = tmp_path / "out" / layout.inputs_of("0123456789abcdef")
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(ConfigError, match=r"is the output of a job that has no output yet; run that job first$"):
+        list_inputs([parse_input(str(tmp_path / "out"))], open_store)
+
+
 def test_one_of_which_nothing_is_there(source: Path, tmp_path: Path) -> None:
     """The job is named, and not the names in its ledger."""
     run_job(Copy(), source, tmp_path / "first")
