@@ -145,10 +145,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
+        from curate.errors import did_you_mean
         from curate.operators.ray_data import FUNCTIONS
 
-        instead = FUNCTIONS.get(name, "")
-        raise AttributeError(f"module 'curate' has no attribute {name!r}{': ' * bool(instead)}{instead}")
+        near = "" if name.startswith("_") else did_you_mean(name, __all__)
+        instead = f": {FUNCTIONS[name]}" if name in FUNCTIONS else near
+        raise AttributeError(f"module 'curate' has no attribute {name!r}{instead}")
     return getattr(import_module(_HOME[name]), name)
 
 

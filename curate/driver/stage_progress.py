@@ -203,7 +203,8 @@ class JobProgress:
             job=self.job,
             run_id=self.run_id,
             output=self.ledger.root,
-            bytes_in=source_bytes(stages),
+            # Of a job that reads its inputs again at last, and came only so far, none were read for the last time.
+            bytes_in=source_bytes(stages) or ended.bytes_in,
             seconds=self._clock.monotonic() - self._began_s + self.start_s,
             start_seconds=self.start_s + sum(one.start_seconds for one in self._ended),
             calls=reduce(Calls.plus, (one.calls for one in self._ended), self._own_calls()),

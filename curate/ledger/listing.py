@@ -84,6 +84,12 @@ class OutputListing:
         keep[rows] = False
         return replace(self, objects=self.objects.filter(keep))
 
+    def jobs_below(self) -> list[str]:
+        """Returns the folders in it that are outputs of other jobs: not of stages, which lie in a ledger."""
+        rows = np.flatnonzero(self.objects.where("name", lambda block: pc.ends_with(block, f"/{layout.JOB}")))
+        folders = [name.removesuffix(f"/{layout.JOB}") for name in self.objects.take(rows, "name")["name"].to_pylist()]
+        return sorted(one for one in folders if layout.LEDGER not in one.split("/"))
+
     @cached_property
     def generations(self) -> Any:
         """The hash of the generation of each object, as `generation_hash` gives it."""

@@ -246,8 +246,8 @@ class Stock:
             found += strata(wanted, [self.had[at] for at in own], of.max_epochs)
         if short and not mixing.allow_shortfall:
             raise CannotBeMet(
-                f"mix: {'; '.join(short)}. {self._unlisted(mixing)}Lower the budget or its weight, raise max_epochs, "
-                "or write what there is with allow_shortfall"
+                f"mix: {'; '.join(short)}. {self._unlisted(mixing)}Lower the budget or its weight, let it be repeated "
+                "more often (max epochs), or write what there is (allow shortfall)"
             )
         return found
 

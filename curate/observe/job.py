@@ -108,12 +108,12 @@ class FoundJob:
             known = self.plan.table.slice(0, CLOSE_IDS, "id")["id"].to_pylist()
             # What lies under the output has its name at hand, what was read its path.
             named = shard_id.removesuffix(self.job["suffix"]).removeprefix(self.ledger.root + "/")
-            if self.plan.rank(named) >= 0:
-                known = [named]
+            known = [named] if self.plan.rank(named) >= 0 else known
             guess = did_you_mean(named, known)
+            example = f"for example {', '.join(map(repr, known[:2]))}" if known else "and there is none yet"
             raise ConfigError(
                 f"{self.ledger.root} has no shard {shard_id!r}{f'{guess} A' if guess else '; a'} shard is called like "
-                f"its output without {self.job['suffix']!r}, for example {', '.join(map(repr, known[:2])) or 'none'}"
+                f"its output without {self.job['suffix']!r}, {example}"
             )
         return rank
 
@@ -158,7 +158,7 @@ def find_job(output: str) -> FoundJob:
 def _found(ledger: Ledger, looks_left: int = 2) -> FoundJob:
     listing = ledger.list()
     if not listing.has_job:
-        raise _no_job(ledger, len(listing.objects))
+        raise _no_job(ledger, listing)
     try:
         job = ledger.read_job() | ledger.read_growth(listing)
         plan = ledger.read_plan(listing)
@@ -290,10 +290,8 @@ def find_stages(found: FoundJob, beat: Heartbeat | None = None) -> StageView:
     planned = parse_stages(found.job)
     if not planned:
         return StageView((), {})
-    known = {one.key: one for one in planned[:-1]}
     # Whether run files are merged first, is known once they are there.
-    for one in beat.stages[:-1] if beat else ():
-        known.setdefault(one.key, one)
+    known = {one.key: one for one in _known_stages(planned, beat)[:-1]}
     there: dict[str, FoundJob] = {}
     for root, keys in stages_in(found.ledger.root, found.listing.stages):
         for key in (*(key for key in known if key in keys), *sorted(keys - known.keys())):
@@ -352,9 +350,8 @@ def ledger_status(output: str, now: float) -> JobStatus:
     `as_of` is the time of that heartbeat. Bytes of inputs are not known. Raises as `read_status` does.
     """
     ledger = _ledger(output)
-    job = _job_of(ledger)
     listing = _below(ledger, layout.RUNS)
-    return _told(ledger, job, listing, newest_heartbeats(ledger, listing.run_ids), now)
+    return _told(ledger, _job_of(ledger), listing, newest_heartbeats(ledger, listing.run_ids), now)
 
 
 def _job_of(ledger: Ledger) -> dict[str, Any]:
@@ -410,9 +407,13 @@ def _ledger(output: str) -> Ledger:
     return Ledger(open_store(root), root, FAST)
 
 
-def _no_job(ledger: Ledger, found: int | None = None) -> NoJobError:
-    """Returns the error for an output without a job, with so many other objects; None: they were not listed."""
-    others = f"{found:,} other objects, but no {layout.JOB}" if found else "there is nothing"
+def _no_job(ledger: Ledger, found: OutputListing | None = None) -> NoJobError:
+    """Returns the error for an output without a job; `found`: what lies there, if it was listed."""
+    if found is not None and (below := found.jobs_below()):
+        shown = ", ".join(f"{ledger.root}/{one}" for one in below[:8]) + ", ..." * (len(below) > 8)
+        return NoJobError(f"no curate job at {ledger.root}, but below it: {shown}. Pass the output of one")
+    objects = 0 if found is None else len(found.objects)
+    others = f"{objects:,} other objects, but no {layout.JOB}" if objects else "there is nothing"
     within = ledger.root
     while found is not None and (within := within.rpartition("/")[0]).strip("/") and not within.endswith(":/"):
         with contextlib.suppress(CurateError):

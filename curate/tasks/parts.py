@@ -69,12 +69,12 @@ class Part:
         found = {name: text for name, text in (one(environ) for one in _SCHEDULERS) if text}
         if not found:
             raise ConfigError(
-                "part auto: this process has no number of Slurm (SLURM_ARRAY_TASK_ID), of Kubernetes "
+                "this process has no number of Slurm (SLURM_ARRAY_TASK_ID), of Kubernetes "
                 "(JOB_COMPLETION_INDEX) or of torchrun (RANK); give the part as K/N"
             )
         if len(set(found.values())) > 1:
             told = ", ".join(f"{name}: {text}" for name, text in found.items())
-            raise ConfigError(f"part auto: this process has several numbers ({told}); give the part as K/N")
+            raise ConfigError(f"this process has several numbers ({told}); give the part as K/N")
         return cls.parse(next(iter(found.values())))
 
     def own(self, sizes: Numbers, overhead: int) -> Any:
@@ -124,7 +124,7 @@ def _of_slurm(environ: Mapping[str, str]) -> tuple[str, str]:
     step = environ.get("SLURM_ARRAY_TASK_STEP", "1")
     if not number:
         return "Slurm", ""
-    count = environ.get("SLURM_ARRAY_TASK_COUNT", "?")
+    count = _count(environ, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
     if not all(one.isdigit() for one in (number, first, step)) or int(number) < int(first):
         return "Slurm", f"{number}/{count}"
     after = int(number) - int(first)
@@ -136,15 +136,23 @@ def _of_kubernetes(environ: Mapping[str, str]) -> tuple[str, str]:
     number = environ.get("JOB_COMPLETION_INDEX", "")
     if number and PARTS not in environ:
         raise ConfigError(
-            f"part auto: JOB_COMPLETION_INDEX is {number}, but a Kubernetes job does not tell its pods how many there "
+            f"JOB_COMPLETION_INDEX is {number}, but a Kubernetes job does not tell its pods how many there "
             f"are: set {PARTS} to its completions, as in infra/parts-kubernetes.yaml"
         )
     return "Kubernetes", f"{number}/{environ[PARTS]}" if number else ""
 
 
 def _of_torchrun(environ: Mapping[str, str]) -> tuple[str, str]:
-    number, count = environ.get("RANK", ""), environ.get("WORLD_SIZE", "?")
-    return "torchrun", f"{number}/{count}" if number else ""
+    number = environ.get("RANK", "")
+    return "torchrun", f"{number}/{_count(environ, 'RANK', 'WORLD_SIZE')}" if number else ""
+
+
+def _count(environ: Mapping[str, str], number: str, count: str) -> str:
+    if not (text := environ.get(count, "")):
+        raise ConfigError(
+            f"{number} is {environ[number]}, but {count}, the number of parts, is not set; give K/N instead"
+        )
+    return text
 
 
 _SCHEDULERS = (_of_slurm, _of_kubernetes, _of_torchrun)

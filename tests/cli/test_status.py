@@ -272,6 +272,16 @@ def test_something_else_than_a_job_is_told_apart_from_nothing(
     assert "(2 other objects, but no _curate/job.json)" in err
 
 
+def test_jobs_below_are_named(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """As of a recipe, each of whose steps is a job; not the stages of one."""
+    make_job(f"{root}/b", total=1, done=1)
+    make_job(f"{root}/a/deep", total=1, done=1)
+    make_job(f"{root}/b/_curate/stages/0a", total=1, done=1)
+    code, _, err = run("status", root)
+    says = f"error: no curate job at {root}, but below it: {root}/a/deep, {root}/b. Pass the output of one\n"
+    assert (code, err) == (2, says)
+
+
 @pytest.mark.parametrize("below", ["_side/rejected", "a/b", "a/b.parquet", "_curate"])
 def test_what_lies_in_an_output_is_told_with_that(
     root: str, below: str, run: Callable[..., tuple[int, str, str]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 import curate
 from curate.errors import ConfigError, CurateError, SchemaMismatch
 from curate.formats.read.json_values import readable
+from tests.job.inline import run_job
 from tests.support.writes import failed_write
 
 
@@ -266,6 +268,15 @@ class TestText:
         assert curate.read_json(tmp_path / "out").take_all() == [{"text": "é"}, {"text": ""}, {"text": "x"}]
 
 
+class Rows(curate.Job):
+    """Copies rows."""
+
+    version = "1"
+
+    def process(self, batch: Any) -> Any:
+        return batch
+
+
 class TestCsv:
     @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
     def test_delimiters(self, folder: Path, tmp_path: Path, delimiter: str) -> None:
@@ -289,6 +300,22 @@ class TestCsv:
         assert curate.read_parquet(tmp_path / "out").take_all() == found.take_all()
         with pytest.raises(ConfigError, match="with another identity"):
             curate.read_csv(folder, delimiter=",").write_parquet(tmp_path / "out", backend="inline")
+
+    @pytest.mark.parametrize(
+        ("name", "header"), [("a.csv", "n;s"), ("a.csv", "n\ts"), ("a.csv", "n|s"), ("a.tsv", "n,s"), ("a.tsv", "n;s")]
+    )
+    def test_another_delimiter_is_told_unless_one_is_given(
+        self, folder: Path, tmp_path: Path, name: str, header: str
+    ) -> None:
+        """Texts with line ends would be torn, and no row refused. A file of one column is one if somebody says so."""
+        found, expected = header[1], "\t" if name.endswith("tsv") else ","
+        (folder / name).write_text(f'{header}\n1{found}"a\nb"\n')
+        says = re.escape(f"its header, {header!r}, seems to be separated by {found!r}, not {expected!r}; write it")
+        for refused in (lambda: curate.read_csv(folder).take_all(), lambda: run_job(Rows(), folder, tmp_path / "out")):
+            with pytest.raises(ConfigError, match=says):
+                refused()
+        assert curate.read_csv(folder, delimiter=found).take_all() == [{"n": 1, "s": "a\nb"}]
+        assert curate.read_csv(folder, delimiter="\x01", column_names=["x"]).count() == 3
 
     @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n", "é", 1])
     def test_no_delimiter(self, tmp_path: Path, delimiter: Any) -> None:

@@ -17,7 +17,8 @@ from tests.job.inline import write_jsonl
 
 def tokens(row: dict[str, Any]) -> dict[str, Any]:
     """Nobody knows what it returns before it has run; memmap takes no text."""
-    if os.environ.get("TOKENS_OF_TEST"):
+    told = os.environ.get("TOKENS_OF_TEST")
+    if told == "none" or (told == "some" and row["body"][0] == "b"):
         raise ValueError("none today")
     return {"tokens": row["body"]}
 
@@ -68,3 +69,27 @@ def test_a_job_that_an_earlier_run_has_planned_stays(tmp_path: Path, monkeypatch
         Sorted(format="memmap").run(**told)
     assert before <= left(tmp_path / "out")
     assert [one["job"] for one in registry.list_jobs()] == ["sorted"]
+
+
+class Once(curate.Job):
+    """Reads its inputs again at last: what it keeps, a stage before has told."""
+
+    version = "1"
+
+    def build(self, ds: Dataset) -> Dataset:
+        return ds.map(tokens).dedup_exact("tokens")
+
+
+def test_bytes_of_a_job_that_came_to_a_stage_before_are_those_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {}
+    for name in "ab":
+        path = write_jsonl(tmp_path / "in" / f"{name}.jsonl", b'{"body":"' + name.encode() * 90 + b'"}\n')
+        sizes[name] = path.stat().st_size
+    monkeypatch.setenv("TOKENS_OF_TEST", "some")
+    ended = Once().run(input=tmp_path / "in", output=tmp_path / "out", backend="inline")
+    assert (ended.state, ended.stages[-1].done, ended.bytes_in) == ("failed", 0, ended.stages[0].bytes_in)
+    monkeypatch.delenv("TOKENS_OF_TEST")
+    ended = Once().run(input=tmp_path / "in", output=tmp_path / "out", backend="inline")
+    assert (ended.state, ended.bytes_in) == ("complete", sum(sizes.values()))

@@ -262,8 +262,8 @@ def test_what_cannot_be_met_is_refused_with_all_numbers_or_said(tmp_path: Path) 
     assert str(refused.value) == (
         "mix: source 'boks': 300 documents wanted, 0 available; source 'web': 500 documents wanted, 100 "
         "available, at most 400 in 4 epochs. The mixture does not name these values of 'source': null (100 rows), "
-        "'wiki' (100 rows). Lower the budget or its weight, raise max_epochs, or write what there is with "
-        "allow_shortfall"
+        "'wiki' (100 rows). Lower the budget or its weight, let it be repeated more often (max epochs), or write "
+        "what there is (allow shortfall)"
     )
     ran = run_local(Mix(mixture=path, allow_shortfall=True), rows, directory=tmp_path / "run")
     assert Counter(row["source"] for row in ran.rows) == {"web": 400, "books": 200}

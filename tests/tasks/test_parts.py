@@ -96,7 +96,8 @@ def test_the_environment_tells_the_part(environ: dict[str, str], part: str) -> N
     [
         ({}, "no number of Slurm"),
         ({"JOB_COMPLETION_INDEX": "1"}, f"set {PARTS} to its completions"),
-        ({"SLURM_ARRAY_TASK_ID": "1"}, "is not K/N"),
+        ({"SLURM_ARRAY_TASK_ID": "1"}, "SLURM_ARRAY_TASK_ID is 1, but SLURM_ARRAY_TASK_COUNT, .* is not set; give K/N"),
+        ({"RANK": "0"}, "RANK is 0, but WORLD_SIZE, .* is not set"),
         ({"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "3"}, "out of range"),
         ({"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "3", "RANK": "0", "WORLD_SIZE": "3"}, "several"),
     ],

@@ -58,6 +58,8 @@ _NAMES = r"^[+-]?0[0-9xX]"
 _WHOLE = r"^-?[0-9]+$"
 _ALWAYS_EXACT, _NEVER_EXACT = 15, 310
 """Digits."""
+_DELIMITERS = ",;\t|"
+"""What values are separated by."""
 _TRUTHS = (b"true", b"false", b"True", b"False", b"TRUE", b"FALSE")
 
 
@@ -345,15 +347,17 @@ class _RowTooLong(Exception):
     """A row did not fit into a block."""
 
 
-def _separated(names: list[str], delimiter: str) -> str:
-    """Returns what to say where the header is one name that another delimiter would make several of."""
-    for other in ",;\t|" if len(names) == 1 else "":
+def _refuse_other_delimiter(uri: str, names: list[str], encoding: Encoding) -> None:
+    """Raises ConfigError where the header is one name that another delimiter would make several of, and nobody said
+    what separates values: rows would be torn where texts have line ends in quotes, and none of them refused."""
+    said = None if encoding.how is None else encoding.how.delimiter or encoding.how.column_names
+    for other in _DELIMITERS if len(names) == 1 and said is None else "":
         if other in names[0]:
-            return (
-                f"; its header seems to be separated by {other!r}, expected {delimiter!r}: values are separated by "
-                "commas, or by tabs in a file called .tsv"
+            raise ConfigError(
+                f"{uri}: its header, {names[0]!r}, seems to be separated by {other!r}, not {encoding.delimiter!r}; "
+                "write it with commas, or with tabs in a file called .tsv; or read it in Python, by "
+                f"curate.read_csv(..., delimiter={other!r})"
             )
-    return ""
 
 
 def sample_csv(
@@ -363,16 +367,18 @@ def sample_csv(
 
     A column is bool, int64, uint64, float64 or string, the first that all its values are; null if it has none. What
     looks like a date, has a leading zero or is hexadecimal is text, and so are whole numbers that a float would change.
-    Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
+    Raises CorruptInput; ConfigError for a wanted column that is missing, a name that is there twice, and a header that
+    seems to have another delimiter.
     """
     parser = _Parser(store, object, encoding, sample=True)
     names = parser.header()
+    _refuse_other_delimiter(object.uri, names, encoding)
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"column {name!r} is in the header of {object.uri} {names.count(name)} times")
     for name in wanted or ():
         if names and name not in names:
-            raise missing_column(object.uri, name, names, _separated(names, encoding.delimiter))
+            raise missing_column(object.uri, name, names)
     for found in parser.batches():
         table = _of_empties(found)
         fields = []

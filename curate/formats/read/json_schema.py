@@ -160,10 +160,10 @@ def infer_schema(
     return pa.schema(fields)
 
 
-def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any], why: str = "") -> MissingColumn:
-    """Returns the error for a wanted column that the file does not have. `why`: what may be wrong with the file."""
+def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> MissingColumn:
+    """Returns the error for a wanted column that the file does not have."""
     shown = ", ".join(map(repr, list(known)[:30])) + (f" and {len(known) - 30} more" if len(known) > 30 else "")
-    told = f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{in_folder(uri, name)}{why}"
+    told = f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{in_folder(uri, name)}"
     return MissingColumn.of_column(told, name)
 
 
