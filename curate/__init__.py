@@ -145,12 +145,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        from curate.errors import did_you_mean
         from curate.operators.ray_data import FUNCTIONS
 
-        near = "" if name.startswith("_") else did_you_mean(name, __all__)
-        instead = f": {FUNCTIONS[name]}" if name in FUNCTIONS else near
-        raise AttributeError(f"module 'curate' has no attribute {name!r}{instead}")
+        instead = FUNCTIONS.get(name, "")
+        raise AttributeError(f"module 'curate' has no attribute {name!r}{': ' * bool(instead)}{instead}")
     return getattr(import_module(_HOME[name]), name)
 
 

@@ -19,6 +19,7 @@ BY_USING = ("max_failed_shards", "redo_stale", "drop_removed", "allow_concurrent
 """Options of a run that `Dataset.using` has as well."""
 _GIVEN = ContextVar("how options are given", default="keyword")
 _CHECKPOINT = ContextVar("whether a checkpoint is run", default=False)
+_STEP = ContextVar("the step of a chain that is run", default="")
 
 
 @contextmanager
@@ -48,6 +49,11 @@ def by_using() -> AbstractContextManager[None]:
 def of_checkpoint() -> AbstractContextManager[None]:
     """Says that what runs within it is a checkpoint, which no option overwrites."""
     return _set(_CHECKPOINT, True)
+
+
+def of_step(name: str) -> AbstractContextManager[None]:
+    """Says that what runs within it is a step of a chain, which is overwritten by its name."""
+    return _set(_STEP, name)
 
 
 def option(name: str, value: Any = True) -> str:
@@ -154,9 +160,14 @@ def start_over() -> str:
     >>> with of_checkpoint():
     ...     start_over()
     'remove this checkpoint, which makes the next run write it anew'
+    >>> with of_step("clean"), on_command_line():
+    ...     start_over()
+    'start over with --overwrite clean (and what reads it)'
     """
     if _CHECKPOINT.get():
         return "remove this checkpoint, which makes the next run write it anew"
+    if step := _STEP.get():
+        return f"start over with {option('overwrite', [step])} (and what reads it)"
     return f"start over with {option('overwrite')}"
 
 

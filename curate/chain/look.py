@@ -14,7 +14,7 @@ from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.dataclass import dataclass, field, replace
 from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
-from curate.keywords import option
+from curate.keywords import of_step
 from curate.ledger.ledger import INPUTS, DamagedError
 from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.observe.browse import inputs_of_job
@@ -51,13 +51,13 @@ def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
     if problem := problem_of(step):
         return replace(state, problem=problem)
     try:
-        found = find_job(step.output)
-        status = status_of(found, looks.now)
+        with of_step(step.name):
+            found = find_job(step.output)
+            status = status_of(found, looks.now)
     except NoJobError:
         return _with_inputs(state, step, inputs_of(step, steps), looks)
     except DamagedError as error:
-        anew = f"In a chain: {option('overwrite', [step.name])} makes it and what reads it anew."
-        return _with_inputs(replace(state, damaged=f"{error}. {anew}"), step, inputs_of(step, steps), looks)
+        return _with_inputs(replace(state, damaged=str(error)), step, inputs_of(step, steps), looks)
     except ConfigError as error:
         return replace(state, problem=str(error))
     looks.found[step.name] = found

@@ -21,7 +21,7 @@ from curate.job.job import Job
 from curate.job.locate import named_job
 from curate.job.origin import job_origin
 from curate.job.settings import SIZES, TUNABLE
-from curate.keywords import in_file, option
+from curate.keywords import in_file, of_step, option
 from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
 from curate.notify.receiver import parse_receiver
@@ -192,7 +192,8 @@ def _refused_by_job(planned: Planned, step: Step) -> Iterator[str]:
     # A job with an exchange that has begun may find run files damaged: a run makes them again, and a look refuses.
     if ready and by_name[step.name].action is Action.RUN and not state.frozen:
         try:
-            dry_run(planned.stages[step.name], _run_options(planned, step, state))
+            with of_step(step.name):
+                dry_run(planned.stages[step.name], _run_options(planned, step, state))
         except ConfigError as error:
             yield f"step {step.name!r}: {error}"
 
@@ -244,7 +245,8 @@ def _confirmed(planned: Planned, request: Request) -> Planned:
 
 def _run(planned: Planned, step: Step, state: StepState, clock: Clock) -> StepEnd:
     try:
-        return StepEnd(step.name, run(planned.stages[step.name], _run_options(planned, step, state), clock=clock))
+        with of_step(step.name):
+            return StepEnd(step.name, run(planned.stages[step.name], _run_options(planned, step, state), clock=clock))
     except CurateError as error:
         return StepEnd(step.name, error=error)
 
@@ -358,9 +360,10 @@ def _identified(state: StepState, found: FoundJob | None, stage: Stage, options:
         return state
     differs, other_code = "", ""
     try:
-        refuse_other_job(stage.record, found.ledger, found.job)
+        with of_step(state.name):
+            refuse_other_job(stage.record, found.ledger, found.job)
     except ConfigError as error:
-        differs = f"{error} In a chain: {option('overwrite', [state.name])} makes it and what reads it anew."
+        differs = str(error)
     try:
         done = int(found.matched.count)
         accepted_code(stage.record, options, found.ledger, found.listing, found.job, done=done, idle=False)

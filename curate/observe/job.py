@@ -35,7 +35,6 @@ from curate.writers.writer import DEFAULT_CODEC, suffix
 
 RUN_CODEC = "none"
 """Run files, which no reader of datasets reads, are not compressed."""
-
 COUNTED_SHARDS = 10_000
 """Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
 CLOSE_IDS = 2000
@@ -350,8 +349,9 @@ def ledger_status(output: str, now: float) -> JobStatus:
     `as_of` is the time of that heartbeat. Bytes of inputs are not known. Raises as `read_status` does.
     """
     ledger = _ledger(output)
+    job = _job_of(ledger)
     listing = _below(ledger, layout.RUNS)
-    return _told(ledger, _job_of(ledger), listing, newest_heartbeats(ledger, listing.run_ids), now)
+    return _told(ledger, job, listing, newest_heartbeats(ledger, listing.run_ids), now)
 
 
 def _job_of(ledger: Ledger) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_a_damaged_ledger_is_refused_until_its_step_is_made_anew(
     refused = curate("run", "sorted.toml", "--backend", "inline")
     assert refused.code == 2
     assert "the ledger is damaged" in refused.err
-    assert "--overwrite sorted makes it and what reads it anew" in refused.err
+    assert "start over with --overwrite sorted (and what reads it)" in refused.err
     assert [one.action for one in verdicts(chain.status(), Asked())] == [Action.NOTHING, Action.REFUSED, Action.WAIT]
     asked: list[str] = []
     assert ran(chain.run(backend="inline", overwrite=["sorted"], confirm=lambda text: not asked.append(text)))

@@ -118,7 +118,7 @@ def test_a_changed_parameter_is_refused_until_its_step_is_made_anew(place: Path,
     refused = curate("run", "pipeline.toml", "--backend", "inline")
     assert (refused.code, seen(place)) == (2, before)
     assert "parameters.least: made with 4, you asked for 6" in refused.err
-    assert "--overwrite kept makes it and what reads it anew" in refused.err
+    assert "start over with --overwrite kept (and what reads it)" in refused.err
     assert [one.action for one in verdicts(Chain.read(file).status(), Asked())][3:] == [Action.REFUSED, Action.WAIT]
     (place / "in" / f"{FILES}.jsonl").unlink()
     again = Chain.read(file).run(backend="inline", overwrite=["kept"], yes=True)
