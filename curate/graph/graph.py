@@ -41,6 +41,7 @@ from curate.graph.start import (
     as_planned,
     begin,
     complete_now,
+    confirm_overwrite,
     is_complete,
     look_at,
     place_of,
@@ -140,11 +141,13 @@ class JobRun:
                 alone = alone and options.part is None
                 if alone:
                     refuse_planted(output)
-                # What they are refused for, they are before anything of the job is removed.
-                for before in checkpoints_of(last) if options.overwrite else ():
-                    made = self._run_checkpoint(before, options)
-                    if made.state is not RunState.COMPLETE:
-                        return made
+                if options.overwrite and (checkpoints := [*checkpoints_of(last)]):
+                    options = confirm_overwrite(job, options)
+                    # What they are refused for, they are before anything of the job is removed.
+                    for before in checkpoints:
+                        made = self._run_checkpoint(before, options)
+                        if made.state is not RunState.COMPLETE:
+                            return made
                 run_id = new_run_id(self._clock.now())
                 job.last, options = begin(job, options, self._clock, run_id)
                 root = stages_root(output, alone=alone)
@@ -197,7 +200,8 @@ class JobRun:
                     # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                     if not complete_now(job):
                         if isinstance(error, ObjectNotFound):
-                            raise DamagedRun(str(error), "another driver removed it") from error
+                            uri = str(error).partition(" does not exist")[0]
+                            raise DamagedRun(uri, "another driver removed it") from error
                         raise
                     log.info("another driver has completed the job meanwhile", here=str(error))
                     return self._conclude_meanwhile(job, options, course)

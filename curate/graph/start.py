@@ -38,7 +38,7 @@ from curate.graph.inputs import (
 )
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
-from curate.keywords import start_over
+from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import DamagedError, Ledger
@@ -301,6 +301,17 @@ def _refuse_own_output(manifest: Any, output: str) -> None:
 
 
 # The end of it
+
+
+def confirm_overwrite(job: StagedJob, options: RunOptions) -> RunOptions:
+    """Asks whether the job that is there may be removed, before its checkpoints are made, which may take hours. Returns
+    the options with the answer. Raises ConfigError if it may not."""
+    if not job.listing.has_job and not job.listing.plan_parts:
+        return options
+    question = f"remove the outputs and the ledger of {job.last.record.name!r} under {job.ledger.root}?"
+    if not options.confirm(question):
+        raise ConfigError(f"{option('overwrite')} was not confirmed: {question} Answer yes, or add {option('yes')}.")
+    return replace(options, confirm=lambda _: True)
 
 
 def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.job.params import param
 from curate.ledger.summary import RunState
-from tests.job.inline import output_rows, refusing, run_job, write_jsonl
+from tests.job.inline import everything, output_rows, refusing, run_job, write_jsonl
 
 
 class Kept(Job):
@@ -53,3 +55,50 @@ def test_it_is_made_again_where_that_is_asked_for(tmp_path: Path, twice: bool) -
     write_jsonl(source / "c.jsonl", [{"n": 3}])
     assert run_job(job, source, out, **overwrite).state is RunState.COMPLETE
     assert [row["n"] for row in output_rows(out)] == [2, 3, 7]
+
+
+class Once(Kept):
+    """Keeps each number once, behind a first checkpoint and before a second one."""
+
+    def build(self, ds: Any) -> Any:
+        kept = Job.build(self, ds).checkpoint(f"{self.path}/first")
+        return kept.dedup_exact("n").checkpoint(f"{self.path}/second").sort("n")
+
+
+@pytest.mark.parametrize("answer", [True, False], ids=["yes", "no"])
+@pytest.mark.parametrize("change", ["changed", "removed", "before others"])
+def test_where_a_checkpoint_is_refused_the_job_is_as_it_was(tmp_path: Path, change: str, answer: bool) -> None:
+    """Also where one with an exchange is: an overwrite would have removed the outputs by then. It is asked before what
+    may take hours."""
+    source, out, kept = tmp_path / "in", tmp_path / "out", tmp_path / "kept"
+    for name, n in (("b", 1), ("c", 2), ("d", 3)):
+        write_jsonl(source / f"{name}.jsonl", [{"n": n}])
+    job = Once(path=str(kept))
+    assert run_job(job, source, out).state is RunState.COMPLETE
+    match change:
+        case "changed":
+            write_jsonl(source / "c.jsonl", [{"n": 7}])
+        case "removed":
+            (source / "c.jsonl").unlink()
+        case _:
+            write_jsonl(source / "a.jsonl", [{"n": 7}])
+    before, checkpoints = everything(out), everything(kept)
+    told = {"overwrite": True, "redo_stale": True, "drop_removed": True, "confirm": lambda _: answer}
+    asks = change == "changed"  # the other ones are refused for what the first checkpoint is, before it is asked
+    with refusing(
+        "remove this checkpoint, which makes the next run write it anew"
+        if answer or not asks
+        else "overwrite=True was not confirmed: remove the outputs and the ledger of 'once'"
+    ):
+        run_job(job, source, out, **told)
+    assert everything(out) == before
+    assert answer or everything(kept) == checkpoints
+    # As it says.
+    for _ in range(3):
+        try:
+            done = run_job(job, source, out, **told | {"confirm": lambda _: True})
+        except ConfigError as error:
+            shutil.rmtree(kept / ("second" if "second" in str(error) else "first"))
+    assert done.state is RunState.COMPLETE
+    expected = {"changed": [1, 3, 7], "removed": [1, 3], "before others": [1, 2, 3, 7]}[change]
+    assert [row["n"] for row in output_rows(out)] == expected
