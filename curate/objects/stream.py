@@ -5,7 +5,7 @@ again would give the same. What is wrong with the way to it (TransientStorageErr
 store's stream) passes through untouched. Arrow reports a broken stream as an OSError too, hence the bookkeeping here.
 
 Gzip is unpacked by isal, in 0.4 times what zlib takes (660 MB of text a second of processor time, to 260), zstd by
-Arrow (900), bzip2 and xz by Python (some 15 and 50). Each in a thread, a few blocks ahead of who parses them: all let
+Arrow (900), bzip2 and xz by Python (some 20 and 40). Each in a thread, a few blocks ahead of who parses them: all let
 go of the interpreter.
 """
 
