@@ -171,6 +171,11 @@ def start_over() -> str:
     return f"start over with {option('overwrite')}"
 
 
+def unconfirmed(question: str) -> ConfigError:
+    """Returns the error for an overwrite that nobody has said yes to."""
+    return ConfigError(f"{option('overwrite')} was not confirmed: {question} Answer yes, or add {option('yes')}.")
+
+
 def shows_keywords(typed: Any, defaults: Mapping[str, Any] = {}) -> Callable[[F], F]:
     """Returns a decorator for a function of `**options: Unpack[typed]`: its signature then names the keys of that
     TypedDict, with their types. Those that may be left out have these `defaults`, the others of them None.

@@ -19,7 +19,7 @@ from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.folders import nofollow
-from curate.keywords import option
+from curate.keywords import option, unconfirmed
 from curate.ledger import layout
 from curate.ledger.ledger import DamagedError, Ledger
 from curate.ledger.listing import OutputListing, refuse_special
@@ -56,7 +56,7 @@ def remove_job(
     """
     question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
     if not options.confirm(question):
-        raise ConfigError(f"{option('overwrite')} was not confirmed: {question} Answer yes, or add {option('yes')}.")
+        raise unconfirmed(question)
     own: dict[str, Object] = {}
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
         called = item.uri[len(ledger.root) + 1 :]

@@ -38,7 +38,7 @@ from curate.graph.inputs import (
 )
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
-from curate.keywords import option, start_over
+from curate.keywords import start_over, unconfirmed
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import DamagedError, Ledger
@@ -310,7 +310,7 @@ def confirm_overwrite(job: StagedJob, options: RunOptions) -> RunOptions:
         return options
     question = f"remove the outputs and the ledger of {job.last.record.name!r} under {job.ledger.root}?"
     if not options.confirm(question):
-        raise ConfigError(f"{option('overwrite')} was not confirmed: {question} Answer yes, or add {option('yes')}.")
+        raise unconfirmed(question)
     return replace(options, confirm=lambda _: True)
 
 
