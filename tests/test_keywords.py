@@ -14,10 +14,10 @@ import pytest
 
 import curate
 from curate.dataset.grouped import GroupedData
-from curate.driver.options import RunArguments
 from curate.errors import ConfigError
 from curate.job.settings import SETTINGS, TUNABLE
 from curate.operators.udf import UdfOptions
+from curate.resume.options import RunArguments
 
 pytestmark = pytest.mark.quick
 

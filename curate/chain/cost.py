@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from curate.chain.run import stage_of
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.dataclass import dataclass, replace
-from curate.driver.options import parse_run_options
 from curate.errors import ConfigError
 from curate.graph.entry import run
 from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
+from curate.resume.options import parse_run_options
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.storage.open import open_store

@@ -12,13 +12,13 @@ from curate.chain.parameters import problem_of
 from curate.chain.plan import StepState
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.dataclass import dataclass, field, replace
-from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import of_step
 from curate.ledger.ledger import INPUTS, DamagedError
 from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.observe.browse import inputs_of_job
 from curate.observe.job import FoundJob, NoJobError, find_job, status_of
+from curate.resume.identity import identity_difference
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes

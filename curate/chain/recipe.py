@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from curate.chain.chain import Chain
 from curate.chain.steps import Step
 from curate.dataclass import dataclass, field, replace
-from curate.driver.options import PathText
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect
+from curate.resume.options import PathText
 
 
 @dataclass(frozen=True, slots=True)

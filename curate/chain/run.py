@@ -13,8 +13,6 @@ from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, 
 from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field, replace
-from curate.driver.identity import accepted_code, refuse_other_job
-from curate.driver.options import RunArguments, RunOptions, parse_quiet, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import dry_run, run
 from curate.job.job import Job
@@ -26,6 +24,8 @@ from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
 from curate.notify.receiver import parse_receiver
 from curate.observe.job import FoundJob
+from curate.resume.identity import accepted_code, refuse_other_job
+from curate.resume.options import RunArguments, RunOptions, parse_quiet, parse_run_options
 from curate.stage.stage import Stage
 from curate.units import json_line, parse_bytes
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from curate.dataclass import dataclass, field, replace
-from curate.driver.options import OPTIONS, resolve_output
 from curate.errors import ConfigError, did_you_mean
 from curate.ledger.side_outputs import side_name
+from curate.resume.options import OPTIONS, resolve_output
 from curate.sources.patterns import could_match, parse_input
 from curate.storage.uris import absolute, normalise
 

@@ -14,7 +14,6 @@ import click
 
 from curate.clock import Clock
 from curate.dataclass import dataclass
-from curate.driver.options import parse_quiet
 from curate.errors import ConfigError
 from curate.job.streams import stdout_to_stderr
 from curate.notify.receiver import parse_receiver
@@ -22,6 +21,7 @@ from curate.observe.job import NoJobError, find_job
 from curate.pages.document import GENERATOR, document
 from curate.pages.read import read_page
 from curate.pages.server import PageServer
+from curate.resume.options import parse_quiet
 from curate.storage.uris import normalise
 from curate.units import json_line
 

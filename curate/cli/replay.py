@@ -14,7 +14,6 @@ from curate.cli.failures import visible
 from curate.cli.retry import given_script, working_folder
 from curate.cli.terminal import Console, fact, line, print_table
 from curate.clock import SystemClock
-from curate.driver.options import RunOptions, resolve_output
 from curate.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from curate.graph.dry import as_run
 from curate.graph.replay import Replayed, frames_below, replay, users_traceback
@@ -24,6 +23,7 @@ from curate.ledger.stages import LAST
 from curate.observe.failures import StageFailures, read_shard, recorded_run
 from curate.observe.job import find_job
 from curate.observe.summary_text import dropped_text, rows_text
+from curate.resume.options import RunOptions, resolve_output
 from curate.tasks.failure import Failure, FailureKind
 from curate.units import format_bytes, format_duration, format_number, json_line, plain_line, shell_word
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from curate.driver.options import parse_run_options, resolve_output
 from curate.errors import EXIT_OK
 from curate.job.arguments import click_run_options, setting_option
 from curate.job.command import display, execute
 from curate.job.locate import locate
 from curate.job.settings import NEUTRAL, TUNABLE
 from curate.observe.failures import RecordedRun, StageFailures, read_all_failures, recorded_run
+from curate.resume.options import parse_run_options, resolve_output
 from curate.units import plain_line, shell_word
 
 if TYPE_CHECKING:
-    from curate.driver.options import RunOptions
     from curate.job.job import Job
+    from curate.resume.options import RunOptions
 
 
 SETTINGS = tuple(name for name in TUNABLE if name in NEUTRAL)

@@ -15,7 +15,6 @@ from curate.backends.make import check_backend, make_backend
 from curate.clock import SystemClock
 from curate.dataclass import dataclass, replace
 from curate.dataset.stats import LastRun, RunStats
-from curate.driver.options import parse_run_options
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
 from curate.exchange.kinds.zip import zipped_names
 from curate.exchange.protocol import unequal
@@ -35,6 +34,7 @@ from curate.plan.nodes import Apply, Checkpoint, Plan, known_row_count, may_be_i
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import DatasetStages, reader_of
+from curate.resume.options import parse_run_options
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
 from curate.sources.protocol import Projection

@@ -11,7 +11,6 @@ from curate import log
 from curate.dataset.base import Base
 from curate.dataset.execute import Options, run_options_of, stages_of
 from curate.dataset.stats import terminal_display
-from curate.driver.options import DEFAULTS, parse_run_options
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.partition import Partitioned
@@ -22,6 +21,7 @@ from curate.operators.arguments import path_text
 from curate.operators.columns import Drop, Select
 from curate.plan.nodes import Checkpoint, may_be_incomplete
 from curate.plan.stages import stage_of
+from curate.resume.options import DEFAULTS, parse_run_options
 from curate.stage.datasink import Datasink, sink_identity
 
 

@@ -1,1 +1,1 @@
-"""One run of one stage, in the driver process: look, plan, check, commit, dispatch, conclude."""
+"""One run of one stage, in the driver process: dispatch, record, help other drivers, conclude."""

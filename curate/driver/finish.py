@@ -11,8 +11,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from curate.driver.history import RECORD_READERS, UNKNOWN
-from curate.driver.state import Prepared
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
@@ -20,6 +18,8 @@ from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.log import get_logger
 from curate.objects.record import read_record
 from curate.prefetch import Threads
+from curate.resume.history import RECORD_READERS, UNKNOWN
+from curate.resume.state import Prepared
 from curate.stage.outputs import books_of
 from curate.stage.shard_index import INDEXED, publish_index
 from curate.storage.protocol import Object, Outcome

@@ -19,12 +19,12 @@ import numpy as np
 
 from curate.clock import Clock
 from curate.driver.finish import late_outputs
-from curate.driver.history import JobOutputs, recovered
 from curate.driver.rivals import OtherDrivers
 from curate.driver.run_recorder import RunRecorder
-from curate.driver.state import Prepared
 from curate.ledger.heartbeat import Heartbeat
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
+from curate.resume.history import JobOutputs, recovered
+from curate.resume.state import Prepared
 from curate.tasks.events import Event, Found, Released
 from curate.tasks.failure import ShardRecord
 from curate.tasks.parts import Part, batch_of, helping_order, part_of

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from curate.clock import Clock
-from curate.driver.options import RunOptions
 from curate.driver.stage_progress import (
     StageHandle,
     incomplete_as_dict,
@@ -17,7 +16,6 @@ from curate.driver.stage_progress import (
     reports_of,
     summary_as_dict,
 )
-from curate.driver.state import Prepared
 from curate.ledger.failures import failure_event
 from curate.ledger.heartbeat import RUNNING
 from curate.ledger.listing import generation_hash
@@ -35,6 +33,8 @@ from curate.observe.retries import Retrying, TryLog
 from curate.observe.run_totals import RunTotals
 from curate.observe.status import RateWindow
 from curate.pipeline.meters import add_packed
+from curate.resume.options import RunOptions
+from curate.resume.state import Prepared
 from curate.runtime.protocol import Backend
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books

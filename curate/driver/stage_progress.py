@@ -15,8 +15,6 @@ from typing import Any, Self
 
 from curate.clock import Clock
 from curate.dataclass import dataclass, replace
-from curate.driver.options import RunOptions
-from curate.driver.state import Prepared
 from curate.ledger.heartbeat import NO_RATE, RUNNING
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, new_run_id
@@ -25,6 +23,8 @@ from curate.ledger.summary import RunState, Summary, staged_as_dict
 from curate.observe import registry
 from curate.observe.progress import Display, Progress
 from curate.observe.run_totals import RunTotals
+from curate.resume.options import RunOptions
+from curate.resume.state import Prepared
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import Stage
 from curate.storage.protocol import Calls

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, replace
-from curate.driver.commit import LostRaceError, commit, renew
 from curate.driver.finish import (
     final_check,
     late_outputs,
@@ -21,15 +20,10 @@ from curate.driver.finish import (
     sweep_quarantine,
 )
 from curate.driver.helping import Helping, held_back
-from curate.driver.options import RunOptions
-from curate.driver.prepare import prepare
-from curate.driver.removal import remove_job
 from curate.driver.rivals import refuse_rivals
 from curate.driver.run_recorder import RunRecorder
-from curate.driver.schemas import Schemas, output_schemas
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
-from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import CannotBeMet, ConfigError, CurateError, ObjectNotFound, StorageError
 from curate.keywords import start_over
 from curate.ledger import layout
@@ -40,6 +34,12 @@ from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
 from curate.observe import registry
 from curate.pipeline.classify import ended_by
+from curate.resume.commit import LostRaceError, commit, renew
+from curate.resume.options import RunOptions
+from curate.resume.prepare import prepare
+from curate.resume.removal import remove_job
+from curate.resume.schemas import Schemas, output_schemas
+from curate.resume.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.runtime.protocol import Backend
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram

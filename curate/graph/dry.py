@@ -8,10 +8,7 @@ from dataclasses import replace
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.helping import describe_part
-from curate.driver.options import RunOptions, resolve_output
-from curate.driver.prepare import describe, prepare
 from curate.driver.rivals import describe_rivals, running_drivers
-from curate.driver.state import Prepared
 from curate.errors import ConfigError, DamagedRun
 from curate.graph.keys import ask_of, planned
 from curate.graph.start import PlannedShards, look_at, with_seed
@@ -21,6 +18,9 @@ from curate.keywords import of_checkpoint, option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
+from curate.resume.options import RunOptions, resolve_output
+from curate.resume.prepare import describe, prepare
+from curate.resume.state import Prepared
 from curate.stage.stage import Stage
 from curate.units import format_count, shell_word
 

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
-from curate.driver.options import RunOptions, resolve_output
-from curate.driver.prepare import refuse_place
 from curate.driver.signals import Signals
-from curate.driver.state import Prepared
 from curate.errors import BegunRunInterrupted, ConfigError
 from curate.graph import dry
 from curate.graph.graph import JobRun
@@ -24,6 +21,9 @@ from curate.keywords import naming_columns, option
 from curate.ledger.summary import Summary
 from curate.log import get_logger
 from curate.notify.run_teller import telling
+from curate.resume.options import RunOptions, resolve_output
+from curate.resume.prepare import refuse_place
+from curate.resume.state import Prepared
 from curate.runtime.protocol import Backend
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.stage.stage import Stage

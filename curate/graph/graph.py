@@ -21,11 +21,9 @@ from functools import partial
 
 from curate.backends.choose import Chosen
 from curate.clock import Clock
-from curate.driver.options import RunOptions, resolve_output
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress
 from curate.driver.stage_run import run_stage
-from curate.driver.state import WorkLeftError
 from curate.errors import (
     CannotBeMet,
     ConfigError,
@@ -65,6 +63,8 @@ from curate.ledger.stages import (
 )
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
+from curate.resume.options import RunOptions, resolve_output
+from curate.resume.state import WorkLeftError
 from curate.runtime.protocol import Resources
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input

@@ -25,13 +25,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from curate.arrow.schema import format_schema
-from curate.driver.state import EXAMPLES
 from curate.errors import ConfigError, ObjectNotFound
 from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger, inputs_name
 from curate.ledger.listing import OutputListing, match_outputs
 from curate.ledger.manifest import ShardPlan
+from curate.resume.state import EXAMPLES
 from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.stage import Stage
 from curate.storage.open import Stores

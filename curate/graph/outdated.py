@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from curate.driver.options import RunOptions, resolve_output
 from curate.errors import ConfigError
 from curate.graph.keys import checkpoints_of
 from curate.keywords import of_checkpoint, option, start_over
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.manifest import diff_inputs
+from curate.resume.options import RunOptions, resolve_output
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import unchanged
 from curate.stage.stage import Stage

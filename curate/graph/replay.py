@@ -19,8 +19,6 @@ import pyarrow as pa
 
 from curate.clock import Clock
 from curate.dataclass import dataclass, replace
-from curate.driver.identity import refuse_other_job
-from curate.driver.schemas import Schemas
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
@@ -33,6 +31,8 @@ from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.retry_later import Busy
 from curate.pipeline.shard_books import ShardBooks
+from curate.resume.identity import refuse_other_job
+from curate.resume.schemas import Schemas
 from curate.sources.protocol import RowSource
 from curate.stage.job_record import JobRecord
 from curate.stage.messages import Probe, TaskInput

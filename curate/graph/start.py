@@ -17,12 +17,7 @@ import orjson
 
 from curate.clock import Clock
 from curate.dataclass import dataclass, field, replace
-from curate.driver.commit import refuse_lax_store
-from curate.driver.identity import job_of, refuse_other_job
-from curate.driver.options import RunOptions
-from curate.driver.removal import overwritten, remove_job
 from curate.driver.rivals import refuse_rivals
-from curate.driver.state import OutputSnapshot
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
 from curate.graph.inputs import (
@@ -57,6 +52,11 @@ from curate.ledger.stages import (
 )
 from curate.log import get_logger
 from curate.observe import registry
+from curate.resume.commit import refuse_lax_store
+from curate.resume.identity import job_of, refuse_other_job
+from curate.resume.options import RunOptions
+from curate.resume.removal import overwritten, remove_job
+from curate.resume.state import OutputSnapshot
 from curate.sources.listing import Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf

@@ -7,14 +7,14 @@ from contextvars import copy_context
 from dataclasses import replace
 
 from curate.backends.choose import Ask, Chosen
-from curate.driver.identity import job_of
-from curate.driver.options import RunOptions, resolve_output
-from curate.driver.removal import overwritten, refuse_links
 from curate.graph.keys import ask_of, stages_of
 from curate.graph.outdated import refuse_outdated
 from curate.graph.start import StagedJob
 from curate.ledger.ledger import open_ledger
 from curate.ledger.stages import refuse_planted
+from curate.resume.identity import job_of
+from curate.resume.options import RunOptions, resolve_output
+from curate.resume.removal import overwritten, refuse_links
 from curate.runtime.protocol import Resources
 from curate.stage.stage import Stage
 from curate.storage.uris import is_local

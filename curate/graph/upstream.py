@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from curate.dataclass import dataclass, replace
-from curate.driver.options import RunOptions
 from curate.errors import DamagedRun
 from curate.graph.keys import key_of
 from curate.graph.reads import merges, opened
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
+from curate.resume.options import RunOptions
 from curate.stage.stage import Stage, Upstream
 from curate.storage.protocol import Object
 

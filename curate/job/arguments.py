@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from curate.driver.options import OPTIONS, RunOption
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import Param
 from curate.job.settings import SETTINGS, SIZES
 from curate.objects.record import OF_TOKENS, OFFERED
+from curate.resume.options import OPTIONS, RunOption
 from curate.units import format_bytes, parse_bytes
 
 _SIZES_SHOWN = "; 64MiB, 2g"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from curate import log
-from curate.driver.options import parse_run_options
 from curate.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -31,10 +30,11 @@ from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
 from curate.keywords import on_command_line
 from curate.observe.progress import Display, LiveDisplay, LogDisplay
 from curate.observe.summary_text import render
+from curate.resume.options import parse_run_options
 from curate.units import escape_controls, json_line
 
 if TYPE_CHECKING:
-    from curate.driver.options import RunOptions
+    from curate.resume.options import RunOptions
     from curate.stage.stage import Stage
 
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform, format_schema
 from curate.dataclass import dataclass
-from curate.driver.options import no_input, resolve_output
-from curate.driver.schemas import with_input_schemas
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
 from curate.formats.file_columns import partition_values
 from curate.log import get_logger
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
+from curate.resume.options import no_input, resolve_output
+from curate.resume.schemas import with_input_schemas
 from curate.sources.files import FileShards
 from curate.sources.inputs import FileRows
 from curate.sources.patterns import parse_input, refuse_overlap

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.driver.options import DEFAULTS, RunArguments, RunOptions, parse_run_options
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.build import Made, compute_of, inputs_of, made_of
@@ -27,6 +26,7 @@ from curate.objects.places import PLACE, POSITION
 from curate.objects.record import OutputFormat
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
+from curate.resume.options import DEFAULTS, RunArguments, RunOptions, parse_run_options
 from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
 from curate.stage.job_record import JobRecord

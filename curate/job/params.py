@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 import orjson
 
 from curate.dataclass import dataclass, replace
-from curate.driver.options import OPTIONS
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
 from curate.keywords import called, naming_columns
 from curate.log import holds_secret
+from curate.resume.options import OPTIONS
 
 SCALARS = (str, int, float, bool)
 

@@ -15,10 +15,10 @@ import pytest
 import curate
 from curate.dataset.dataset import Dataset
 from curate.driver import stage_run
-from curate.driver.schemas import PROBES
 from curate.errors import CurateError, WriteFailed
 from curate.job.job import Job
 from curate.ledger.summary import Summary
+from curate.resume.schemas import PROBES
 from tests.job.inline import run_job
 
 SHARDS = PROBES + 2

@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.backends.inline import InlineBackend
-from curate.driver.commit import commit
 from curate.driver.finish import late_outputs
 from curate.driver.helping import Helping, held_back
-from curate.driver.options import RunOptions
-from curate.driver.prepare import prepare
 from curate.driver.run_recorder import RunRecorder
 from curate.graph.entry import run
 from curate.ledger import layout
 from curate.ledger.run_log import HEARTBEAT_S, new_run_id
+from curate.resume.commit import commit
+from curate.resume.options import RunOptions
+from curate.resume.prepare import prepare
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.storage.protocol import Outcome as Published

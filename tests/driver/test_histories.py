@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.ledger.summary import RunState
-from tests.driver.test_removal import Parted, check_same_as_fresh, rows, run_job
 from tests.job.inline import write_jsonl
 from tests.ledger.test_packed import BLOCKS, blocks_of
+from tests.resume.test_removal import Parted, check_same_as_fresh, rows, run_job
 from tests.support.examples import examples
 
 NAMES = ["m", "a", "z", "2024/b", "2024/c", "2023/x", "n", "2025/a", "b"]

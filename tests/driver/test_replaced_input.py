@@ -18,8 +18,8 @@ from curate.ledger.summary import RunState, Summary
 from curate.storage.faulty import FaultyStore
 from curate.storage.open import wrap_stores
 from curate.storage.protocol import Store
-from tests.driver.test_removal import Parted, check_same_as_fresh, data, rows, run_job
 from tests.job.inline import write_jsonl
+from tests.resume.test_removal import Parted, check_same_as_fresh, data, rows, run_job
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

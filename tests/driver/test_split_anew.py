@@ -13,8 +13,8 @@ from curate.graph.entry import dry_run
 from curate.ledger.summary import RunState, Summary
 from curate.storage.faults import Fault
 from curate.testing.stores import faulty_stores
-from tests.driver.test_removal import Parted, check_same_as_fresh, rows, run_job
 from tests.job.inline import write_jsonl
+from tests.resume.test_removal import Parted, check_same_as_fresh, rows, run_job
 
 SHARD_BYTES = 2_000
 ONE, THREE, FOUR = 10, 120, 160

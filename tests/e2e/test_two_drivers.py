@@ -17,10 +17,10 @@ import pytest
 
 from curate.backends.inline import InlineBackend
 from curate.clock import SystemClock
-from curate.driver import prepare
 from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import ConfigError
 from curate.graph.entry import dry_run
+from curate.resume import prepare
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from tests.e2e.jobs.curation import Curation
 from tests.support.fakes import FakeClock

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 import curate
 from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunOptions
 from curate.errors import ConfigError
 from curate.exchange.run_file import RunWriter
 from curate.graph.entry import dry_run, run
@@ -29,6 +28,7 @@ from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat
 from curate.plan import rewrites, stages
 from curate.reduce import ranges
+from curate.resume.options import RunOptions
 from curate.runtime.protocol import BackendEvent
 from curate.stage import program
 from tests.support.examples import examples

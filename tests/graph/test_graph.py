@@ -26,8 +26,6 @@ from structlog.testing import capture_logs
 import curate
 from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
-from curate.driver import history
-from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError, StorageError
 from curate.exchange import run_file
 from curate.exchange.run_file import RunWriter
@@ -40,6 +38,8 @@ from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
 from curate.reduce import ranges
+from curate.resume import history
+from curate.resume.options import RunOptions
 from curate.stage import program
 from curate.storage.faults import Fault, lost
 from curate.storage.local import LocalWriter

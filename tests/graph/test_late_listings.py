@@ -10,11 +10,11 @@ import pytest
 
 import curate
 from curate.dataset.dataset import Dataset
-from curate.driver import commit
 from curate.graph import graph
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
+from curate.resume import commit
 from tests.job.inline import outputs, run_job, write_jsonl
 
 

@@ -15,7 +15,6 @@ import pytest
 
 import curate
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunOptions
 from curate.errors import CurateError
 from curate.exchange import run_file
 from curate.graph.entry import run
@@ -23,6 +22,7 @@ from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
 from curate.plan import stages as plan_stages
+from curate.resume.options import RunOptions
 from curate.storage import memory
 from curate.storage.faulty import FaultyStore
 from curate.storage.memory import MemoryStore

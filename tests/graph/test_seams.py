@@ -19,7 +19,6 @@ import pytest
 
 import curate
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunOptions
 from curate.exchange import run_file
 from curate.graph.entry import run
 from curate.job.job import Job
@@ -27,6 +26,7 @@ from curate.ledger.summary import RunState, Summary
 from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
 from curate.plan import stages as plan_stages
+from curate.resume.options import RunOptions
 from curate.storage import memory
 from curate.storage.faults import Fault
 from curate.storage.memory import MemoryStore

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from curate.driver.options import RunOptions
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.command import command
@@ -27,6 +26,7 @@ from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import TextJob
 from curate.ledger.summary import Summary
+from curate.resume.options import RunOptions
 from curate.runtime.protocol import Resources
 from curate.stage.stage import Stage
 from tests.job.inline import everything, numbered, outputs, write_jsonl

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 import pytest
 
-from curate.driver.options import OPTIONS
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.command import command
 from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob, TextJob
+from curate.resume.options import OPTIONS
 from curate.sources.inputs import FileRows
 from tests.job.inline import refusing
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.driver.removal import MOST_FOLDERS, refuse_undeletable
 from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.ledger.summary import RunState
+from curate.resume.removal import MOST_FOLDERS, refuse_undeletable
 from curate.storage.memory import MemoryStore
 from curate.storage.protocol import Object
 from tests.job.inline import numbered, refusing, run_job, write_jsonl

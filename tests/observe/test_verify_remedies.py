@@ -17,8 +17,8 @@ from curate.ledger.compression import compress
 from curate.observe.verify import DAMAGED, INCOMPLETE, OK, verify
 from curate.storage.faults import Fault
 from curate.testing.stores import faulty_stores
-from tests.driver.test_removal import Parted, rows, run_job, write_bytes
 from tests.job.inline import everything, write_jsonl
+from tests.resume.test_removal import Parted, rows, run_job, write_bytes
 
 QUARANTINE = f"{layout.QUARANTINE}*.zst"
 

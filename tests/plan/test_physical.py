@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import curate
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunOptions
 from curate.errors import BadRow, ConfigError
 from curate.exchange.kinds import sort
 from curate.exchange.run_file import RunWriter
@@ -26,6 +25,7 @@ from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan.stages import stage_of
 from curate.reduce import ranges
+from curate.resume.options import RunOptions
 from curate.stage import program
 from tests.support.examples import examples
 

@@ -16,7 +16,6 @@ import pytest
 import curate
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunOptions
 from curate.errors import ConfigError
 from curate.graph.entry import run
 from curate.objects.record import OutputFormat
@@ -24,6 +23,7 @@ from curate.observe.job import find_job, read_status
 from curate.observe.preview import preview
 from curate.observe.verify import verify
 from curate.plan.stages import stage_of
+from curate.resume.options import RunOptions
 from curate.stage.datasink import SinkFile, SinkWriter
 from tests.sources.test_datasource import Numbers
 from tests.support.harness import Place, outputs

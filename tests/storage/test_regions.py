@@ -98,7 +98,7 @@ def test_it_is_said_before_a_run(s3_emulator: S3Emulator, monkeypatch: pytest.Mo
     """With the bytes and the next step; not again by a run that has nothing to do."""
     s3_emulator.put("s3://bucket/in/a.jsonl", b'{"text": "x"}\n' * 1000)
     monkeypatch.setattr(S3Store, "region", lambda *_: "AWS eu-north-1")
-    monkeypatch.setattr("curate.driver.prepare.machine_region", lambda: WEST)
+    monkeypatch.setattr("curate.resume.prepare.machine_region", lambda: WEST)
     for said in (1, 0):
         with structlog.testing.capture_logs() as logs:
             curate.read_json("s3://bucket/in/").write_parquet(f"{tmp_path}/out", backend="inline")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from curate.clock import Clock, SystemClock
-from curate.driver import prepare
 from curate.graph import inputs, keys, outdated, start
 from curate.graph.entry import run
 from curate.job import inputs as job_inputs
 from curate.ledger.summary import RunState, Summary
 from curate.observe.job import read_status
 from curate.observe.status import JobStatus
+from curate.resume import prepare
 from curate.runtime.protocol import PoolSpec, Resources
 from curate.storage.open import Stores
 from curate.storage.protocol import Store

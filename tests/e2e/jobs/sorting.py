@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 import curate
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError
 from curate.graph.entry import dry_run, run
 from curate.keywords import on_command_line
 from curate.objects.record import OutputFormat
 from curate.plan import rewrites, stages
 from curate.reduce import ranges
+from curate.resume.options import RunOptions
 from curate.tasks.parts import Part
 
 rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = int(os.environ.get("SORTING_BYTES", "2048"))

@@ -7,9 +7,9 @@ from inspect import Parameter, signature
 
 import pytest
 
-from curate.driver.options import OPTIONS, RunArguments, RunOptions, parse_run_options, resolve_output
 from curate.errors import ConfigError
 from curate.keywords import on_command_line
+from curate.resume.options import OPTIONS, RunArguments, RunOptions, parse_run_options, resolve_output
 
 
 def test_type_checkers_are_told_of_every_option() -> None:

@@ -15,8 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dataclass import dataclass, replace
-from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
-from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.folders import nofollow
 from curate.keywords import option, unconfirmed
@@ -28,6 +26,8 @@ from curate.ledger.packed import PackedTable, positions
 from curate.ledger.side_outputs import RECORD_SIDE, SIDES, bare, companion, side_name, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
+from curate.resume.history import RECORD_READERS, JobOutputs, our_sides, ours
+from curate.resume.options import RunOptions
 from curate.sources.same_bytes import keep_checksums
 from curate.stage.job_record import JobRecord
 from curate.stage.shard_index import own_index

@@ -16,20 +16,6 @@ import numpy as np
 import pyarrow.compute as pc
 
 from curate.clock import Clock, SystemClock
-from curate.driver.history import JobOutputs, look_back, stale_outputs
-from curate.driver.identity import accepted_code, job_of
-from curate.driver.options import RunOptions, no_input, resolve_output
-from curate.driver.removal import (
-    drop,
-    left_behind,
-    overwritten,
-    refuse_links,
-    refuse_other_inputs,
-    refuse_taken,
-    refuse_undeletable,
-)
-from curate.driver.schemas import refuse_unfitting, with_input_schemas
-from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared
 from curate.errors import ConfigError
 from curate.formats.read.json_schema import in_folder
 from curate.keywords import option, start_over
@@ -43,6 +29,20 @@ from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
 from curate.requests.regions import crossings, machine_region, region_of
+from curate.resume.history import JobOutputs, look_back, stale_outputs
+from curate.resume.identity import accepted_code, job_of
+from curate.resume.options import RunOptions, no_input, resolve_output
+from curate.resume.removal import (
+    drop,
+    left_behind,
+    overwritten,
+    refuse_links,
+    refuse_other_inputs,
+    refuse_taken,
+    refuse_undeletable,
+)
+from curate.resume.schemas import refuse_unfitting, with_input_schemas
+from curate.resume.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared
 from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed, split_otherwise

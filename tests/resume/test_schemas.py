@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.driver.schemas import PROBES, _Asking
 from curate.log import get_logger
+from curate.resume.schemas import PROBES, _Asking
 from curate.runtime.protocol import Message, Started, TaskEnd, TaskFinished
 from curate.stage.messages import Probe, Probed
 from curate.tasks.dispatcher import POLL_S, Interrupts

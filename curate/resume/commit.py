@@ -13,15 +13,15 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.unknown import is_of_no_rows
-from curate.driver.identity import refuse_other_job
-from curate.driver.options import RunOptions
-from curate.driver.removal import remove_job
-from curate.driver.state import Prepared
 from curate.errors import GenerationMismatch, ObjectNotFound
 from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.log import get_logger
+from curate.resume.identity import refuse_other_job
+from curate.resume.options import RunOptions
+from curate.resume.removal import remove_job
+from curate.resume.state import Prepared
 from curate.stage.shard_index import remove_index
 from curate.storage.open import Stores
 from curate.storage.protocol import Object, Outcome

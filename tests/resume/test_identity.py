@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curate.driver.identity import identity_difference
+from curate.resume.identity import identity_difference
 
 BODY = ",".join(["Pass()"] * 30)
 F = f"FunctionDef(name='f',args=arguments(),body=[{BODY}])"

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dataclass import dataclass, field
-from curate.driver.history import History, JobOutputs
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
 from curate.objects.samples import shard_samples
+from curate.resume.history import History, JobOutputs
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.job_record import JobRecord

@@ -18,12 +18,12 @@ import pyarrow as pa
 from curate.arrow.unknown import is_of_no_rows
 from curate.clock import Clock
 from curate.dataclass import dataclass, field, replace
-from curate.driver.state import Prepared
 from curate.errors import ConfigError, CurateError
 from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import schema_name
 from curate.log import bound, get_logger
 from curate.pipeline.pipeline import Pipeline
+from curate.resume.state import Prepared
 from curate.runtime.protocol import Backend, Message, Started, TaskEnd, TaskFinished
 from curate.sources.listing import Inputs
 from curate.stage.messages import TYPE_PROBES, Probe, Probed
