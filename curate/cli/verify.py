@@ -70,6 +70,8 @@ def _render(console: Console, report: VerifyReport, *, at_work: bool) -> None:
         told = f"{ellipsize(one.job, SHOWN_NAME)}: {one.read:,} of {one.shards:,} read, {format_bytes(one.size_bytes)}"
         fact(console, "" if number else "stages", Text(told))
     fact(console, "rows", Text(rows_text(report.books.rows())))
+    if report.earlier is not None:
+        fact(console, "", Text(f"{rows_text(report.earlier.rows())} in earlier stages, by the summary"))
     for kind, text in KINDS.items():
         if report.counts[kind]:
             line(console, Text.assemble((f"{kind:<10}", "red"), f"{text}: {report.counts[kind]:,}"))

@@ -44,7 +44,6 @@ MOST_FINDINGS = 100
 SCHEMA_VOTERS = 3
 """Outputs that say what the schema is where the job did not have to store one, because its code declares it."""
 
-
 OK = "ok"
 INCOMPLETE = "incomplete"
 DAMAGED = "damaged"
@@ -99,7 +98,9 @@ class VerifyReport:
     absent: int = 0
     """Outputs that are not there."""
     books: Books = field(default_factory=Books)
-    """Sums of the records that make sense."""
+    """Sums of the records that make sense: those of the last stage."""
+    earlier: Books | None = None
+    """Of the stages before that, as the summary says it; None: there were none, or there is no summary."""
     counts: Counter[str] = field(default_factory=Counter)
     """Findings by kind."""
     findings: list[Finding] = field(default_factory=list)
@@ -130,6 +131,7 @@ class VerifyReport:
             "bytes": self.size_bytes,
             "rows": self.books.rows(),
             "counters": self.books.sorted_counters(),
+            **({"earlier": {"rows": self.earlier.rows()}} if self.earlier is not None else {}),
             "problems": {kind: self.counts[kind] for kind in KINDS if self.counts[kind]},
             "findings": [
                 {"kind": one.kind, "object": one.object, "reason": one.reason}
@@ -212,6 +214,7 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
     checker = _Checker(found)
     earlier = None if summary is None else UpstreamBooks.of(summary)
+    report.earlier = None if earlier is None else earlier.books
     named = set() if earlier is None else {file for _, file in earlier.quarantine}
     for rank, result in ahead(checker.check, map(int, ranks), READERS):
         for finding in result.findings:
@@ -425,18 +428,15 @@ def _differences(report: VerifyReport, found: FoundJob, summary: Mapping[str, An
     """Yields what the summary of a complete job says otherwise than the records of all its outputs."""
     if summary is None:
         return
+    told = {
+        "fingerprint": found.job["fingerprint"],
+        "shards": {"total": len(found.plan), "done": report.read},
+        "rows": report.books.rows(),
+        "counters": report.books.sorted_counters(),
+        "bytes": {"in": found.plan.total_bytes, "out": report.size_bytes},
+    }
     # As JSON, which has no word for what is not a number.
-    ours = orjson.loads(
-        orjson.dumps(
-            {
-                "fingerprint": found.job["fingerprint"],
-                "shards": {"total": len(found.plan), "done": report.read},
-                "rows": report.books.rows(),
-                "counters": report.books.sorted_counters(),
-                "bytes": {"in": found.plan.total_bytes, "out": report.size_bytes},
-            }
-        )
-    )
+    ours = orjson.loads(orjson.dumps(told))
     for name, value in ours.items():
         if summary.get(name) != value:
             yield f"{name} {_short(summary.get(name))}; the outputs say {_short(value)}"

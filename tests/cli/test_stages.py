@@ -357,6 +357,9 @@ class TestVerify:
         place.run(keep_stages=True)
         shown = curate("verify", place.out)
         assert (shown.code, shown.out.splitlines()[0]) == (0, f"ordered  ok  {place.out}")
+        assert (
+            "  120 in + 0 created = 120 out + 0 dropped + 0 quarantined in earlier stages, by the summary" in shown.out
+        )
         summary = Path(place.out) / layout.SUMMARY
         value = orjson.loads(summary.read_bytes())
         value["stages"][0]["rows"]["out"] -= 1
@@ -364,6 +367,7 @@ class TestVerify:
         summary.write_bytes(orjson.dumps(value))
         found = curate("verify", place.out, "--json").json
         assert found["problems"] == {"summary": 1}
+        assert found["earlier"]["rows"]["out"] == 120
         assert found["findings"][0]["reason"] == "sort(text): 119 rows went into the exchange, and 120 came out"
 
 
