@@ -245,6 +245,6 @@ def s3_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Emulator]:
     from tests.support.s3_emulator import S3Emulator
 
     # Another may have had its port.
-    monkeypatch.setattr("curate.storage.s3.probe._kept", set())
+    monkeypatch.setattr("curate.stores.s3.probe._kept", set())
     with S3Emulator().here(monkeypatch) as running:
         yield running

@@ -22,7 +22,7 @@ from curate.late_pandas import numbers
 from curate.objects.places import PLACE_TYPE, POSITION
 from curate.objects.record import OutputFormat, read_record
 from curate.objects.stream import StoredStream
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 
 OPEN = 2
 """Outputs that are held open, and row groups of each that are held: rows that follow each other are neighbours."""

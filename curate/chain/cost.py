@@ -18,7 +18,7 @@ from curate.log import quiet
 from curate.resume.options import parse_run_options
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 
 SAMPLE_BYTES = 4 << 20
 """About how much is read of the input: more, where a larger file cannot be read in parts."""

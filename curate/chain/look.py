@@ -22,7 +22,7 @@ from curate.resume.identity import identity_difference
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes
-from curate.storage.open import Stores
+from curate.stores.open import Stores
 
 NONE = INPUTS.empty_table()
 

@@ -45,8 +45,8 @@ from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
 from curate.stage.publishing import in_flight
 from curate.stage.stage import MEMORY_BUDGET, Stage, TaskSettings
-from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.storage.uris import is_local
+from curate.stores.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks.dispatcher import Dispatcher
 from curate.tasks.events import Launch
 from curate.tasks.policy import LEAST_WINDOW, Policy, max_failed_shards

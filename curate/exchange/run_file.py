@@ -43,9 +43,9 @@ from curate.log import get_logger
 from curate.objects.compress import Sink
 from curate.objects.record import RUN_TAIL, check_run_end, run_end, run_record, run_sizes
 from curate.prefetch import Threads
-from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local
+from curate.stores.open import open_store
 from curate.tasks.books import GROUPED
 
 READERS = 32

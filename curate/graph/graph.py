@@ -69,8 +69,8 @@ from curate.runtime.protocol import Resources
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.stage.stage import Stage, Upstream
-from curate.storage.local import remove_scratch
 from curate.storage.uris import is_local
+from curate.stores.local import remove_scratch
 from curate.units import format_bytes
 
 MOST_MENDED = 3

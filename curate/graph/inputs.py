@@ -34,7 +34,7 @@ from curate.ledger.manifest import ShardPlan
 from curate.resume.state import EXAMPLES
 from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.stage import Stage
-from curate.storage.open import Stores
+from curate.stores.open import Stores
 from curate.units import format_bytes, format_count
 
 Inputs = Mapping[str, tuple[int, str]]

@@ -23,7 +23,7 @@ from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.protocol import LISTED
 from curate.stage.stage import Stage, Upstream
-from curate.storage.open import Stores
+from curate.stores.open import Stores
 
 
 def key_of(stage: Stage) -> str:

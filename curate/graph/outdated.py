@@ -14,7 +14,7 @@ from curate.resume.options import RunOptions, resolve_output
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import unchanged
 from curate.stage.stage import Stage
-from curate.storage.open import Stores
+from curate.stores.open import Stores
 from curate.units import format_count
 
 

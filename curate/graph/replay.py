@@ -39,8 +39,8 @@ from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import StageOperator
 from curate.stage.program import StageProgram
 from curate.stage.stage import Stage
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import shell_word

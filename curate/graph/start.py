@@ -61,10 +61,10 @@ from curate.sources.listing import Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
 from curate.stage.stage import Stage
-from curate.storage.local import remove_scratch
-from curate.storage.open import Stores
 from curate.storage.protocol import Outcome, Special, Store
 from curate.storage.uris import is_local
+from curate.stores.local import remove_scratch
+from curate.stores.open import Stores
 
 MOST_SEGMENTS = 16
 """How many segments there may be: each is a stage, and a run of its own. With more, all run files are made anew."""

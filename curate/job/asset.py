@@ -15,9 +15,9 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, StorageError
 from curate.folders import private
-from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local, normalise_input
+from curate.stores.open import open_store
 
 _BLOCK = 8 * 1024 * 1024
 
@@ -26,7 +26,7 @@ class Asset:
     """A file by URI. Its generation is part of the job's identity: another model is another job.
 
     >>> import tempfile
-    >>> from curate.storage.open import open_store
+    >>> from curate.stores.open import open_store
     >>> with tempfile.NamedTemporaryFile("w") as file:
     ...     _ = file.write("spam")
     ...     file.flush()

@@ -23,7 +23,7 @@ from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.protocol import Projection, RowSource, StoreOf
 from curate.sources.upstream import holes_in, refuse_holes
 from curate.stage.stage import RunRequest, Stage
-from curate.storage.open import Stores
+from curate.stores.open import Stores
 from curate.tasks.shard import Shard
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import re
 
-from curate.storage.local import TEMPORARY
+from curate.stores.local import TEMPORARY
 
 LEDGER = "_curate"
 JOB = f"{LEDGER}/job.json"

@@ -26,8 +26,8 @@ from curate.ledger.manifest import REMOVED, SCHEMA, ShardPlan
 from curate.ledger.packed import POOL, SMALL, PackedTable, Packer
 from curate.log import get_logger
 from curate.prefetch import ahead
-from curate.storage.open import open_store
 from curate.storage.protocol import Outcome, Store
+from curate.stores.open import open_store
 from curate.tasks.shard import SliceKind
 
 READERS = 8

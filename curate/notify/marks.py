@@ -18,9 +18,9 @@ from curate.ledger.ledger import Ledger, open_ledger
 from curate.ledger.summary import RunState
 from curate.notify.message import END, KILLED, Event, of_beat, of_stall, stall_name
 from curate.notify.waiting import without_reason
-from curate.storage.local import remove_scratch
-from curate.storage.open import open_store
 from curate.storage.uris import is_local
+from curate.stores.local import remove_scratch
+from curate.stores.open import open_store
 
 ASKED = "asked"
 

@@ -26,9 +26,9 @@ from curate.objects.record import OutputFormat, read_record
 from curate.observe.run_totals import MOST_GROUPS
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, earlier_failures, job_status, with_stages
 from curate.prefetch import ahead
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.storage.uris import normalise
+from curate.stores.open import open_store
 from curate.tasks.books import Books
 from curate.units import format_count, shell_word
 from curate.writers.writer import DEFAULT_CODEC, suffix

@@ -16,10 +16,10 @@ import orjson
 from curate.errors import ConfigError, CurateError, ObjectNotFound
 from curate.folders.private import SCRATCH, place
 from curate.log import get_logger
-from curate.storage.local import sweep_scratch
-from curate.storage.open import open_store
 from curate.storage.protocol import Special
 from curate.storage.uris import is_local, normalise
+from curate.stores.local import sweep_scratch
+from curate.stores.open import open_store
 
 READERS = 8
 LEFTOVER_S = 86_400.0

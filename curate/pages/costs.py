@@ -21,8 +21,8 @@ from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, ObjectNotFound
 from curate.observe.registry import home
 from curate.pages.model import Costs
-from curate.storage.open import open_store
 from curate.storage.protocol import Calls
+from curate.stores.open import open_store
 
 PRICES = "prices.toml"
 KINDS = tuple(Calls().as_dict())

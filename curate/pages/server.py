@@ -30,8 +30,8 @@ from curate.pages.read import read_page
 from curate.pages.serve.metrics import CONTENT_TYPE, open_metrics
 from curate.pages.serve.remembered import Memory
 from curate.pages.shell import policy
-from curate.storage.open import wrap_stores
 from curate.storage.uris import normalise
+from curate.stores.open import wrap_stores
 
 LOOPBACK = "127.0.0.1"
 HTML = "text/html; charset=utf-8"

@@ -41,7 +41,7 @@ from curate.report.model import Origin, report_of, tenths
 from curate.report.sink import Sketches
 from curate.sources.listing import Search
 from curate.sources.patterns import parse_input
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.units import shell_word
 
 READERS = 16

@@ -23,9 +23,9 @@ from curate.resume.options import RunOptions
 from curate.resume.removal import remove_job
 from curate.resume.state import Prepared
 from curate.stage.shard_index import remove_index
-from curate.storage.open import Stores
 from curate.storage.protocol import Object, Outcome
 from curate.storage.uris import is_local
+from curate.stores.open import Stores
 
 
 class LostRaceError(Exception):
@@ -38,7 +38,7 @@ def refuse_lax_store(output: str, stores: Stores) -> None:
     Raises ConfigError if it does not. Asks S3 alone, and a bucket once in a process.
     """
     if output.startswith("s3://"):
-        from curate.storage.s3.probe import refuse_lax_bucket
+        from curate.stores.s3.probe import refuse_lax_bucket
 
         refuse_lax_bucket(stores.of(output), stores.scratch)
 
@@ -51,7 +51,7 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     """
     todo, ledger = prepared.uncommitted, prepared.ledger
     if is_local(prepared.output):
-        from curate.storage.local import probe_linking
+        from curate.stores.local import probe_linking
 
         probe_linking(prepared.stores.scratch)
     elif todo.job is not None:

@@ -50,8 +50,8 @@ from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.stage.shard_index import own_index
 from curate.stage.stage import Stage
-from curate.storage.open import Stores
 from curate.storage.uris import is_local
+from curate.stores.open import Stores
 from curate.tasks.shard import SliceKind
 
 

@@ -28,7 +28,7 @@ from curate.runtime.protocol import Backend, Message, Started, TaskEnd, TaskFini
 from curate.sources.listing import Inputs
 from curate.stage.messages import TYPE_PROBES, Probe, Probed
 from curate.stage.stage import Stage
-from curate.storage.open import Stores
+from curate.stores.open import Stores
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from curate.tasks.policy import LONGEST_BACKOFF_S
 from curate.tasks.setup import SetUp, SetupWatch

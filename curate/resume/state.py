@@ -22,8 +22,8 @@ from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import Stage
-from curate.storage.open import Stores
 from curate.storage.protocol import Object
+from curate.stores.open import Stores
 
 
 @dataclass

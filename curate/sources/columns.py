@@ -40,8 +40,8 @@ from curate.objects.bad_line import DECLARE
 from curate.objects.stream import BLOCK_BYTES
 from curate.prefetch import ahead
 from curate.sources.protocol import StoreOf
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 
 MORE_FILES = 8
 """Further files that are looked into beside the first one. They are from all over the inputs: sources follow each

@@ -35,8 +35,8 @@ from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
 from curate.sources.slice_rows import row_groups, slice_rows
 from curate.sources.split import bundled, shards_of
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes, format_count
 

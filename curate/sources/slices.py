@@ -20,8 +20,8 @@ from curate.errors import CorruptInput
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
 from curate.sources.protocol import FileListing, Piece, Projection, SourceDefaults, StoreOf
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 from curate.tasks.shard import Shard, SliceKind
 
 

@@ -41,8 +41,8 @@ from curate.stage.probe import answer_to
 from curate.stage.publishing import Aside, Beside, ShardAttempt, WholeShard, aside_of, may_overlap
 from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
-from curate.storage.open import Stores, open_store
 from curate.storage.protocol import Calls, Outcome, Published
+from curate.stores.open import Stores, open_store
 from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard

@@ -1,4 +1,1 @@
-"""Storage: list, read ranges, publish create-only. Local, memory, GCS and S3 behind one protocol, others to read.
-
-Importing it is cheap; a store's own libraries are imported by the `open_store` that needs them.
-"""
+"""What a store does: list, read ranges, publish create-only; the URIs of objects, and their listings."""

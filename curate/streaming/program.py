@@ -26,7 +26,7 @@ from curate.sources.protocol import StoreOf
 from curate.sources.shards import NumberedPiece, numbered, objects_of
 from curate.stage.fusion import FusedScan
 from curate.stage.operator import meters_of, stage_tables
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.streaming.settling import EmptyTables, declared_schema, with_piece
 from curate.tasks.failure import ShardWaits
 from curate.tasks.setup import ENDED

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curate.storage.faults import Fault, Faults, When, kill, lost, parse_faults
-    from curate.storage.faulty import FaultyStore
+    from curate.stores.faulty import FaultyStore
     from curate.testing.clock import FakeClock
     from curate.testing.contract import StoreContract, StorePlace
     from curate.testing.local import LocalRun, run_local
@@ -38,7 +38,7 @@ _HOME = {
     # time
     "FakeClock": "curate.testing.clock",
     # a store that fails
-    "FaultyStore": "curate.storage.faulty",
+    "FaultyStore": "curate.stores.faulty",
     "faulty_stores": "curate.testing.stores",
     "Fault": "curate.storage.faults",
     "Faults": "curate.storage.faults",

@@ -54,7 +54,7 @@ _ODD_NAMES = [
 class StorePlace:
     """A store under test and a prefix to write to. One for each test, empty.
 
-    >>> from curate.storage.memory import MemoryStore
+    >>> from curate.stores.memory import MemoryStore
     >>> place = StorePlace("memory://root/", MemoryStore)
     >>> list(place.store.list(place.root)), place.count()
     ([], None)
@@ -84,7 +84,7 @@ def _names(place: StorePlace, prefix: str = "") -> list[str]:
 class StoreContract:
     """Tests of the contract of `curate.storage.protocol.Store`; derive from it and define `place`.
 
-    >>> from curate.storage.memory import MemoryStore
+    >>> from curate.stores.memory import MemoryStore
     >>> class TestMyStore(StoreContract):
     ...     @pytest.fixture
     ...     def place(self):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from curate.clock import Clock
 from curate.requests.retry import Retry
 from curate.storage.faults import Fault, Faults
-from curate.storage.faulty import QUICK, FaultyStore
-from curate.storage.open import wrap_stores
+from curate.stores.faulty import QUICK, FaultyStore
+from curate.stores.open import wrap_stores
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def faulty_stores(
     Yields the shared `Faults`. For processes that a test starts, set `CURATE_TESTING_FAULTS` in their environment
     instead: `seed=7,rate=0.01` (see `parse_faults`). Each process counts separately.
 
-    >>> from curate.storage.open import open_store
+    >>> from curate.stores.open import open_store
     >>> with faulty_stores(Fault("stat"), rate=0.01, seed=7) as faults:
     ...     published = open_store("memory://doc").publish("memory://doc/x", b"data")
     ...     found = open_store("memory://doc").stat("memory://doc/x")

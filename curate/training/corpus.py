@@ -14,8 +14,8 @@ from curate.prefetch import ahead
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 from curate.training.layouts import LOOKS, PACKED, PAIRS, SUFFIXES, Layout, TokenFile
 from curate.training.order import CHUNK_BYTES, Chunks, Integers
 

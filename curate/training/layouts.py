@@ -25,8 +25,8 @@ from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet_file import broken, open_parquet, reopened
 from curate.objects import datatrove, megatron
 from curate.objects.stream import StoredStream, naming
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
 Lengths = np.ndarray[Any, np.dtype[np.object_]]

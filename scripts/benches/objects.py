@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from tests.support.s3_emulator import S3Emulator
 
 from .common import ROWS, SCRIPT, Report, expect, small_files

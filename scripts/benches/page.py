@@ -14,8 +14,8 @@ from typing import Any
 import click
 import orjson
 
-from curate.storage.open import wrap_stores
 from curate.storage.protocol import Calls, Store
+from curate.stores.open import wrap_stores
 
 from .common import SCRIPT, Report
 from .tasks import finish

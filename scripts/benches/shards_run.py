@@ -26,8 +26,8 @@ from curate.observe.job import ledger_status, read_status
 from curate.runtime.protocol import BackendEvent, Message, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
 from curate.sources.inputs import InputFile
 from curate.storage.listing import Columns, Listing, in_columns
-from curate.storage.open import open_store, wrap_stores
 from curate.storage.protocol import LIST_PAGE, Object, Store
+from curate.stores.open import open_store, wrap_stores
 from curate.tasks.books import Books
 from curate.tasks.failure import ShardRecord
 

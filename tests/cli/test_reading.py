@@ -29,8 +29,8 @@ from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import compress
 from curate.observe.job import find_job
-from curate.storage import memory
-from curate.storage.open import open_store
+from curate.stores import memory
+from curate.stores.open import open_store
 from curate.tasks.books import Books
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.fakes import FakeClock

@@ -16,8 +16,8 @@ from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob
 from curate.ledger.summary import RunState
-from curate.storage.faulty import FaultyStore
-from curate.storage.open import wrap_stores
+from curate.stores.faulty import FaultyStore
+from curate.stores.open import wrap_stores
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
 from tests.job.inline import everything, output_rows, outputs, run_job, write_jsonl

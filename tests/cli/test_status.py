@@ -29,8 +29,8 @@ from curate.observe import job as looking
 from curate.observe import registry
 from curate.observe.job import read_status
 from curate.pages import known
-from curate.storage import memory
-from curate.storage.open import open_store
+from curate.stores import memory
+from curate.stores.open import open_store
 from curate.tasks.books import Books
 from tests.support.fakes import FakeClock
 from tests.support.gcs_emulator import GcsEmulator

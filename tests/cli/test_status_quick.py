@@ -15,8 +15,8 @@ from curate.errors import CorruptInput
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.observe.job import NoJobError, ledger_status, read_status
-from curate.storage.open import wrap_stores
 from curate.storage.protocol import Object, Store
+from curate.stores.open import wrap_stores
 from tests.cli.running import Curate, curate
 from tests.job.inline import run_job, write_jsonl
 from tests.support.fakes import FakeClock

@@ -20,7 +20,7 @@ from curate.arrow.expressions import misled_by_statistics
 from curate.dataset.dataset import Dataset
 from curate.ledger.summary import Summary
 from curate.sources import slice_rows as reading
-from curate.storage.memory import MemoryStore
+from curate.stores.memory import MemoryStore
 from jobs.filter import Filter
 from tests.job.inline import run_job
 

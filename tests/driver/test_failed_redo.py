@@ -15,7 +15,7 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState, Summary
 from curate.observe.failures import read_failures
 from curate.observe.job import read_status
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from tests.job.inline import refusing, write_jsonl
 from tests.support.fakes import FakeClock
 

@@ -26,9 +26,9 @@ from curate.ledger.run_log import HEARTBEAT_S, new_run_id
 from curate.resume.commit import commit
 from curate.resume.options import RunOptions
 from curate.resume.prepare import prepare
-from curate.storage.memory import clear
-from curate.storage.open import open_store
 from curate.storage.protocol import Outcome as Published
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from curate.tasks.events import (
     Event,
     Finish,

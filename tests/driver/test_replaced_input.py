@@ -15,9 +15,9 @@ import pytest
 
 from curate.ledger import layout
 from curate.ledger.summary import RunState, Summary
-from curate.storage.faulty import FaultyStore
-from curate.storage.open import wrap_stores
 from curate.storage.protocol import Store
+from curate.stores.faulty import FaultyStore
+from curate.stores.open import wrap_stores
 from tests.job.inline import write_jsonl
 from tests.resume.test_removal import Parted, check_same_as_fresh, data, rows, run_job
 

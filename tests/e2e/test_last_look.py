@@ -13,8 +13,8 @@ from curate.errors import JobReplacedError, PermissionDenied, TransientStorageEr
 from curate.ledger.summary import RunState
 from curate.observe.run_totals import DISTURBED
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
-from curate.storage.open import open_store
 from curate.storage.protocol import Store
+from curate.stores.open import open_store
 from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
 from tests.support.workbench import Bench, NoBackend, complete, open_in_driver
 

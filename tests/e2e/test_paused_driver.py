@@ -16,8 +16,8 @@ import pytest
 
 from curate.errors import ConfigError, JobReplacedError
 from curate.ledger.summary import RunState, Summary
-from curate.storage.local import LocalStore
-from curate.storage.open import open_store
+from curate.stores.local import LocalStore
+from curate.stores.open import open_store
 from tests.support.fakes import FakeClock
 from tests.support.harness import Place, corpus, encoded, job_summary, outputs, rows
 from tests.support.workbench import Bench, complete, open_in_driver

@@ -14,7 +14,7 @@ from curate.errors import ConfigError
 from curate.graph.entry import dry_run
 from curate.ledger.summary import RunState
 from curate.storage.faults import Fault
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.testing.stores import faulty_stores
 from tests.e2e.jobs.curation import Curation
 from tests.e2e.test_two_drivers import Meanwhile

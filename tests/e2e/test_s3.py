@@ -8,7 +8,7 @@ import pytest
 
 import curate
 from curate.errors import ConfigError
-from curate.storage.s3.probe import CREATORS
+from curate.stores.s3.probe import CREATORS
 from curate.testing.clock import FakeClock
 from tests.support.harness import Place, corpus, outputs
 from tests.support.s3_emulator import S3Emulator

@@ -14,7 +14,7 @@ from curate.clock import SystemClock
 from curate.ledger.ledger import Ledger
 from curate.ledger.summary import Summary
 from curate.observe.job import read_status
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from tests.e2e.jobs.curation import Curation
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import (

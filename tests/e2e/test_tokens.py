@@ -20,9 +20,9 @@ from curate.ledger.layout import COMPANIONS
 from curate.ledger.side_outputs import companion
 from curate.ledger.summary import Summary
 from curate.observe.verify import verify
-from curate.storage import memory
 from curate.storage.faults import Fault
-from curate.storage.open import open_store
+from curate.stores import memory
+from curate.stores.open import open_store
 from curate.testing.local import run_local
 from curate.testing.stores import faulty_stores
 from jobs.tokens import Tokenize

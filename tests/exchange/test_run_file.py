@@ -21,9 +21,9 @@ from curate.errors import ConfigError, CorruptInput, DamagedRun, SchemaMismatch
 from curate.exchange import chunks as gathered
 from curate.exchange.run_file import RunFile, RunWriter
 from curate.objects.record import OutputFormat, read_record
-from curate.storage.local import LocalStore
-from curate.storage.memory import MemoryStore
 from curate.storage.protocol import Object, Store
+from curate.stores.local import LocalStore
+from curate.stores.memory import MemoryStore
 from curate.writers.writer import make_writer, suffix
 from tests.support.examples import examples
 

@@ -21,8 +21,8 @@ from curate.exchange.row_ids import ROW_ID, TableMarks, first_row_id, row_ids
 from curate.exchange.run_file import RunFile, RunWriter
 from curate.exchange.side_input import FileMarks
 from curate.pipeline.step import BatchPosition
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 from tests.support.examples import examples
 
 ORDER = Order((SortKey(ROW_ID), SortKey("n")))

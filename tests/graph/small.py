@@ -13,7 +13,7 @@ from curate.exchange.run_file import RunWriter
 from curate.plan import rewrites
 from curate.reduce import ranges
 from curate.stage import program
-from curate.storage.memory import MemoryStore
+from curate.stores.memory import MemoryStore
 from tests.e2e.jobs.seams import SMALL_BYTES, rows
 
 

@@ -42,8 +42,8 @@ from curate.resume import history
 from curate.resume.options import RunOptions
 from curate.stage import program
 from curate.storage.faults import Fault, lost
-from curate.storage.local import LocalWriter
-from curate.storage.open import open_store
+from curate.stores.local import LocalWriter
+from curate.stores.open import open_store
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from tests.support.gcs_emulator import GcsEmulator
@@ -781,7 +781,7 @@ class TestFullDisk:
 
         def fills_up(writer: LocalWriter, data: bytes | memoryview) -> int:
             if "/map-" in writer._uri and room[0] <= 0:
-                from curate.storage.local import _translated
+                from curate.stores.local import _translated
 
                 full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 raise _translated(full, writer._uri, writer._size + memoryview(data).nbytes)

@@ -41,9 +41,9 @@ from curate.plan import stages as plan_stages
 from curate.reduce import ranges
 from curate.sources import files
 from curate.stage import program
-from curate.storage import memory
 from curate.storage.faults import Fault
-from curate.storage.memory import MemoryStore
+from curate.stores import memory
+from curate.stores.memory import MemoryStore
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from jobs.dedup_exact import DedupExact

@@ -23,11 +23,11 @@ from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
 from curate.plan import stages as plan_stages
 from curate.resume.options import RunOptions
-from curate.storage import memory
-from curate.storage.faulty import FaultyStore
-from curate.storage.memory import MemoryStore
-from curate.storage.open import wrap_stores
 from curate.storage.protocol import Outcome, Store
+from curate.stores import memory
+from curate.stores.faulty import FaultyStore
+from curate.stores.memory import MemoryStore
+from curate.stores.open import wrap_stores
 from curate.testing.clock import FakeClock
 from tests.graph.small import put_inputs, small_limits  # noqa: F401 - a fixture
 from tests.support.sweeps import Mode

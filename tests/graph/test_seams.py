@@ -27,9 +27,9 @@ from curate.objects.record import OutputFormat
 from curate.observe.verify import verify
 from curate.plan import stages as plan_stages
 from curate.resume.options import RunOptions
-from curate.storage import memory
 from curate.storage.faults import Fault
-from curate.storage.memory import MemoryStore
+from curate.stores import memory
+from curate.stores.memory import MemoryStore
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from tests.e2e.jobs.seams import SEAMS, chained

@@ -18,8 +18,8 @@ from curate.job import asset as asset_module
 from curate.job.asset import Asset
 from curate.job.job import Job
 from curate.ledger.summary import RunState
-from curate.storage.memory import clear
-from curate.storage.open import open_store
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from tests.job.inline import numbered, output_rows, refusing, run_job, write_jsonl
 from tests.support.gcs_emulator import GcsEmulator
 

@@ -19,7 +19,7 @@ from curate.job.job import Job
 from curate.job.operator import check_count, check_name, row_json
 from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat, read_record
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.tasks.books import Books
 from tests.job.inline import failures, numbered, outputs, quarantined, run_job, write_jsonl
 from tests.support.examples import examples

@@ -26,7 +26,7 @@ from curate.observe.job import find_job
 from curate.observe.verify import verify
 from curate.pipeline.step import ActorPool
 from curate.plan import rewrites
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.testing.stores import faulty_stores
 from tests.graph.test_graph import dies
 from tests.job.inline import everything, output_rows, outputs, quarantined, refusing, run_job

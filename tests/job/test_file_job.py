@@ -195,8 +195,8 @@ def test_with_a_schema_missing_keys_are_null_and_unexpected_ones_are_named(tmp_p
 def test_file_jobs_read_from_memory_and_write_jsonl(tmp_path: Path) -> None:
     """The store does not matter, nor does the format of the output."""
     del tmp_path
-    from curate.storage.memory import clear
-    from curate.storage.open import open_store
+    from curate.stores.memory import clear
+    from curate.stores.open import open_store
 
     store = open_store("memory://files/in/a.tar")
     buffer = io.BytesIO()

@@ -13,8 +13,8 @@ from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.ledger.summary import RunState
 from curate.resume.removal import MOST_FOLDERS, refuse_undeletable
-from curate.storage.memory import MemoryStore
 from curate.storage.protocol import Object
+from curate.stores.memory import MemoryStore
 from tests.job.inline import numbered, refusing, run_job, write_jsonl
 from tests.support.gcs_emulator import GcsEmulator
 

@@ -13,8 +13,8 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.ledger.summary import RunState, Summary
-from curate.storage.memory import clear
-from curate.storage.open import open_store
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from jobs.toxicity import BundledClassifier, Toxicity
 from tests.job.inline import outputs, quarantined, refusing, run_job, write_jsonl
 from tests.support.fasttext_model import expected_probability, write_fasttext_model

@@ -12,7 +12,7 @@ from curate.errors import JobReplacedError, ObjectNotFound
 from curate.ledger.fencing import SURE_S, FencedStore
 from curate.ledger.listing import sort_listing
 from curate.ledger.run_log import HEARTBEAT_S
-from curate.storage.memory import MemoryStore, clear
+from curate.stores.memory import MemoryStore, clear
 from tests.support.fakes import FakeClock
 
 ROOT = "memory://owned/out"

@@ -19,7 +19,7 @@ from curate.ledger.compression import compress, decompress
 from curate.ledger.ledger import INPUTS, READERS, Ledger, inputs_name
 from curate.ledger.manifest import ShardPlan, shards_table
 from curate.ledger.packed import PackedTable
-from curate.storage import memory
+from curate.stores import memory
 from tests.support.ledgers import make_job, make_ledger, make_shard
 from tests.support.sweeps import Mode
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from curate.ledger import layout
 from curate.ledger.listing import generation_hash, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan, shards_table
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 from tests.ledger.test_manifest import NAMES, ODD_NAMES
 from tests.support.ledgers import make_ledger, make_shard
 

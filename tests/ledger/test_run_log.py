@@ -24,7 +24,7 @@ from curate.ledger.heartbeat import Process, ProcessState, process_started
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, command_line, new_run_id, whereabouts
 from curate.ledger.segments import Segments
-from curate.storage.memory import MemoryStore
+from curate.stores.memory import MemoryStore
 from tests.support.fakes import After, FakeClock, FlakyStore
 
 DOWN = TransientStorageError("503")

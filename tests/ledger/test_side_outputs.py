@@ -38,8 +38,8 @@ from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool, BatchPosition, Compute, SideTable
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
-from curate.storage.memory import clear
-from curate.storage.open import open_store
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from curate.tasks.shard import Shard
 from curate.testing.local import run_local
 from curate.writers.writer import make_writer

@@ -12,7 +12,7 @@ import structlog
 import curate
 from curate.errors import ConfigError
 from curate.observe.registry import home, list_jobs, register
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -22,8 +22,8 @@ from curate.objects.record import OutputFormat, read_carried, read_record
 from curate.observe import verify as verifying
 from curate.observe.check import count_rows
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
-from curate.storage import memory
-from curate.storage.open import open_store
+from curate.stores import memory
+from curate.stores.open import open_store
 from curate.writers.parquet import ParquetOutput
 from curate.writers.writer import make_writer
 from tests.job.inline import numbered, run_job, write_jsonl

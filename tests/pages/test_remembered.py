@@ -15,8 +15,8 @@ from curate.ledger import layout
 from curate.pages.read import read_page
 from curate.pages.serve import remembered
 from curate.pages.serve.remembered import Memory
-from curate.storage.memory import MemoryStore
-from curate.storage.open import wrap_stores
+from curate.stores.memory import MemoryStore
+from curate.stores.open import wrap_stores
 from tests.pages.samples import NOW, RUN
 from tests.support.ledgers import heartbeat, make_ledger, segment
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from curate.storage import memory
+from curate.stores import memory
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from typing import Any
 import orjson
 
 from curate.ledger import layout
-from curate.storage import memory
 from curate.storage.faults import Fault
-from curate.storage.faulty import FaultyStore
-from curate.storage.open import open_store, wrap_stores
+from curate.stores import memory
+from curate.stores.faulty import FaultyStore
+from curate.stores.open import open_store, wrap_stores
 from tests.job.inline import run_job
 from tests.pins.jobs import Lengths, Ordered
 

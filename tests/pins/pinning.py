@@ -14,8 +14,8 @@ import orjson
 
 from curate.dataset.dataset import Dataset
 from curate.ledger import layout
-from curate.storage import memory
-from curate.storage.open import open_store
+from curate.stores import memory
+from curate.stores.open import open_store
 from tests.pins.plans import PLANS, WRITES, write_inputs
 
 PINS = Path(__file__).parent / "pins.json"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import curate
 from curate.dataset.dataset import Dataset
 from curate.pipeline.step import ActorPool
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 
 INPUTS = "memory://pinned/in"
 PEOPLE = 40

@@ -111,7 +111,7 @@ if __name__ == "__main__":
 OF_NO_RUN = {
     *(HEAVY - {"fsspec"}),
     *("asyncio", "datasets", "google_crc32c", "pandas", "rich", "structlog", "urllib.request"),
-    *("curate.storage.gcs", "curate.storage.s3", "curate.backends.ray.backend", "curate.cli", "curate.pages"),
+    *("curate.stores.gcs", "curate.stores.s3", "curate.backends.ray.backend", "curate.cli", "curate.pages"),
 }
 """What a run on disk imports neither before its plan nor before its first row."""
 

@@ -27,7 +27,7 @@ from curate.errors import (
     TransientStorageError,
 )
 from curate.pipeline.classify import LONGEST_WAIT_S, MAX_ERROR, MAX_TRACEBACK, ForeignOutputError, failure_of
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.tasks.failure import Failure, FailureKind
 
 HERE = "tests/pipeline/test_classify.py"

@@ -21,8 +21,8 @@ from curate.ledger import layout
 from curate.report.make import make_report, wanted
 from curate.report.model import QUANTILES
 from curate.report.numbers import UNIT
-from curate.storage.open import wrap_stores
 from curate.storage.protocol import Store
+from curate.stores.open import wrap_stores
 from tests.pages.test_numbers import Place, numbers
 from tests.report.samples import reports, scored
 

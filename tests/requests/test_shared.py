@@ -10,9 +10,9 @@ import pytest
 
 from curate.errors import PermissionDenied
 from curate.requests.shared import SharedClient
-from curate.storage.gcs import GCSStore
-from curate.storage.open import open_store
-from curate.storage.s3.store import S3Store
+from curate.stores.gcs import GCSStore
+from curate.stores.open import open_store
+from curate.stores.s3.store import S3Store
 from tests.support.emulator import Emulator
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.s3_emulator import S3Emulator

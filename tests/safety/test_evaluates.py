@@ -20,7 +20,7 @@ from curate.errors import ConfigError, CurateError
 from curate.exchange.run_file import RunFile, RunWriter
 from curate.job.job import Job
 from curate.ledger import layout
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.job.inline import run_job, write_jsonl

@@ -23,8 +23,8 @@ from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.stages import remove_stages
 from curate.ledger.summary import RunState
-from curate.storage.local import LocalStore, remove_scratch, sweep_scratch
-from curate.storage.open import open_store
+from curate.stores.local import LocalStore, remove_scratch, sweep_scratch
+from curate.stores.open import open_store
 from tests.job.inline import run_job, write_jsonl
 from tests.support.examples import examples
 from tests.support.fakes import FakeClock

@@ -35,8 +35,8 @@ from curate.observe.browse import quarantined, rows, worker_lines
 from curate.observe.failures import read_failures, recorded_run
 from curate.observe.job import find_job, read_status
 from curate.observe.verify import verify
-from curate.storage.memory import clear
-from curate.storage.open import open_store
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from tests.job.inline import run_job, write_jsonl
 from tests.support.examples import examples
 from tests.support.fakes import FakeClock

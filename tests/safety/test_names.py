@@ -19,8 +19,8 @@ from curate.errors import ConfigError, CurateError
 from curate.job.job import Job
 from curate.ledger import layout, validation
 from curate.ledger.manifest import SCHEMA, shards_table
-from curate.storage.memory import clear
-from curate.storage.open import open_store
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.job.inline import everything, run_job, write_jsonl

@@ -19,8 +19,8 @@ from curate.job.job import Job
 from curate.job.shapes import FileJob
 from curate.ledger import layout
 from curate.ledger.summary import RunState
-from curate.storage.open import open_store
 from curate.storage.protocol import Object, Special
+from curate.stores.open import open_store
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.job.inline import everything, run_job, write_jsonl

@@ -18,10 +18,10 @@ LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("storage/memory.py", "import curate.tasks.shard", "Imports go down only"),
+        ("stores/memory.py", "import curate.tasks.shard", "Imports go down only"),
         ("tasks/shard.py", "import ray", "Only curate.backends.ray imports ray"),
         ("backends/inline.py", "from ray import exceptions", "Only curate.backends.ray imports ray"),
-        ("dataset/__init__.py", "import gcsfs", "Only curate.storage.gcs imports gcsfs"),
+        ("dataset/__init__.py", "import gcsfs", "Only curate.stores.gcs imports gcsfs"),
         ("helpers.py", "", "Imports go down only"),
         ("arrow/order.py", "import curate.arrow.groups", "No circles anywhere"),
         ("arrow/hashing.py", "import curate.arrow.order", "curate.arrow: down only"),

@@ -37,8 +37,8 @@ LONG = {
     "formats/read/csv.py",
     "backends/ray/backend.py",
     "backends/ray/calls.py",
-    "storage/gcs.py",
-    "storage/local.py",
+    "stores/gcs.py",
+    "stores/local.py",
     "tasks/scheduler.py",
     "testing/contract.py",
 }

@@ -27,7 +27,7 @@ from curate.sources import files, memory, slice_rows
 from curate.sources.files import Files
 from curate.sources.protocol import Projection
 from curate.sources.split import BUNDLE_BYTES, OPEN_BYTES, bundled, whole
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import MIB
 

@@ -13,8 +13,8 @@ import curate
 from curate.errors import ConfigError
 from curate.sources import columns as looked_into
 from curate.sources.columns import refuse_other_types
-from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from curate.stores.open import open_store
 
 
 def files(folder: Path, columns: list[dict[str, Any]]) -> list[Object]:

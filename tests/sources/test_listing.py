@@ -17,8 +17,8 @@ from curate.errors import ConfigError
 from curate.sources import listing
 from curate.sources.listing import Inputs, Search, enclosing_ledgers, list_inputs
 from curate.sources.patterns import parse_input, refuse_overlap
-from curate.storage.memory import MemoryStore, clear
-from curate.storage.open import open_store
+from curate.stores.memory import MemoryStore, clear
+from curate.stores.open import open_store
 from tests.job.inline import refusing
 from tests.support.gcs_emulator import GcsEmulator
 

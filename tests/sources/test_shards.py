@@ -11,7 +11,7 @@ from curate.sources.memory import Range, Tables
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.sources.split import whole
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 
 ROWS = 1000
 

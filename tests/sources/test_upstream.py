@@ -21,7 +21,7 @@ from curate.observe.summary_text import render
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.upstream import holes_in
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.testing.stores import faulty_stores
 from tests.job.inline import numbered, output_rows, run_job, write_jsonl
 

@@ -24,8 +24,8 @@ from curate.job.job import Job
 from curate.pipeline.shard_books import OTHER_KEYS
 from curate.sources.columns import MORE_FILES
 from curate.storage.faults import Fault
-from curate.storage.faulty import FaultyStore
-from curate.storage.open import wrap_stores
+from curate.stores.faulty import FaultyStore
+from curate.stores.open import wrap_stores
 from tests.support.examples import examples
 
 VALUES: list[tuple[Any, Any, pa.DataType]] = [

@@ -25,10 +25,10 @@ from curate.sources.split import SHARD_BYTES, whole
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
 from curate.stage.stage import Stage, TaskSettings
-from curate.storage.local import LocalStore
-from curate.storage.memory import MemoryStore, clear
-from curate.storage.open import open_store, wrap_stores
 from curate.storage.protocol import Calls, Object, Store
+from curate.stores.local import LocalStore
+from curate.stores.memory import MemoryStore, clear
+from curate.stores.open import open_store, wrap_stores
 from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard, SliceKind
 from curate.testing.clock import FakeClock

@@ -17,8 +17,8 @@ from curate.errors import ConfigError, CurateError, PermissionDenied
 from curate.job.job import Job
 from curate.job.shapes import TextJob
 from curate.ledger.summary import RunState
-from curate.storage.memory import clear
-from curate.storage.open import open_store
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from tests.job.inline import (
     everything,
     numbered,

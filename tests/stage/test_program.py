@@ -38,9 +38,9 @@ from curate.stage.outputs import Outputs, books_of
 from curate.stage.probe import PROBED_BATCHES
 from curate.stage.program import StageProgram
 from curate.stage.stage import Stage, TaskSettings
-from curate.storage.memory import clear
-from curate.storage.open import open_store
 from curate.storage.protocol import Calls
+from curate.stores.memory import clear
+from curate.stores.open import open_store
 from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
 from curate.testing.clock import FakeClock

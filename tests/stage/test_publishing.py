@@ -33,10 +33,10 @@ from curate.stage.outputs import Outputs
 from curate.stage.program import PROGRESS_S, StageProgram
 from curate.stage.publishing import FIRST_ALONE, MOST_OPEN, Beside, ShardAttempt, WholeShard
 from curate.stage.stage import Stage, TaskSettings
-from curate.storage.local import LocalStore, LocalWriter
-from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Published
 from curate.storage.writer import BaseWriter
+from curate.stores.local import LocalStore, LocalWriter
+from curate.stores.open import open_store
 from curate.tasks.books import Books
 from curate.tasks.failure import FailureKind, ShardProgress, ShardRecord
 from curate.tasks.shard import Shard

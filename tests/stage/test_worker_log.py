@@ -37,7 +37,7 @@ from curate.stage.worker_log import (
     TokenBucket,
     WorkerLog,
 )
-from curate.storage.memory import MemoryStore, clear
+from curate.stores.memory import MemoryStore, clear
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.fakes import After, FakeClock, FlakyStore
 

@@ -13,8 +13,8 @@ import pytest
 from curate.errors import ConfigError
 from curate.requests import ranges
 from curate.storage import uris
-from curate.storage.open import open_store
 from curate.storage.uris import is_local, join, normalise, normalise_input
+from curate.stores.open import open_store
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_scheme_chooses_the_store() -> None:
 
 def test_a_store_whose_package_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """S3 is an extra: the message says what to install."""
-    for name in [name for name in sys.modules if name.startswith("curate.storage.s3.")]:
+    for name in [name for name in sys.modules if name.startswith("curate.stores.s3.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "botocore.auth", None)
     with pytest.raises(ConfigError, match=r"s3:// needs the package botocore: pip install 'curate\[s3\]'"):
@@ -125,7 +125,7 @@ def test_a_store_whose_package_is_missing_names_it(monkeypatch: pytest.MonkeyPat
 def test_importing_storage_is_cheap() -> None:
     """Neither gcsfs nor ray nor anything heavy comes with the package, or with a local store."""
     script = (
-        "import sys, curate.storage.open as s; s.open_store('/x'); s.open_store('memory://b');"
+        "import sys, curate.stores.open as s; s.open_store('/x'); s.open_store('memory://b');"
         "print(sorted({'botocore', 'urllib3', 'gcsfs', 'ray', "
         "'fsspec', 'aiohttp', 'pyarrow', 'tenacity', 'google'} & set(sys.modules)))"
     )

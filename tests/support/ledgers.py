@@ -12,7 +12,7 @@ from curate.ledger.compression import compress
 from curate.ledger.ledger import Ledger
 from curate.ledger.manifest import shards_table
 from curate.ledger.run_log import whereabouts
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.tasks.books import Books
 from curate.tasks.shard import Shard, SliceKind
 

@@ -18,8 +18,8 @@ from curate.observe.job import read_status
 from curate.observe.status import JobStatus
 from curate.resume import prepare
 from curate.runtime.protocol import PoolSpec, Resources
-from curate.storage.open import Stores
 from curate.storage.protocol import Store
+from curate.stores.open import Stores
 from tests.e2e.jobs.curation import Curation
 from tests.support.harness import Place, balanced, executions
 

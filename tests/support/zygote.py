@@ -28,12 +28,12 @@ from typing import Any
 import pyarrow as pa
 
 from curate.ledger import run_log
-from curate.storage.local import LocalStore, LocalWriter
+from curate.stores.local import LocalStore, LocalWriter
 
 for module in (
     *("curate.cli.main", "curate.driver.stage_run", "curate.job", "curate.job.command", "curate.backends.inline"),
-    *("curate.graph.entry", "curate.observe.browse", "curate.storage.gcs", "curate.storage.s3.client"),
-    *("curate.storage.s3.store", "pyarrow.compute", "pyarrow.json", "pyarrow.parquet", "tenacity"),
+    *("curate.graph.entry", "curate.observe.browse", "curate.stores.gcs", "curate.stores.s3.client"),
+    *("curate.stores.s3.store", "pyarrow.compute", "pyarrow.json", "pyarrow.parquet", "tenacity"),
 ):
     importlib.import_module(module)
 # The first array imports pandas, which takes longer than a run.
@@ -103,9 +103,9 @@ def hook(number: int | None, when: str, trace: str | None) -> None:
     for owner, name in OPERATIONS:
         wrap(owner, name)
     if "STORAGE_EMULATOR_HOST" in os.environ:
-        wrap(sys.modules["curate.storage.gcs"]._Client, "answer")
+        wrap(sys.modules["curate.stores.gcs"]._Client, "answer")
     if "AWS_ENDPOINT_URL" in os.environ:
-        wrap(sys.modules["curate.storage.s3.client"].Client, "answer")
+        wrap(sys.modules["curate.stores.s3.client"].Client, "answer")
 
 
 def child(request: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from curate.ledger.summary import RunState, Summary
 from curate.objects.stream import StoredStream
 from curate.observe.job import read_status
 from curate.pipeline.classify import failure_of
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.tasks.failure import FailureKind, Refusal
 from tests.support.emulator import Emulator
 from tests.support.gcs_emulator import GcsEmulator

@@ -83,7 +83,7 @@ def test_every_operation_fails_once(bench: Bench, operation: str, when: str) -> 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """GCS is retried without waiting, and for long."""
-    monkeypatch.setattr("curate.storage.gcs.Retry", lambda: Retry(deadline_s=1e6, clock=FakeClock()))
+    monkeypatch.setattr("curate.stores.gcs.Retry", lambda: Retry(deadline_s=1e6, clock=FakeClock()))
 
 
 @pytest.mark.slow

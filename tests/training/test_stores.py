@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 from curate.training import TokenShards
 from tests.support.emulator import Emulator
 from tests.support.gcs_emulator import GcsEmulator
@@ -37,7 +37,7 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield f"memory://{abs(hash(request.node.name))}", None
         return
     # Another may have had its port.
-    monkeypatch.setattr("curate.storage.s3.probe._kept", set())
+    monkeypatch.setattr("curate.stores.s3.probe._kept", set())
     with (GcsEmulator() if request.param == "gs" else S3Emulator()).here(monkeypatch) as running:
         yield f"{request.param}://bucket", running
 

@@ -14,9 +14,9 @@ from curate.dataset.read.repository import format_of, splits_of
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.encoding import Format
 from curate.operators.arguments import answers
-from curate.storage.open import open_store
 from curate.storage.protocol import Store
 from curate.storage.uris import normalise_input
+from curate.stores.open import open_store
 
 _READERS: Mapping[Format, Callable[..., Dataset]] = {
     Format.PARQUET: read_parquet,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from curate.storage.faulty import FaultyStore
+from curate.stores.faulty import FaultyStore
 from curate.testing.contract import StoreContract, StorePlace
 from tests.support.moto_server import many_puts
 

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from curate.errors import ConfigError
 from curate.log import get_logger
 from curate.storage.protocol import Outcome, Store
-from curate.storage.s3 import uploads
-from curate.storage.s3.service import Service
-from curate.storage.s3.store import S3Store
 from curate.storage.uris import bucket_and_key
+from curate.stores.s3 import uploads
+from curate.stores.s3.service import Service
+from curate.stores.s3.store import S3Store
 
 CREATORS = 8
 _LIES = {

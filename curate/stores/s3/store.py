@@ -21,12 +21,12 @@ from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
 from curate.storage.listing import Columns, Listing
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, mismatch
-from curate.storage.s3 import uploads
-from curate.storage.s3.answers import Listed, Response, cut, folders, page
-from curate.storage.s3.client import Request
-from curate.storage.s3.service import SHA256, Service, request_for
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import SIMPLE_BYTES, SpooledWriter, upload_compared
+from curate.stores.s3 import uploads
+from curate.stores.s3.answers import Listed, Response, cut, folders, page
+from curate.stores.s3.client import Request
+from curate.stores.s3.service import SHA256, Service, request_for
 
 _deletes_by_generation: dict[str, bool] = {}
 """Whether the service at an endpoint looks at `If-Match` before it deletes."""

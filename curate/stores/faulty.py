@@ -34,7 +34,7 @@ class FaultyStore(Store):
     Without `retry`, the caller sees the errors. With it, a failed call is retried inside, as in the GCS store: the
     caller sees a slower store, and a publish whose answer was lost returns `Outcome.IDENTICAL`.
 
-    >>> from curate.storage.memory import MemoryStore
+    >>> from curate.stores.memory import MemoryStore
     >>> store = FaultyStore(MemoryStore(), Fault("publish", nth=2, when="after"), retry=QUICK)
     >>> [store.publish(f"memory://doc/{n}", b"data").outcome.value for n in (1, 2)]
     ['created', 'identical']

@@ -26,7 +26,7 @@ from curate.dataclass import dataclass, field
 from curate.errors import StorageError, TransientStorageError
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
-from curate.storage.s3.answers import Asked, Response, denied, error
+from curate.stores.s3.answers import Asked, Response, denied, error
 
 Kind = Literal["list", "get", "put", "delete"]
 _CONNECT_S = 5.0

@@ -33,10 +33,10 @@ from curate.errors import (
     StorageError,
 )
 from curate.folders import nofollow
-from curate.storage import local
-from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
-from curate.storage.open import open_store
 from curate.storage.protocol import Outcome, Special
+from curate.stores import local
+from curate.stores.local import LocalStore, probe_linking, sweep_scratch, sync_directories
+from curate.stores.open import open_store
 
 SMALL = b"0123456789" * 10
 LARGE = b"0123456789" * 500_000
@@ -78,8 +78,8 @@ STEPS = ["open", "write", "utime", "fsync", "fstat", "link", "unlink"]
 KILLED_CHILD = """
     import os, signal, sys
     how, step, when, root, scratch, temporaries = sys.argv[1:]
-    from curate.storage import local
-    from curate.storage.local import LocalStore
+    from curate.stores import local
+    from curate.stores.local import LocalStore
 
     local.NAMELESS = temporaries == "nameless"
 

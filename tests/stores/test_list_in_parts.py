@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from curate.requests import listing
-from curate.storage import gcs
-from curate.storage.s3 import store as s3
+from curate.stores import gcs
+from curate.stores.s3 import store as s3
 from curate.testing.contract import StorePlace
 
 FOLDERS = ["a", "a.", "a-b", "b c", "b+c", "b%20c", "c/d", "c/d/e", "é", "\U0001f600", "z&<>", "z"]

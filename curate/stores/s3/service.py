@@ -13,9 +13,9 @@ from curate.requests.retry import Retry
 from curate.requests.shared import SharedClient
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import Calls, Object
-from curate.storage.s3.answers import Response, cut
-from curate.storage.s3.client import Client, Kind, Request
 from curate.storage.uris import bucket_and_key
+from curate.stores.s3.answers import Response, cut
+from curate.stores.s3.client import Client, Kind, Request
 
 T = TypeVar("T")
 

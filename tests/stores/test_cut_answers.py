@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from curate.errors import GenerationMismatch, ObjectNotFound
-from curate.storage import gcs
-from curate.storage.gcs import GCSStore
 from curate.storage.protocol import Object, Outcome, Store
+from curate.stores import gcs
+from curate.stores.gcs import GCSStore
 from curate.testing.clock import FakeClock
 from tests.support.emulator import Cut
 from tests.support.gcs_emulator import GcsEmulator

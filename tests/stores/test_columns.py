@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from curate.errors import PermissionDenied
-from curate.storage import local
-from curate.storage.faulty import FaultyStore
 from curate.storage.listing import Columns, Listing, in_columns
-from curate.storage.local import LocalStore
-from curate.storage.memory import MemoryStore
 from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Object, Special
+from curate.stores import local
+from curate.stores.faulty import FaultyStore
+from curate.stores.local import LocalStore
+from curate.stores.memory import MemoryStore
 from curate.testing.contract import StorePlace
 from tests.support.moto_server import many_puts
 

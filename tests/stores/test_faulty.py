@@ -17,11 +17,11 @@ import pytest
 from curate.errors import ConfigError, StorageError, TransientStorageError
 from curate.requests.retry import Retry
 from curate.storage.faults import OPERATIONS, Fault, Faults, When, parse_faults
-from curate.storage.faulty import FaultyStore
-from curate.storage.local import LocalStore
-from curate.storage.memory import MemoryStore
-from curate.storage.open import open_store
 from curate.storage.protocol import Outcome, Store
+from curate.stores.faulty import FaultyStore
+from curate.stores.local import LocalStore
+from curate.stores.memory import MemoryStore
+from curate.stores.open import open_store
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 
@@ -212,7 +212,7 @@ def test_a_process_gets_its_faults_by_the_environment(tmp_path: Path) -> None:
     """Kills included: the third publish of the process is its last, and took effect."""
     script = """
 import sys
-from curate.storage.open import open_store
+from curate.stores.open import open_store
 for n in range(5):
     open_store(sys.argv[1], sys.argv[1] + "/tmp").publish(f"{sys.argv[1]}/{n}", b"x")
 """

@@ -21,8 +21,8 @@ from curate.errors import ObjectNotFound, TransientStorageError
 from curate.requests import throttle
 from curate.requests.retry import Retry
 from curate.requests.throttle import Bounds, Limiter, Window, refusing
-from curate.storage.gcs import GCSStore
 from curate.storage.protocol import Outcome
+from curate.stores.gcs import GCSStore
 from curate.testing.clock import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
 

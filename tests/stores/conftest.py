@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from curate.requests.retry import Retry
-from curate.storage import local
-from curate.storage.gcs import GCSStore
-from curate.storage.memory import clear
-from curate.storage.open import open_store
-from curate.storage.s3.store import S3Store
+from curate.stores import local
+from curate.stores.gcs import GCSStore
+from curate.stores.memory import clear
+from curate.stores.open import open_store
+from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from curate.testing.contract import StorePlace
 from tests.support.gcs_emulator import GcsEmulator

@@ -14,9 +14,9 @@ from curate.dataclass import dataclass
 from curate.errors import StorageError, TransientStorageError
 from curate.log import get_logger
 from curate.storage.protocol import Object
-from curate.storage.s3.answers import Response, cut
-from curate.storage.s3.service import SHA256, Service, request_for
 from curate.storage.writer import SIMPLE_BYTES, Content
+from curate.stores.s3.answers import Response, cut
+from curate.stores.s3.service import SHA256, Service, request_for
 
 PART_BYTES = 32 << 20
 """One request of an upload in parts; S3 asks for 5 MiB and more, and R2 for parts of one size."""

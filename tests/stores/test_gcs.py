@@ -21,8 +21,8 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError, Transp
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
 from curate.requests.reached import REACHED
 from curate.requests.retry import Retry
-from curate.storage.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.storage.protocol import Outcome, Store
+from curate.stores.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.testing.clock import FakeClock
 from tests.support.gcs_emulator import GcsEmulator, _Answer, _refusal
 
@@ -431,7 +431,7 @@ def test_a_condition_that_was_not_asked_for(emulator: GcsEmulator, gcs: GCSStore
 
 def test_uploads_carry_their_checksum(emulator: GcsEmulator, gcs: GCSStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that were changed on their way never become visible."""
-    monkeypatch.setattr("curate.storage.gcs._crc32c", lambda _: "AAAAAA==")
+    monkeypatch.setattr("curate.stores.gcs._crc32c", lambda _: "AAAAAA==")
     for publish in (lambda: gcs.publish(X, b"data"), lambda: publish_large(gcs)):
         with pytest.raises(StorageError, match=r"GCS answered 400 .*doesn't match"):
             publish()

@@ -23,11 +23,11 @@ from curate.errors import (
 from curate.requests.reached import REACHED
 from curate.requests.retry import Retry
 from curate.storage.protocol import Outcome, Store
-from curate.storage.s3 import store as s3_store
-from curate.storage.s3 import uploads
-from curate.storage.s3.probe import CREATORS, refuse_lax
-from curate.storage.s3.store import S3Store
 from curate.storage.writer import SIMPLE_BYTES
+from curate.stores.s3 import store as s3_store
+from curate.stores.s3 import uploads
+from curate.stores.s3.probe import CREATORS, refuse_lax
+from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from tests.support.emulator import Answer, Cut
 from tests.support.s3_emulator import S3Emulator
@@ -246,7 +246,7 @@ def test_memory_is_bounded_for_large_outputs(s3_emulator: S3Emulator) -> None:
     """200 MiB are written and published in a process whose heap grows by less than half of that."""
     script = """
         import resource, sys
-        from curate.storage.open import open_store
+        from curate.stores.open import open_store
         store = open_store("s3://bucket/x")
         store.publish("s3://bucket/small", b"")
         piece = bytes(1 << 20)

@@ -31,7 +31,7 @@ def open_store(uri: str, scratch: str | None = None) -> Store:
     if _wrap is not None:
         return _wrap(store)
     if "CURATE_TESTING_FAULTS" in os.environ:
-        from curate.storage.faulty import from_environment
+        from curate.stores.faulty import from_environment
 
         return from_environment(store)
     return store
@@ -79,27 +79,27 @@ def wrap_stores(wrap: Callable[[Store], Store]) -> Iterator[None]:
 
 def _open(uri: str, scratch: str | None) -> Store:
     if uri.startswith("gs://"):
-        from curate.storage.gcs import GCSStore
+        from curate.stores.gcs import GCSStore
 
         return GCSStore()
     if uri.startswith("s3://"):
         return _s3()
     if uri.startswith("memory://"):
-        from curate.storage.memory import MemoryStore
+        from curate.stores.memory import MemoryStore
 
         return MemoryStore()
     if is_foreign(uri):
-        from curate.storage.foreign import ForeignStore
+        from curate.stores.foreign import ForeignStore
 
         return ForeignStore()
-    from curate.storage.local import LocalStore
+    from curate.stores.local import LocalStore
 
     return LocalStore(scratch if scratch is not None and is_local(scratch) else None)
 
 
 def _s3() -> Store:
     try:
-        from curate.storage.s3.store import S3Store
+        from curate.stores.s3.store import S3Store
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("botocore", "urllib3"):
             raise

@@ -11,10 +11,10 @@ import structlog
 import curate
 from curate.requests import regions
 from curate.requests.regions import crossings, machine_region, region_of
-from curate.storage import gcs
-from curate.storage.gcs import GCSStore
-from curate.storage.memory import MemoryStore
-from curate.storage.s3.store import S3Store
+from curate.stores import gcs
+from curate.stores.gcs import GCSStore
+from curate.stores.memory import MemoryStore
+from curate.stores.s3.store import S3Store
 from tests.support.emulator import Answer
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.s3_emulator import S3Emulator

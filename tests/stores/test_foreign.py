@@ -25,9 +25,9 @@ from curate.errors import (
     TransientStorageError,
 )
 from curate.requests.retry import Retry
-from curate.storage.foreign import ForeignStore
-from curate.storage.open import open_store
 from curate.storage.uris import normalise, normalise_input
+from curate.stores.foreign import ForeignStore
+from curate.stores.open import open_store
 from curate.testing.clock import FakeClock
 from tests.support.s3_emulator import S3Emulator
 
