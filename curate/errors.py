@@ -85,6 +85,11 @@ class StorageError(CurateError):
 class ObjectNotFound(StorageError):
     """The object does not exist (or not at the generation that was asked for)."""
 
+    def __init__(self, message: str = "", uri: str = "") -> None:
+        """`uri`: that of the object; empty if its store does not say it."""
+        super().__init__(message)
+        self.uri = uri
+
 
 class DiskFull(StorageError):
     """A file cannot be written: the disk, or the quota of who writes, has no room for it."""

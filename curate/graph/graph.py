@@ -200,8 +200,7 @@ class JobRun:
                     # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                     if not complete_now(job):
                         if isinstance(error, ObjectNotFound):
-                            uri = str(error).partition(" does not exist")[0]
-                            raise DamagedRun(uri, "another driver removed it") from error
+                            raise DamagedRun(error.uri or str(error), "another driver removed it") from error
                         raise
                     log.info("another driver has completed the job meanwhile", here=str(error))
                     return self._conclude_meanwhile(job, options, course)

@@ -186,7 +186,7 @@ class ForeignStore:
                 if status is not None:
                     # Whatever it says, it is there.
                     REACHED.add(place)
-                raise _translated(what, cause, status) from error
+                raise _translated(what, uri, cause, status) from error
 
         return self._retry.call(what, attempt, place)
 
@@ -232,13 +232,13 @@ def _cause(error: Exception) -> tuple[BaseException, int | None]:
     return cause, status if isinstance(status, int) else None
 
 
-def _translated(what: str, cause: BaseException, status: int | None) -> StorageError:
+def _translated(what: str, uri: str, cause: BaseException, status: int | None) -> StorageError:
     """Returns the error of ours that one of a file system's stands for."""
     said = f"{type(cause).__name__}: {str(cause)[:300]}"
     if isinstance(cause, PermissionError) or status in (401, 403):
         return PermissionDenied(f"{what}: {said}; give it the credentials that fsspec finds for this file system")
     if isinstance(cause, FileNotFoundError | NotADirectoryError) or status in (404, 410):
-        return ObjectNotFound(f"{what}: it does not exist; {said}")
+        return ObjectNotFound(f"{what}: it does not exist; {said}", uri)
     lost = isinstance(cause, OSError | EOFError) or not _LOST.isdisjoint(one.__name__ for one in type(cause).__mro__)
     passes = status in _LATER if status is not None else lost
     if passes:

@@ -628,7 +628,8 @@ def _error(request: _Request, response: _Response) -> StorageError:
     if status in (401, 403):
         return _denied(request.what, said)
     if status == 404:
-        return ObjectNotFound(f"{request.what}: it does not exist, or its bucket does not; {said}")
+        uri = request.what[request.what.index("gs://") :]
+        return ObjectNotFound(f"{request.what}: it does not exist, or its bucket does not; {said}", uri)
     return StorageError(f"{request.what}: {said}, which a retry would not change; expected success")
 
 

@@ -390,7 +390,7 @@ class LocalStore:
         try:
             return _regular(_path(uri), object)
         except _NotRegularError as error:
-            raise ObjectNotFound(f"{uri} does not exist as an object: it is {error}") from error
+            raise ObjectNotFound(f"{uri} does not exist as an object: it is {error}", uri) from error
         except OSError as error:
             raise _translated(error, uri) from error
 
@@ -690,7 +690,7 @@ def _kind_of(mode: int) -> str:
 
 def _refuse_special(status: os.stat_result, uri: str) -> None:
     if not stat_bits.S_ISREG(status.st_mode):
-        raise ObjectNotFound(f"{uri} does not exist as an object: it is {_kind_of(status.st_mode)}")
+        raise ObjectNotFound(f"{uri} does not exist as an object: it is {_kind_of(status.st_mode)}", uri)
 
 
 def _generation(status: os.stat_result) -> str:
@@ -794,7 +794,7 @@ def _translated(error: OSError, uri: str, size: int | None = None) -> StorageErr
     far, those that were about to be written included, if that is known.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return ObjectNotFound(f"{uri} does not exist")
+        return ObjectNotFound(f"{uri} does not exist", uri)
     if isinstance(error, PermissionError):
         return PermissionDenied(
             f"{uri}: the operating system refused ({error.strerror}) user id {os.geteuid()}; check the permissions "

@@ -113,7 +113,7 @@ class MemoryStore:
         with _lock:
             seen = _buckets.get(bucket, {}).get(key)
         if seen is None:
-            raise ObjectNotFound(f"{uri} does not exist")
+            raise ObjectNotFound(f"{uri} does not exist", uri)
         return seen[0], Object(uri, len(seen[0]), seen[1])
 
     def _count(self, kind: str) -> None:

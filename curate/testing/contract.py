@@ -354,8 +354,9 @@ class StoreContract:
             lambda: place.store.read(uri, -1),
             lambda: place.store.open(Object(uri, 1, "1")).read(),
         ):
-            with pytest.raises(ObjectNotFound, match="nothing/here"):
+            with pytest.raises(ObjectNotFound, match="nothing/here") as caught:
                 call()
+            assert caught.value.uri in ("", uri)
         assert _names(place) == _names(place, "nothing/") == []
         assert place.store.delete(uri) is False
         assert place.store.delete(uri, "1") is False

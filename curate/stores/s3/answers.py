@@ -119,12 +119,13 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
     if code == "NoSuchBucket":
         return ObjectNotFound(
             f"{asked.what}: the bucket does not exist at {asked.endpoint}; check its name and AWS_ENDPOINT_URL, or "
-            f"make it: aws s3 mb s3://{asked.uri.split('/')[2]}"
+            f"make it: aws s3 mb s3://{asked.uri.split('/')[2]}",
+            asked.uri,
         )
     if status in (401, 403) or code in _WRONG_KEYS:
         return denied(asked, said, code)
     if status == 404:
-        return ObjectNotFound(f"{asked.what}: it does not exist, or its bucket does not; {said}")
+        return ObjectNotFound(f"{asked.what}: it does not exist, or its bucket does not; {said}", asked.uri)
     if status in (405, 501):
         return StorageError(
             f"{asked.what}: {said}: the service at {asked.endpoint} lacks what curate needs; choose another store"
