@@ -8,7 +8,7 @@ refuses the whole job before anything is dispatched (exit 2), the `ShardError`s 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self
 
 EXIT_OK = 0
@@ -16,6 +16,10 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """Exit codes of all commands: 128 and the number of SIGINT, as shells have it. Those of runs: `RunState.exit_code`."""
+
+
+MOST_LISTED = 30
+"""Names that a message tells of those that there are."""
 
 
 class CurateError(Exception):
@@ -280,6 +284,28 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7) if isinstance(word, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown_column(name: str, names: Sequence[str]) -> str:
+    """Returns the words for a column that is not among `names`, of which a wide table's first are told.
+
+    >>> unknown_column("txt", ["id", "text"])
+    "there is no column 'txt'; did you mean 'text'?; there are 'id', 'text'"
+    """
+    if not names:
+        return f"there is no column {name!r}, nor any other, as where no input has a row; run it once there are rows"
+    return f"there is no column {name!r}{did_you_mean(name, names)}; there are {listed(names)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns names for a message: a wide table's first ones, and how many more there are.
+
+    >>> listed(f"c{n}" for n in range(40))[-24:]
+    "'c28', 'c29' and 10 more"
+    """
+    known = list(names)
+    more = len(known) - MOST_LISTED
+    return ", ".join(map(repr, known[:MOST_LISTED])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def refuse_other(what: str, value: object, known: Collection[str]) -> None:

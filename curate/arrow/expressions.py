@@ -20,7 +20,7 @@ from curate.arrow.recast import recast
 from curate.arrow.schema import format_schema
 from curate.arrow.types import contains, plain_type, value_type
 from curate.arrow.unknown import empty
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError, unknown_column
 
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
 
@@ -192,13 +192,6 @@ def _problem(error: Exception, schema: pa.Schema) -> str:
     if inside and name in schema.names:
         return f"column {name!r} has no field {'.'.join(inside)!r}; it is {schema.field(name).type}"
     return unknown_column(name, schema.names)
-
-
-def unknown_column(name: str, names: Sequence[str]) -> str:
-    """Returns the words for a column that is not there."""
-    if not names:
-        return f"there is no column {name!r}, nor any other, as where no input has a row; run it once there are rows"
-    return f"there is no column {name!r}{did_you_mean(name, names)}; there are {', '.join(map(repr, names))}"
 
 
 def refuse_unknown(where: str, wanted: Iterable[str], names: Sequence[str]) -> None:

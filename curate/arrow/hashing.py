@@ -37,7 +37,7 @@ import xxhash
 
 from curate.arrow.types import is_list, is_text, is_text_or_binary
 from curate.dataclass import dataclass
-from curate.errors import ConfigError
+from curate.errors import ConfigError, unknown_column
 from curate.late_pandas import numbers
 from curate.units import whole_seed
 
@@ -79,9 +79,7 @@ def digest_rows(table: pa.Table, columns: Sequence[str], seed: int = 0) -> tuple
     parts = []
     for name in columns:
         if name not in table.column_names:
-            raise ConfigError.of_column(
-                f"there is no column {name!r} to hash; there are {', '.join(table.column_names) or 'none'}", name
-            )
+            raise ConfigError.of_column(unknown_column(name, table.column_names), name)
         try:
             found = [_values(chunk, how) for chunk in table[name].chunks]
         except _NoEncoding as error:

@@ -23,7 +23,7 @@ from curate.arrow.sorting import arrow_is_faster, changes, keys_of, sorted_rows
 from curate.arrow.types import is_encoded, is_text_or_binary
 from curate.arrow.values import fitted
 from curate.dataclass import dataclass
-from curate.errors import ConfigError, did_you_mean, refuse_other
+from curate.errors import ConfigError, refuse_other, unknown_column
 
 _PLACES = ("at_end", "at_start")
 
@@ -67,11 +67,7 @@ class Order:
         for key in self.keys:
             found = [at for at, name in enumerate(schema.names) if name == key.column]
             if not found:
-                raise ConfigError.of_column(
-                    f"{where}: there is no column {key.column!r}{did_you_mean(key.column, schema.names)}; "
-                    f"the columns are: {', '.join(schema.names) or 'none'}",
-                    key.column,
-                )
+                raise ConfigError.of_column(f"{where}: {unknown_column(key.column, schema.names)}", key.column)
             if len(found) > 1:
                 raise ConfigError.of_column(
                     f"{where}: {len(found)} columns are named {key.column!r}; rename all but one of them first",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from curate.arrow.schema import format_schema, readable
-from curate.errors import SchemaMismatch, did_you_mean
+from curate.errors import SchemaMismatch, did_you_mean, listed
 from curate.formats.encoding import Encoding, Format
 
 
@@ -21,7 +21,7 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, encoding: Encod
             if name not in found.names:
                 near = did_you_mean(name, found.names)
                 raise SchemaMismatch(
-                    f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}; every input needs "
+                    f"{uri}: no column {name!r}{near}; it has {listed(found.names)}; every input needs "
                     "the columns of the first one, or those that the job reads by name (columns, keep_columns)"
                 )
     times = {name: found.names.count(name) for name in held.names}

@@ -168,7 +168,7 @@ def test_what_cannot_be_hashed_is_refused() -> None:
     union = pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])])
     with pytest.raises(ConfigError, match=r"column 'a': it is dense_union<.*leave it out"):
         digest_rows(pa.table({"a": union}), ["a"])
-    with pytest.raises(ConfigError, match="no column 'b' to hash; there are a"):
+    with pytest.raises(ConfigError, match="no column 'b'; there are 'a'"):
         digest_rows(pa.table({"a": [1]}), ["b"])
     with pytest.raises(ConfigError, match="seed is -1, expected a whole number, at least 0"):
         random_keys(-1, "a", 0, 1)

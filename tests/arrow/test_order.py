@@ -249,7 +249,7 @@ def test_what_cannot_be_sorted_by_is_refused_with_its_type_and_what_to_do() -> N
     )
     Order((SortKey("score"), SortKey("text"))).check("sort", schema)
     for column, said in {
-        "scroe": r"sort: there is no column 'scroe'; did you mean 'score'\?; the columns are: score, tags, user",
+        "scroe": r"sort: there is no column 'scroe'; did you mean 'score'\?; there are 'score', 'tags', 'user'",
         "tags": r"sort: column 'tags' is nested \(list<item: string>\), which has no order; add a column to sort by",
         "user": r"sort: column 'user' is nested \(struct<id: int64>\)",
         "age": r"sort: column 'age' is of type month_day_nano_interval, which has no order; cast it to text",

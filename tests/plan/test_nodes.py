@@ -204,7 +204,7 @@ class TestRefused:
                 r"filter: text is not an expression: 'id > 5'; name a column with curate.col",
             ),
             (lambda ds: ds.filter(polars.col("id") > 1), "write it with curate.col and functions of pyarrow.compute"),
-            (lambda _: curate.from_items([]).sort("a"), "there is no column 'a'; the columns are: none"),
+            (lambda _: curate.from_items([]).sort("a"), "there is no column 'a', nor any other"),
         ],
     )
     def test_when_the_plan_is_made(self, make: Any, message: str) -> None:

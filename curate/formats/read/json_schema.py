@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.unknown import NAMES_ALONE, exact, rounds
-from curate.errors import ConfigError, MissingColumn, did_you_mean
+from curate.errors import ConfigError, MissingColumn, did_you_mean, listed
 from curate.formats.read.json_values import JSON_TEXT, NOT_FINITE, readable
 
 
@@ -162,8 +162,7 @@ def infer_schema(
 
 def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> MissingColumn:
     """Returns the error for a wanted column that the file does not have."""
-    shown = ", ".join(map(repr, list(known)[:30])) + (f" and {len(known) - 30} more" if len(known) > 30 else "")
-    told = f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{in_folder(uri, name)}"
+    told = f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {listed(known)}{in_folder(uri, name)}"
     return MissingColumn.of_column(told, name)
 
 
