@@ -112,6 +112,9 @@ def _next(report: VerifyReport, *, at_work: bool) -> Iterator[str]:
         yield "run the job again, which removes the rest of shards that were taken out of it"
     elif at_work:
         yield "a run is going on and its outputs so far are fine; verify again when it has ended"
+    elif report.replaced:
+        were = "1 output was" if report.replaced == 1 else f"{report.replaced:,} outputs were"
+        yield f"{were} replaced or removed while this read them; verify again"
     elif report.absent:
         missing, them = ("1 output is", "it") if report.absent == 1 else (f"{report.absent:,} outputs are", "them")
         yield f"{missing} missing; run the job again to produce {them}"

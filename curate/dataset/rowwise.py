@@ -19,7 +19,7 @@ from curate.operators.parts import split_off
 from curate.operators.sample import RandomSample, TrainTestSide
 from curate.plan.attributes import with_attributes
 from curate.plan.nodes import Limit, Union, Zip
-from curate.plan.rewrites import unified
+from curate.plan.rewrites import lacks_seed, unified
 from curate.units import whole, whole_seed
 
 
@@ -203,7 +203,8 @@ class Rowwise(Base):
         Rows are chosen as for `random_sample`: with a seed both sides are the same each time. With `split_type="hash"`
         the value in `hash_column` decides, so all rows of one author, for example, are on one side. Each side runs
         separately. A write counts the rows of the other side as dropped for "train_test_split". Raises ConfigError for
-        another proportion, and a column that is unknown or has no hash.
+        another proportion, a column that is unknown or has no hash, and after a shuffle without a seed: each side runs
+        it anew, in another order.
 
         >>> train, test = curate.range(1000).streaming_train_test_split(0.25, split_type="hash", hash_column="id")
         >>> train.count(), test.count()
@@ -218,6 +219,12 @@ class Rowwise(Base):
         if hash_column is not None:
             refuse_unused("streaming_train_test_split", "the value in hash_column alone decides", seed=seed)
             seed = 0
+        elif lacks_seed(self._plan):
+            raise ConfigError(
+                "streaming_train_test_split: each side shuffles anew, and rows are chosen by their places, so a row "
+                "could be on both sides or on none; give random_shuffle (or repartition) a seed, as in "
+                "random_shuffle(seed=1), or split by the value in a column: split_type='hash', hash_column=..."
+            )
         seed = secrets.randbits(64) if seed is None else whole_seed(seed)
         train, test = (self._apply(TrainTestSide(fraction, seed, side, hash_column)) for side in (False, True))
         return train, test

@@ -25,7 +25,7 @@ from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
 from curate.objects.record import OutputFormat
 from curate.observe.browse import rows
-from curate.observe.check import output_schema
+from curate.observe.checks.contents import output_schema
 from curate.observe.job import FoundJob, find_job, status_of
 from curate.observe.preview import broken_row
 from curate.tasks.shard import SliceKind

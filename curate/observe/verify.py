@@ -8,41 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from curate.dataclass import dataclass, field, replace
-from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
 from curate.ledger import layout
-from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name, sides_of_ids
+from curate.ledger.side_outputs import sides_of_ids
 from curate.ledger.stages import exchanges, parse_stages
-from curate.objects.datatrove import read_metadata
-from curate.objects.record import OF_TOKENS, Carried, OutputFormat, read_carried
-from curate.observe.check import (
-    check_bytes,
-    count_quarantined,
-    count_rows,
-    count_run_rows,
-    output_schema,
-    wrong_record,
-)
+from curate.observe.checks.output import Checker, Finding, is_another, name_of
 from curate.observe.job import FoundJob, find_job, find_stages, read_summary
 from curate.prefetch import ahead
-from curate.storage.protocol import Object
 from curate.tasks.books import Books, UpstreamBooks
 
-UNCOUNTED = (OutputFormat.SINK, *OF_TOKENS)
-"""Formats of which the bytes are checked alone."""
 READERS = 8
 """Outputs that are read at once, each with some 20 MiB in memory."""
 MOST_FINDINGS = 100
 """Findings of one kind that are told one by one; all are counted."""
-SCHEMA_VOTERS = 3
-"""Outputs that say what the schema is where the job did not have to store one, because its code declares it."""
 
 OK = "ok"
 INCOMPLETE = "incomplete"
@@ -64,23 +47,6 @@ KINDS = {
 """What can be off, in the order in which it is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is off."""
-
-    kind: str
-    object: str
-    """Name under the output prefix."""
-    reason: str
-    remove: tuple[str, ...] = ()
-    """What is to be removed, by name, so that the next run of the job makes it as it should be; empty if that does not
-    help."""
-    left_behind: bool = False
-    """Whether the next run of the job removes it: its shard was taken out."""
-    held_to: str = ""
-    """What the stored schema is called that it has not."""
-
-
 @dataclass
 class VerifyReport:
     """What a job's outputs turned out to be."""
@@ -97,6 +63,8 @@ class VerifyReport:
     """Stored bytes of those."""
     absent: int = 0
     """Outputs that are not there."""
+    replaced: int = 0
+    """Outputs that were replaced or removed while all of them were read: nothing is said of these."""
     books: Books = field(default_factory=Books)
     """Sums of the records that make sense: those of the last stage."""
     earlier: Books | None = None
@@ -113,7 +81,7 @@ class VerifyReport:
         """`ok`, `incomplete` (what is there is as it should be) or `damaged`."""
         if self.counts:
             return DAMAGED
-        return OK if self.closed and not self.absent else INCOMPLETE
+        return OK if self.closed and not self.absent and not self.replaced else INCOMPLETE
 
     def add(self, finding: Finding) -> None:
         """Counts what is off, and keeps it if there are not many of the kind."""
@@ -127,7 +95,7 @@ class VerifyReport:
             "job": self.job,
             "output": self.output,
             "state": self.state,
-            "shards": {"total": self.shards, "read": self.read, "missing": self.absent},
+            "shards": self._shards,
             "bytes": self.size_bytes,
             "rows": self.books.rows(),
             "counters": self.books.sorted_counters(),
@@ -142,23 +110,18 @@ class VerifyReport:
         }
 
     def _as_stage(self) -> dict[str, Any]:
-        shards = {"total": self.shards, "read": self.read, "missing": self.absent}
         return {
             "name": self.job,
             "output": self.output,
             "state": self.state,
-            "shards": shards,
+            "shards": self._shards,
             "bytes": self.size_bytes,
         }
 
-
-@dataclass
-class _OutputFindings:
-    """What one output turned out to be."""
-
-    findings: list[Finding]
-    books: Books | None = None
-    quarantine: str | None = None
+    @property
+    def _shards(self) -> dict[str, int]:
+        found = {"total": self.shards, "read": self.read, "missing": self.absent}
+        return found | ({"replaced": self.replaced} if self.replaced else {})
 
 
 def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: None) -> VerifyReport:
@@ -209,16 +172,19 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         report.add(
             Finding("foreign", foreign, "its shard was taken out of the job" if off else reason, left_behind=off)
         )
+    if report.closed and report.absent and _reopened(found):
+        report.closed = False
     if report.closed and not name:
         for rank in np.flatnonzero(~found.matched.done).tolist():
-            report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
-    checker = _Checker(found)
+            report.add(Finding("missing", name_of(found, rank), "the job was complete with it; run the job again"))
+    checker = Checker(found)
     earlier = None if summary is None else UpstreamBooks.of(summary)
     report.earlier = None if earlier is None else earlier.books
     named = set() if earlier is None else {file for _, file in earlier.quarantine}
     for rank, result in ahead(checker.check, map(int, ranks), READERS):
         for finding in result.findings:
             report.add(finding)
+        report.replaced += result.replaced
         if result.books is not None:
             report.books.add(result.books)
         if result.quarantine is not None:
@@ -229,7 +195,8 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         tick(size)
     for schema in sorted(checker.misfit - checker.fit):
         _blame(report, schema)
-    if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
+    whole = not report.absent and not report.replaced
+    if whole and not report.counts["record"] and not report.counts["damaged"]:
         # As long as outputs are to come, or not all of them say what they name, a file may be theirs; or of a stage
         # before the last one, which only the summary names.
         for file in found.listing.quarantine if report.closed or not parse_stages(found.job) else ():
@@ -238,9 +205,18 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
                 report.add(Finding("unnamed", file, reason, (file,)))
         # An output that is made again has it made anew. What it says of stages that were removed is nowhere else.
         remove = () if parse_stages(found.job) or any(one.remove for one in report.findings) else (layout.SUMMARY,)
-        for reason in _differences(report, found, summary):
+        differences = [*_differences(report, found, summary)]
+        if differences and _reopened(found):
+            report.closed, differences = False, []
+        for reason in differences:
             report.add(Finding("summary", layout.SUMMARY, reason, remove))
     return report
+
+
+def _reopened(found: FoundJob) -> bool:
+    """Returns whether a job that was complete when it was listed is not so any more, or again: a run has removed its
+    summary since."""
+    return is_another(found.ledger.store, found.ledger.uri(layout.SUMMARY), found.listing.summary)
 
 
 def _blame(report: VerifyReport, schema: str) -> None:
@@ -257,171 +233,6 @@ def _left_behind(found: FoundJob) -> set[str]:
     rows = sides_of_ids(found.listing, found.plan.removed, found.job["suffix"])
     mains = (f"{shard}{found.job['suffix']}" for shard in found.plan.removed.to_pylist())
     return {*mains, *found.listing.objects.take(rows, "name")["name"].to_pylist()}
-
-
-class _Checker:
-    """Checks outputs; several threads may do so at once."""
-
-    def __init__(self, found: FoundJob) -> None:
-        self._found = found
-        self._store = found.ledger.store
-        self._format, self._codec = found.written_as
-        self._files = set(found.listing.quarantine)
-        self.fit, self.misfit, self._stored = set[str](), set[str](), set[str]()
-        """The stored schemas that an output with rows has, those that one has not, and all."""
-        self._schema = self._held("output", found.output)
-        self._sides = {name: self._held(schema_name(name), partial(found.side, name)) for name in sorted(found.sides)}
-
-    def check(self, rank: int) -> _OutputFindings:
-        """Returns what the output of a shard turned out to be. Raises StorageError if the store does not answer."""
-        name, object = _name(self._found, rank), self._found.output(rank)
-        off = partial(_finding, object=name, uri=object.uri, remove=(name,))
-        try:
-            carried = read_carried(self._store, object, self._format, self._codec)
-        except WrongRecord as error:
-            return _OutputFindings([off("record", error)])
-        except CorruptInput as error:
-            return _OutputFindings([off("damaged", error)])
-        if carried is None:
-            return _OutputFindings(
-                [off("record", "it carries none: something else than curate wrote it, or cut it off")]
-            )
-        if wrong := wrong_record(carried.record, self._found.job, self._found.plan.shard_id(rank)):
-            return _OutputFindings([off("record", wrong)])
-        books, file = Books.parse(carried.record["rows"], carried.record["counters"]), carried.record["quarantine"]
-        findings = self._rows(off, object, carried, self._schema, "output", books.rows_out)
-        if not books.balanced():
-            findings.append(off("books", f"in + created is not out + dropped + quarantined: {_rows_text(books)}"))
-        if reason := self._quarantine(file, books.quarantined):
-            findings.append(off("quarantine", reason, remove=(name, file) if file in self._files else (name,)))
-        for side in self._sides:
-            beside = self._found.side_name(side, rank), self._found.side(side, rank)
-            findings += self._side(side, beside, name, carried.record)
-        checksums = read_metadata(self._store, object) if self._format is OutputFormat.DATATROVE else {}
-        for side, called, other in self._found.companions(rank):
-            if (checksum := checksums.get(f".{side}")) is not None and other is not None:
-                findings += self._bytes(called, other, checksum, name)
-            else:
-                findings += self._side(side, (called, other), name, carried.record)
-        return _OutputFindings(findings, books, file)
-
-    def _rows(
-        self,
-        off: Callable[..., Finding],
-        object: Object,
-        carried: Carried,
-        schema: pa.Schema | None,
-        held_to: str,
-        expected: Any,
-    ) -> list[Finding]:
-        try:
-            if self._format in UNCOUNTED:
-                # How many rows they are, only readers of the format tell.
-                check_bytes(self._store, object, carried)
-                return []
-            if self._format is OutputFormat.RUN:
-                rows = count_run_rows(self._store, object)
-            else:
-                rows = count_rows(self._store, object, carried, self._format, self._codec, schema)
-        except SchemaMismatch as error:
-            if held_to not in self._stored:
-                return [off("schema", error)]
-            self.misfit.add(held_to)
-            return [replace(off("schema", error), held_to=held_to)]
-        except CorruptInput as error:
-            return [off("damaged", error)]
-        if rows:
-            self.fit.add(held_to)
-        if rows == expected:
-            return []
-        return [off("rows", f"it has {rows:,} rows, its record says {_number(expected)}")]
-
-    def _side(
-        self, side: str, beside: tuple[str, Object | None], main: str, record: Mapping[str, Any]
-    ) -> list[Finding]:
-        """Returns what is off with an extra output of a shard whose main one carries this record, or its other file."""
-        name, object = beside
-        if object is None:
-            reason = f"{main} is there, which is published after it; remove that, and run the job again"
-            return [Finding("missing", name, reason, (main,))]
-        # One that is there is not replaced if it cannot be read; and none is made as long as the main one is there.
-        off = partial(_finding, object=name, uri=object.uri, remove=(main, name))
-        try:
-            carried = read_carried(self._store, object, self._format, self._codec)
-        except CorruptInput as error:
-            return [off("damaged", error)]
-        if carried is None:
-            return [off("record", "it carries none: something else than curate wrote it, or cut it off")]
-        expected = {**record, RECORD_SIDE: side}
-        differing = sorted(key for key in {*carried.record, *expected} if carried.record.get(key) != expected.get(key))
-        if differing:
-            return [off("record", f"its record is not that of {main}: they differ in {', '.join(differing)}")]
-        rows = record["counters"].get(counter(side))
-        return self._rows(off, object, carried, self._sides.get(side), schema_name(side), rows)
-
-    def _bytes(self, name: str, object: Object, checksum: int, main: str) -> list[Finding]:
-        """Returns what is off with a file that carries no record, but whose checksum is known."""
-        try:
-            check_bytes(self._store, object, Carried({}, object.size, checksum))
-        except CorruptInput as error:
-            return [_finding("damaged", error, object=name, uri=object.uri, remove=(main, name))]
-        return []
-
-    def _quarantine(self, name: str | None, rows: int) -> str:
-        """Returns what is off with the rows that an output says were set aside; empty if nothing is."""
-        if name is None or not rows:
-            return "" if name is None and not rows else f"its record says {rows:,} rows, and names {name or 'no file'}"
-        if name not in self._files:
-            return f"{name}, which its record names, is gone"
-        uri = self._found.ledger.uri(name)
-        try:
-            found, digest = count_quarantined(self._store, self._store.stat(uri))
-        except ObjectNotFound:
-            return f"{name}, which its record names, is gone"
-        except CorruptInput as error:
-            return str(error).removeprefix(self._found.ledger.root + "/")
-        if name != f"{layout.QUARANTINE}{digest}.jsonl.zst":
-            return f"{name} is not what it was: the hash of its bytes is {digest}"
-        return "" if found == rows else f"{name} has {found:,} rows, the record says {rows:,}"
-
-    def _held(self, stored_as: str, output: Callable[[int], Object | None]) -> pa.Schema | None:
-        """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
-        schema = self._found.ledger.read_schema(stored_as)
-        if schema is not None:
-            self._stored.add(stored_as)
-        if schema is not None or self._format in (OutputFormat.RUN, OutputFormat.SINK):
-            return schema
-        votes: Counter[pa.Schema] = Counter()
-        for rank in np.flatnonzero(self._found.matched.done).tolist():
-            object = output(rank)
-            if object is None:
-                continue
-            try:
-                schema = output_schema(self._store, object, self._format, self._codec)
-            except CorruptInput:
-                continue  # told when its turn comes
-            if schema is not None:
-                votes[schema] += 1
-            if votes.total() >= SCHEMA_VOTERS:
-                break
-        return votes.most_common(1)[0][0] if votes else None
-
-
-def _finding(kind: str, reason: object, *, object: str, uri: str, remove: tuple[str, ...]) -> Finding:
-    return Finding(kind, object, str(reason).removeprefix(f"{uri}: "), remove)
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else repr(value)
-
-
-def _name(found: FoundJob, rank: int) -> str:
-    return f"{found.plan.shard_id(rank)}{found.job['suffix']}"
-
-
-def _rows_text(books: Books) -> str:
-    dropped = sum(books.dropped.values())
-    return f"{books.rows_in:,} + {books.created:,}, {books.rows_out:,} + {dropped:,} + {books.quarantined:,}"
 
 
 def _differences(report: VerifyReport, found: FoundJob, summary: Mapping[str, Any] | None) -> Iterator[str]:

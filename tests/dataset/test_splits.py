@@ -103,6 +103,21 @@ def test_a_split_behind_a_limit_is_written_as_it_is_consumed(tmp_path: Path) -> 
     assert ids(curate.read_parquet(tmp_path / "out")) == rows
 
 
+def test_sides_behind_a_shuffle_share_no_row(tmp_path: Path) -> None:
+    """Each side runs it: one whose order nobody has chosen is refused, unless values decide, or it was written."""
+    rows = curate.range(200)
+    for shuffled in (rows.random_shuffle(), rows.repartition(3, shuffle=True).random_shuffle(seed=1)):
+        with pytest.raises(ConfigError, match=r"could be on both sides or on none; give random_shuffle"):
+            shuffled.streaming_train_test_split(0.3, seed=1)
+    for ds, by in (
+        (rows.random_shuffle(seed=4), {}),
+        (rows.random_shuffle(), {"split_type": "hash", "hash_column": "id"}),
+        (rows.random_shuffle().checkpoint(tmp_path / "kept"), {}),
+    ):
+        train, test = ds.streaming_train_test_split(0.3, **by)
+        assert sorted([*ids(train), *ids(test)]) == list(range(200))
+
+
 @pytest.mark.parametrize(
     ("method", "given", "told"),
     [

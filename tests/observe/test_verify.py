@@ -20,7 +20,9 @@ from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
 from curate.objects.record import OutputFormat, read_carried, read_record
 from curate.observe import verify as verifying
-from curate.observe.check import count_rows
+from curate.observe.checks import output as checking
+from curate.observe.checks.contents import count_rows
+from curate.observe.job import find_job
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.stores import memory
 from curate.stores.open import open_store
@@ -516,7 +518,7 @@ def test_a_large_output_is_never_whole_in_memory(tmp_path: Path, monkeypatch: py
     before = pa.total_allocated_bytes()
     pool = pa.default_memory_pool()
     most = 0
-    real = verifying.count_rows
+    real = checking.count_rows
 
     def watched(*args: Any) -> int:
         nonlocal most
@@ -524,7 +526,7 @@ def test_a_large_output_is_never_whole_in_memory(tmp_path: Path, monkeypatch: py
         most = pool.max_memory() or 0
         return rows
 
-    monkeypatch.setattr(verifying, "count_rows", watched)
+    monkeypatch.setattr(checking, "count_rows", watched)
     shutil.rmtree(tmp_path / "in")
     assert verify(str(out)).state == INCOMPLETE
     assert most - before < 200 << 20
@@ -536,6 +538,45 @@ def test_a_store_that_does_not_answer_is_no_damage(out: Path, monkeypatch: pytes
     def refuse(*_: Any) -> Any:
         raise StorageError("down")
 
-    monkeypatch.setattr(verifying, "count_rows", refuse)
+    monkeypatch.setattr(checking, "count_rows", refuse)
     with pytest.raises(StorageError, match="down"):
         verify(str(out))
+
+
+# While a run is at work
+
+
+MEANWHILE = {
+    "replaced": ({"redo_stale": True}, SHARDS),
+    "made anew": ({"overwrite": True, "yes": True}, SHARDS),
+    "taken out": ({"drop_removed": True}, 1),
+}
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_what_a_run_replaces_meanwhile_is_not_off(
+    what: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs are read after they are listed: one that is another by then says nothing, and nothing is to be removed.
+    The next look finds all as it should be."""
+    out = finished(tmp_path, kind)
+    looked = find_job
+
+    def run(output: str) -> Any:
+        monkeypatch.setattr(verifying, "find_job", looked)
+        found = looked(output)
+        if what == "taken out":
+            (tmp_path / "in" / "s1.jsonl").unlink()
+        for shard in range(SHARDS) if what == "replaced" else ():
+            write_jsonl(tmp_path / "in" / f"s{shard}.jsonl", numbered(7 * shard, 9 * shard + 3))
+        format, _, codec = kind.partition("-")
+        job = Tenths(format=format, codec=codec or "zstd")
+        assert run_job(job, tmp_path / "in", out, **MEANWHILE[what][0]).state == "complete"
+        return found
+
+    monkeypatch.setattr(verifying, "find_job", run)
+    report = verify(str(out))
+    assert (report.state, report.findings, report.counts) == (INCOMPLETE, [], {})
+    assert report.replaced == MEANWHILE[what][1]
+    assert report.as_dict()["shards"]["replaced"] == report.replaced
+    assert verify(str(out)).state == OK

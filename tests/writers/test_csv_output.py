@@ -20,7 +20,7 @@ from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import detect
 from curate.objects import compress
 from curate.objects.record import OutputFormat, read_carried, read_record
-from curate.observe.check import count_rows, output_schema
+from curate.observe.checks.contents import count_rows, output_schema
 from curate.observe.preview import preview
 from curate.writers import csv
 from curate.writers.writer import make_writer, suffix

@@ -1,0 +1,1 @@
+"""Checks what an output holds, piece by piece."""
