@@ -138,8 +138,26 @@ class JobReplacedError(CurateError):
     """The job that a run works on was removed or overwritten meanwhile: nothing there is that run's any more."""
 
 
-class BegunRunInterrupted(KeyboardInterrupt):
-    """A run was interrupted that had begun: what is done is kept, and the next run resumes."""
+def interrupted_run() -> KeyboardInterrupt:
+    """Returns the interrupt of a run that had begun: what is done is kept, and the next run resumes.
+
+    Of no class of its own: only if nobody handles a KeyboardInterrupt itself does Python end as shells expect (130).
+    """
+    interrupt = KeyboardInterrupt("run it again to resume: finished shards are skipped")
+    interrupt.__dict__[_BEGUN] = True
+    return interrupt
+
+
+def had_begun(interrupt: KeyboardInterrupt) -> bool:
+    """Returns whether it is the interrupt of a run that had begun.
+
+    >>> had_begun(interrupted_run()), had_begun(KeyboardInterrupt())
+    (True, False)
+    """
+    return _BEGUN in interrupt.__dict__
+
+
+_BEGUN = "run_had_begun"
 
 
 class RetryLater(CurateError):

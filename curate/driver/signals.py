@@ -1,9 +1,10 @@
 """Handles SIGINT and SIGTERM during a run.
 
 While a run gets ready, either ends it at once: nothing is lost. While tasks run, they are counted for the dispatcher,
-which stops launching, cancels or leaves in order. Whatever hangs after a SIGTERM, the process is gone in time; after a
-third SIGINT, or any signal once it has written down how it ended, it is gone at once, with a line that says how to go
-on. SIGHUP is ignored: who closes the terminal does not end the run.
+which stops launching, cancels or leaves in order. Once they have ended, a first SIGINT lets the run write down how it
+ended, which takes as long as its store takes to answer. Whatever hangs after a SIGTERM, the process is gone in time;
+after a third SIGINT, a second one when no task runs, or any signal once it has written down how it ended, it is gone at
+once, with a line that says how to go on. SIGHUP is ignored: who closes the terminal does not end the run.
 
 A signal that arrives in a finaliser or a callback of the interpreter can raise nothing there: Python tells of it and
 goes on. It is sent again then.
@@ -41,6 +42,7 @@ class Signals:
         self._wanted = wanted and threading.current_thread() is threading.main_thread()
         self._log = log
         self._backend: Backend | None = None
+        self._tasks_run = False
         self._grace: threading.Timer | None = None
         self._before: tuple[Any, Any] | None = None
         self._hangup_before: Any = None
@@ -100,6 +102,26 @@ class Signals:
             self._backend = None
 
     @contextlib.contextmanager
+    def getting_ready(self) -> Iterator[None]:
+        """Is a part of a block in order in which nothing runs yet: signals raise KeyboardInterrupt again."""
+        backend, self._backend = self._backend, None
+        try:
+            yield
+        finally:
+            self._backend = backend
+
+    @contextlib.contextmanager
+    def while_tasks_run(self) -> Iterator[None]:
+        """Is a part of a block in order in which somebody looks at what is counted."""
+        self._tasks_run = True
+        try:
+            yield
+        finally:
+            self._tasks_run = False
+            if self._grace is not None:
+                self._grace.cancel()
+
+    @contextlib.contextmanager
     def starting(self, backend: Backend) -> Iterator[None]:
         """Is what a backend starts in, whose handlers of signals are replaced then. Raises KeyboardInterrupt if it is
         interrupted; then the program ends without a farewell, in the middle of which Ray aborts that started half."""
@@ -144,13 +166,13 @@ class Signals:
 
     def _interrupted(self, backend: Backend) -> None:
         self.interrupts.interrupts += 1
-        if self.interrupts.interrupts > 2:
+        if self.interrupts.interrupts > (2 if self._tasks_run else 1):
             _leave()
         if self.interrupts.interrupts > 1:
             self._cancel_here()
             return
         # From a thread of its own: the main one may be in the middle of a write to the same stream.
-        threading.Thread(target=self._say, daemon=True).start()
+        threading.Thread(target=self._say, args=[self._tasks_run], daemon=True).start()
         if backend.name == "inline":
             # The dispatcher waits inside a task and cannot look at the clock.
             self._grace = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGINT))
@@ -173,8 +195,11 @@ class Signals:
         if self._backend is not None and self._backend.name == "inline":
             self._backend.cancel()
 
-    def _say(self) -> None:
-        self._log.warning(f"interrupted: running tasks get {GRACE_S:.0f} s to end; interrupt again to cancel them")
+    def _say(self, tasks_run: bool) -> None:
+        if tasks_run:
+            self._log.warning(f"interrupted: running tasks get {GRACE_S:.0f} s to end; interrupt again to cancel them")
+        else:
+            self._log.warning("interrupted: how this run ended is being written down; interrupt again to leave at once")
 
 
 def _leave(*_: Any) -> None:

@@ -205,7 +205,8 @@ class _Run:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""
         state, error = RunState.FAILED, ""
         try:
-            self._open()
+            with self.signals.getting_ready():
+                self._open()
             ended = RunState.COMPLETE if backend is None else self._dispatch(backend)
             state = ended if self._conclude() else RunState.FAILED
         except Exception as raised:
@@ -245,6 +246,19 @@ class _Run:
 
     def _dispatch(self, backend: Backend) -> RunState:
         """Runs the shards that are left, and looks at what stands at the end. Returns how the run ended."""
+        prepared = self.prepared
+        with self.signals.while_tasks_run():
+            helping, ended = self._run_tasks(backend)
+        if helping and ended:
+            helping.gather()
+        self._look_for_late_outputs()
+        renew(prepared, lambda rank: bool(self.account.generations[rank]))
+        self._look_at_what_stands()
+        return self._state(ended=ended)
+
+    def _run_tasks(self, backend: Backend) -> tuple[Helping | None, bool]:
+        """Runs them until none is left, or this run is to end. Returns who helps other drivers, and whether all that is
+        to be run has ended."""
         prepared, account, part = self.prepared, self.account, self.options.part
         self._load(backend)
         setup = SetupWatch(self.clock, prepared.stage.tasks.task_timeout_s)
@@ -261,17 +275,11 @@ class _Run:
             setup,
             lambda launch, number: in_flight(number, launch.attempt, prepared.stage.tasks.task_timeout_s),
         )
-        helping = part and Helping(part, prepared, account.scheduler, account, self.clock)
+        helping = Helping(part, prepared, account.scheduler, account, self.clock) if part else None
         if helping:
             dispatcher.others = helping.look
         account.begin(backend)
-        ended = dispatcher.run()
-        if helping and ended:
-            helping.gather()
-        self._look_for_late_outputs()
-        renew(prepared, lambda rank: bool(account.generations[rank]))
-        self._look_at_what_stands()
-        return self._state(ended=ended)
+        return helping, dispatcher.run()
 
     def _load(self, backend: Backend) -> None:
         """Sends the program of the stage to the workers, and starts its pools."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.signals import Signals
-from curate.errors import BegunRunInterrupted, ConfigError
+from curate.errors import ConfigError, interrupted_run
 from curate.graph import dry
 from curate.graph.graph import JobRun
 from curate.graph.keys import asks_of, checkpoints_of
@@ -84,7 +84,7 @@ def _run(stage: Stage, options: RunOptions, clock: Clock | None, backend: Backen
         except KeyboardInterrupt:
             if teller.begun:
                 # Where it was is of no interest, and what follows is.
-                raise BegunRunInterrupted("run it again to resume: finished shards are skipped") from None
+                raise interrupted_run() from None
             raise
         teller.ended(ended)
     return ended

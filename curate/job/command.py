@@ -15,12 +15,12 @@ from curate.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_USAGE,
-    BegunRunInterrupted,
     ConfigError,
     CurateError,
     ObjectNotFound,
     PermissionDenied,
     ShardError,
+    had_begun,
 )
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
 from curate.job.origin import refuse_while_imported
@@ -126,7 +126,7 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
 
 def tell_interrupted(interrupt: KeyboardInterrupt, *, begun: bool = False) -> None:
     """Prints that the user has ended it; and that it resumes, if there is something to resume."""
-    begun = begun or isinstance(interrupt, BegunRunInterrupted)
+    begun = begun or had_begun(interrupt)
     click.echo("interrupted; run it again to resume" if begun else "interrupted before any shard was begun", err=True)
 
 

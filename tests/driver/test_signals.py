@@ -20,6 +20,7 @@ import curate
 from curate.driver.signals import Signals
 from curate.errors import CurateError, PoolFailed, TransientStorageError
 from curate.log import get_logger
+from tests.job.inline import numbered, write_jsonl
 from tests.support.fakes import FakeBackend, FakeClock
 
 
@@ -36,7 +37,7 @@ def test_those_that_come_in_the_middle_of_a_call_are_counted(times: int) -> None
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     signals = Signals(True, get_logger())
     try:
-        with signals, signals.in_order(FakeBackend(FakeClock(), lambda _: [])):
+        with signals, signals.in_order(FakeBackend(FakeClock(), lambda _: [])), signals.while_tasks_run():
             sender = threading.Thread(target=send)
             sender.start()
             hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # one call, and no look at signals in it
@@ -74,7 +75,10 @@ def test_one_that_comes_in_a_finaliser_comes_again(capfd: pytest.CaptureFixture[
 
 WHILE = {
     "it gets ready": "with Signals(True, get_logger()):\n        os.kill(os.getpid(), signal.SIGINT)",
-    "tasks run": "with (signals := Signals(True, get_logger())), signals.in_order(InlineBackend()):\n        thrice()",
+    "tasks run": "with (signals := Signals(True, get_logger())), signals.in_order(InlineBackend()), "
+    "signals.while_tasks_run():\n        send(3)",
+    "its end is written": "with (signals := Signals(True, get_logger())), signals.in_order(InlineBackend()):\n"
+    "        with signals.while_tasks_run():\n            pass\n        send(2)",
 }
 """What a run is in the middle of, and the signals that precede the last one."""
 LEAVES = """
@@ -83,8 +87,8 @@ from curate.backends.inline import InlineBackend
 from curate.driver.signals import Signals
 from curate.log import get_logger
 
-def thrice():
-    for _ in range(3):
+def send(times):
+    for _ in range(times):
         signal.raise_signal(signal.SIGINT)
 
 try:
@@ -97,13 +101,60 @@ print("still here")
 
 @pytest.mark.parametrize("block", WHILE.values(), ids=list(WHILE))
 def test_who_leaves_at_once_says_how_to_go_on(block: str) -> None:
-    """With a second Ctrl-C while it gets ready, and a third one while tasks run, nothing else may be said any more."""
+    """With a second Ctrl-C while no task runs, and a third one while tasks run, nothing else may be said any more."""
     ended = subprocess.run(
         [sys.executable, "-c", LEAVES.format(block=block)], capture_output=True, text=True, check=False, timeout=60
     )
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr.splitlines()[-1].endswith("what is done is kept: run it again to resume")
     assert "Traceback" not in ended.stderr
+
+
+HANGS = """
+import sys, threading
+import curate
+from curate.driver import stage_run
+
+class Copy(curate.Job):
+    version = "1"
+    def process(self, batch):
+        return batch
+
+def hang(*_):
+    print("hangs", file=sys.stderr, flush=True)
+    while True:
+        threading.Event().wait(0.1)
+
+stage_run._Run.{where} = hang
+if sys.argv[1] == "script":
+    curate.range(3).write_parquet(sys.argv[3])
+sys.argv[1:] = ["--input", sys.argv[2], "--output", sys.argv[3], "--backend", sys.argv[1]]
+Copy.main()
+"""
+
+
+@pytest.mark.parametrize("backend", ["inline", "script", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("where", ["_open", "_conclude"])
+def test_a_store_that_does_not_answer_keeps_nobody(where: str, backend: str, tmp_path: Path) -> None:
+    """Before the first task one interrupt ends a run, and after the last one a second one does; what it waits for then
+    is no task, and it does not say so. In a script, to which signals are left, the first one does."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 3))
+    run = [sys.executable, "-c", HANGS.format(where=where), backend, str(tmp_path / "in"), str(tmp_path / "out")]
+    waited_for = ["hangs", "interrupt again to leave at once"][: 1 if where == "_open" or backend == "script" else 2]
+    with subprocess.Popen(run, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = ""
+        for expected in waited_for:
+            while expected not in said:
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            process.send_signal(signal.SIGINT)
+        said += process.stderr.read()
+    # As shells have it: 130 for both.
+    assert process.returncode == (-signal.SIGINT if backend == "script" else 130)
+    assert "running tasks" not in said
+    assert "run it again to resume" in said or where == "_open"
 
 
 @pytest.mark.parametrize("closed", [False, True])
