@@ -156,7 +156,7 @@ def start_over() -> str:
     """Returns what to do to make all of an output anew.
 
     >>> start_over()
-    'start over with overwrite=True'
+    'start over with overwrite=True (and yes=True where nobody can be asked)'
     >>> with of_checkpoint():
     ...     start_over()
     'remove this checkpoint, which makes the next run write it anew'
@@ -168,7 +168,8 @@ def start_over() -> str:
         return "remove this checkpoint, which makes the next run write it anew"
     if step := _STEP.get():
         return f"start over with {option('overwrite', [step])} (and what reads it)"
-    return f"start over with {option('overwrite')}"
+    asked = "" if _GIVEN.get() == "command line" else f" (and {option('yes')} where nobody can be asked)"
+    return f"start over with {option('overwrite')}{asked}"
 
 
 def unconfirmed(question: str) -> ConfigError:

@@ -251,7 +251,8 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
             told = f"is not complete ({ended.state.value}): {ended.failed:,} of {ended.total:,} shards failed"
             if path is not None:
                 raise CheckpointFailed(f"the checkpoint {path} {told}; see: curate failures {shell_word(path)}")
-            raise ExchangeFailed(f"{ended.job!r} {told}: {'; '.join(group.error for group in ended.failures)}")
+            causes = [group.error + group.at for group in ended.failures]
+            raise ExchangeFailed(f"{ended.job!r} {told}: {'; '.join(causes)}")
     assert isinstance(ready.stage.operator, Pipeline)
     operators = cast(tuple[Operator, ...], ready.stage.operator.steps)
     if ready.stage.rows.grows:

@@ -50,6 +50,10 @@ class WriteOptions(TypedDict, total=False):
 
 
 WRITE_DEFAULTS = {name: default for name, default in DEFAULTS.items() if name in WriteOptions.__annotations__}
+AFTER_FIXING = (
+    "after fixing the cause, run it again; after fixing a function, whose code is part of what the output is, with "
+    "overwrite=True, yes=True"
+)
 USING = frozenset(one.name for one in fields(Options))
 
 
@@ -320,7 +324,7 @@ class Writing(Base):
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.
         asked = parse_run_options(input=stage.inputs or "none", output=path, display=shown, **given)
-        return run(stage, replace(asked, inputs=stage.inputs)).raise_unless_complete()
+        return run(stage, replace(asked, inputs=stage.inputs)).raise_unless_complete(AFTER_FIXING)
 
     def _partitioned(self, columns: Sequence[str]) -> Self:
         """Returns the rows by the values of these columns, each output in their folders, which say them: without the

@@ -47,6 +47,13 @@ class FailureGroup:
     count: int
     shard: str
     """One of them."""
+    frame: str = ""
+    """The innermost frame in user code, such as "jobs/toxicity.py:41 in process"; empty where there is none."""
+
+    @property
+    def at(self) -> str:
+        """Returns the words for that place."""
+        return f", at {plain_line(self.frame)}" if self.frame else ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,8 +124,8 @@ class Summary:
     interrupted: bool = False
     """Whether an interrupt came while its last shards ran, after which there was nothing left to stop."""
 
-    def raise_unless_complete(self) -> Self:
-        """Returns this. Raises WriteFailed, with it, if shards failed, or too many did.
+    def raise_unless_complete(self, next: str = "after fixing the cause, run it again") -> Self:
+        """Returns this. Raises WriteFailed, with it and with what to do `next`, if shards failed, or too many did.
 
         >>> import tempfile
         >>> ended = curate.range(5).write_parquet(f"{tempfile.mkdtemp()}/out", backend="inline")
@@ -128,13 +135,13 @@ class Summary:
         if not self.state.exit_code:
             return self
         output = shell_word(self.output)
-        errors = [f"{one.count:,} x {one.error} (for example {plain_line(one.shard)})" for one in self.failures]
+        errors = [f"{one.count:,} x {one.error}{one.at} (for example {plain_line(one.shard)})" for one in self.failures]
         left = self.total - self.done - self.failed
         error = WriteFailed(
             f"{plain_line(self.job)} of {output} is not complete ({self.state.value}): {self.failed:,} of "
             f"{format_count(self.total, 'shard')} failed{f', {left:,} were not tried' if left > 0 else ''}\n"
             + "".join(f"  {one}\n" for one in errors)
-            + f"What failed: curate failures {output}; after fixing the cause, run it again"
+            + f"What failed: curate failures {output}; {next}"
         )
         error.summary = self
         raise error

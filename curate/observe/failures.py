@@ -13,7 +13,7 @@ from typing import Any
 
 from curate.dataclass import dataclass
 from curate.errors import ConfigError, ObjectNotFound
-from curate.keywords import option
+from curate.keywords import option, start_over
 from curate.ledger import layout, validation
 from curate.ledger.failures import Group, group_failed, group_tries, signature
 from curate.ledger.ledger import Ledger
@@ -139,7 +139,8 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete, bare)
     raise ConfigError(
         f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
-        f"job itself with {option('retry_failed')}, or the dataset's script again: finished shards are skipped"
+        f"job itself with {option('retry_failed')}, or the dataset's script again: finished shards are skipped; "
+        f"with a function of it fixed, {start_over()}"
     )
 
 

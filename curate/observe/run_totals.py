@@ -180,7 +180,7 @@ class RunTotals:
     def failures(self) -> tuple[FailureGroup, ...]:
         """Returns what shards have failed of, most shards first."""
         return tuple(
-            FailureGroup(error, count, shard)
+            FailureGroup(error, count, shard, alike.frame)
             for alike, count in self._counts.most_common(MOST_GROUPS)
             for error, shard in [self._examples[alike]]
         )

@@ -127,9 +127,8 @@ def render(summary: Summary) -> str:
         )
     lines += [f"  input    {text}" for text in incomplete_text(summary.incomplete_input)]
     for one in summary.failures:
-        lines.append(
-            f"  failed   {one.count:,} x {ellipsize(one.error, SHOWN_CHARS)} (for example {plain_line(one.shard)})"
-        )
+        error = ellipsize(one.error, SHOWN_CHARS) + one.at
+        lines.append(f"  failed   {one.count:,} x {error} (for example {plain_line(one.shard)})")
     if summary.failed:
         again = f": curate retry {output}" if left <= 0 else ", run it again: curate retry would leave the other shards"
         lines.append(f"What failed: curate failures {output}; after fixing the cause{again}")

@@ -383,7 +383,8 @@ def test_a_limit_was_decided_from_inputs_as_they_were(source: Path, tmp_path: Pa
     with structlog.testing.capture_logs() as logs:
         assert (write().stale, len(output_rows(out))) == (1, 6)
     assert [one["next"] for one in logs if "out of date" in one["event"]] == [
-        "how far the limit reaches was decided from the inputs as they were; start over with overwrite=True"
+        "how far the limit reaches was decided from the inputs as they were; start over with overwrite=True "
+        "(and yes=True where nobody can be asked)"
     ]
     with pytest.raises(ConfigError, match=r"a.jsonl changed since; start over with overwrite=True"):
         write(redo_stale=True)
