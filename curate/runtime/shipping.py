@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -57,6 +60,27 @@ def pickle_value(value: Any) -> bytes:
 def _register_shipped() -> None:
     for module in shipped():
         cloudpickle.register_pickle_by_value(module)
+
+
+def _reduced(cached: Any) -> str | tuple[Any, ...]:
+    """Returns how what `functools.cache` or `lru_cache` made is pickled: by its name where a worker finds it there, as
+    Python does, else with its function. Which travels, but the name of its wrapper leads nowhere in a worker."""
+    name = str(cached.__qualname__)
+    module = sys.modules.get(cached.__module__)
+    if module is not None and module.__name__ != "__main__" and module not in shipped():
+        try:
+            if attrgetter(name)(module) is cached:
+                return name
+        except AttributeError:
+            pass
+    return _cached_again, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _cached_again(function: Callable[..., Any], how: dict[str, Any]) -> Any:
+    return functools.lru_cache(**how)(function)
+
+
+copyreg.pickle(functools._lru_cache_wrapper, _reduced)
 
 
 def refuse_unsendable(who: str, value: Any) -> None:
