@@ -144,15 +144,15 @@ class Functions(Base):
         """Adds a column computed by a pyarrow.compute expression, as the last one; one of that name is replaced in
         place.
 
-        `expr` may also be a function of batches, as for `add_column`. Raises ConfigError for anything else, and for an
-        expression that does not fit the columns.
+        `expr` may also be a function of batches, as for `add_column`: tables, or what its parameter is annotated as.
+        Raises ConfigError for anything else, and for an expression that does not fit the columns.
 
         >>> import pyarrow.compute as pc
         >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
         [{'id': 1}, {'id': 2}]
         """
         if callable(expr) and not is_expression(expr):
-            return self._column("with_column", column_name, expr, "pyarrow", options)
+            return self._column("with_column", column_name, expr, None, options)
         refuse_for_expression("with_column", options)
         expression = as_expression(f"with_column({column_name!r})", expr)
         return self._apply(columns.WithColumn(column_name, expression))

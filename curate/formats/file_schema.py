@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from curate.arrow.schema import format_schema, readable
+from curate.arrow.schema import format_schema, readable, widen
 from curate.errors import SchemaMismatch, did_you_mean, listed
 from curate.formats.encoding import Encoding, Format
 
@@ -26,11 +26,12 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, encoding: Encod
                 )
     times = {name: found.names.count(name) for name in held.names}
     problems = [f"column {name!r} occurs {count} times" for name, count in times.items() if count > 1]
-    problems += [
-        f"column {field.name!r} is {type}, expected {field.type}"
+    differing = {
+        field.name: field.type
         for field in held
-        if times[field.name] == 1 and not readable(type := found.field(field.name).type, field.type)
-    ]
+        if times[field.name] == 1 and not readable(found.field(field.name).type, field.type)
+    }
+    problems += [f"column {name!r} is {found.field(name).type}, expected {type}" for name, type in differing.items()]
     for name in dict.fromkeys(found.names) if encoding.all_read else ():
         if name not in held.names:
             problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
@@ -43,8 +44,14 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, encoding: Encod
         return
     if problems:
         other = f"{how.first} has" if how.first else "declared is"
+        selects = how.format is Format.PARQUET
+        apart = [name for name, type in differing.items() if widen(found.field(name).type, type) is None]
+        if apart and selects:
+            # Text is read as what is declared; a file with types of its own is not.
+            remedy = f"no type holds both of {listed(apart)}: rewrite the files, or select other columns with columns="
+        else:
+            remedy = f"declare all columns with schema={', or select columns with columns=' * selects}"
         raise SchemaMismatch(
             f"{uri}: {'; '.join(problems)}. This file has ({format_schema(found)}), and {other} "
-            f"({format_schema(held)}); declare all columns with "
-            f"schema={', or select columns with columns=' if how.format is Format.PARQUET else ''}"
+            f"({format_schema(held)}); {remedy}"
         )

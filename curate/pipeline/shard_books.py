@@ -37,7 +37,8 @@ holds data."""
 
 
 class BadRowBudget:
-    """How many rows of a shard may be quarantined: a number, a fraction, or the default (0.1 %, at least 10)."""
+    """How many rows of a shard may be quarantined: a number, a fraction, or the default (0.1 %, at least 10, but not
+    all rows of a file for the types of its columns)."""
 
     def __init__(self, text: str | None = None) -> None:
         """`text` is `N`, `P%` or None for the default. Raises ConfigError for anything else."""
@@ -60,6 +61,11 @@ class BadRowBudget:
             return bad <= self.count
         # 29 % of 100 rows is 29, and in floating point a little less.
         return bad <= max(self.least, math.floor(self.fraction * rows + 1e-6))
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has said how many may be."""
+        return self.least > 0
 
     def hopeless(self, bad: int) -> bool:
         """Returns whether no number of good rows to come can help."""
@@ -262,9 +268,8 @@ class ShardBooks:
 
     def _too_many(self, where: str) -> TooManyBadRows:
         reasons = self.reasons()
-        counted = ", ".join(f"{n} x {reason}" for reason, n in reasons.items())
         return TooManyBadRows(
-            f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({counted}); "
+            f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({_counted(reasons)}); "
             f"fix the input{self._such_as()}, or allow more with {'; or '.join(['max_bad_rows', *advice(reasons)])}"
         )
 
@@ -275,12 +280,22 @@ class ShardBooks:
             return ""
         return f" (such as {row.at or f'{self._unit} {row.line:,} of the shard'})"
 
-    def reasons(self) -> dict[str, int]:
-        """Returns how many rows were quarantined by reason, most frequent first, at most five."""
+    def all_reasons(self) -> Counter[str]:
+        """Returns how many rows were quarantined by reason."""
         counted = Counter(row.reason for row in self._held)
-        if self.quarantine is not None:
-            counted = self.quarantine.reasons + counted
-        return dict(counted.most_common(5))
+        return counted if self.quarantine is None else self.quarantine.reasons + counted
+
+    def reasons(self) -> dict[str, int]:
+        """Returns the same, most frequent first, at most five."""
+        return dict(self.all_reasons().most_common(5))
+
+    def refuse_other_types(self, reasons: Counter[str]) -> None:
+        """Raises TooManyBadRows if all rows of a file were bad for these reasons: their columns are of other types."""
+        if reasons and self._budget.is_default and all(advice([reason]) for reason in reasons):
+            raise TooManyBadRows(
+                f"none of the rows of this file fits the types of its columns ({_counted(reasons)}); "
+                f"{'; or '.join([*advice(reasons), 'leave such rows out with max_bad_rows'])}"
+            )
 
     @staticmethod
     def _bound(names: Mapping[str, Any], what: str) -> None:
@@ -291,11 +306,24 @@ class ShardBooks:
             )
 
 
+def _counted(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} x {reason}" for reason, n in reasons.items())
+
+
 def counted(tables: Iterator[Any], tally: ShardBooks) -> Iterator[Any]:
-    """Yields tables that are read, and books their rows as they are taken."""
+    """Yields tables of a slice of a file that are read, and books their rows as they are taken.
+
+    Raises TooManyBadRows if none of its rows has the types that files are known by: these are not some bad rows, but a
+    file of other types; unless somebody has said how many may be bad.
+    """
+    before, reasons = tally.books.rows_in, tally.all_reasons()
+    there = False
     for table in tables:
+        there = True
         tally.books.rows_in += table.num_rows
         yield table
+    if not there and tally.books.rows_in > before:
+        tally.refuse_other_types(tally.all_reasons() - reasons)
 
 
 @dataclass(frozen=True, slots=True)

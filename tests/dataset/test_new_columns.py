@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,7 @@ import pytest
 
 import curate
 from curate.arrow.order import Order
-from curate.errors import BadRow, ConfigError
+from curate.errors import BadRow, ConfigError, CurateError
 from curate.exchange.run_file import Segment
 from curate.reduce.cuts import cuts
 from curate.reduce.index import Index
@@ -92,6 +93,28 @@ def test_a_function_gives_a_column(tmp_path: Path, batch_format: str, fn: Any) -
     assert replaced.take_all()[2] == {"n": 6, "t": "c"}
     replaced.write_parquet(tmp_path / "out", backend="inline")
     assert curate.read_parquet(tmp_path / "out").to_arrow() == replaced.to_arrow()
+
+
+def test_a_function_is_given_what_it_is_annotated_with() -> None:
+    """By both names of it."""
+
+    def more(batch: dict[str, np.ndarray[Any, Any]]) -> Any:
+        return batch["id"] + 1
+
+    ds = curate.range(2)
+    assert (
+        ds.with_column("m", more).take_all()
+        == ds.add_column("m", more).take_all()
+        == [{"id": 0, "m": 1}, {"id": 1, "m": 2}]
+    )
+
+
+def test_no_option_is_named_that_there_is_not(tmp_path: Path) -> None:
+    """A dataset's steps are recorded as parameters are, and nobody gives them."""
+    ds = curate.range(3).map(lambda row: {"a": row["id"]}).dedup_exact("b")
+    for run in (lambda: ds.take(1), lambda: ds.write_parquet(tmp_path / "out", backend="inline")):
+        with pytest.raises(CurateError, match=r"there is no column 'b'; there are 'a'$"):
+            run()
 
 
 class Times:

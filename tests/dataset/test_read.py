@@ -110,7 +110,25 @@ class TestDiffering:
         pq.write_table(pa.table({"n": ["x"], "s": ["a"]}), folder / "1.parquet")
         said = self.refused(folder)
         assert f"{folder}/1.parquet: column 'n' is string, expected int64. This file has (n: string, s: string)" in said
-        assert f"and {folder}/0.parquet has (n: int64, s: string); declare all columns with schema=" in said
+        assert f"and {folder}/0.parquet has (n: int64, s: string); no type holds both of 'n': rewrite" in said
+        assert curate.read_parquet(folder, columns=["s"]).count() == 2
+
+    def test_a_struct_of_other_fields_is_refused_with_what_helps(self, folder: Path) -> None:
+        """Declaring it does not: no type holds both."""
+        for number, value in enumerate(({"a": 1}, {"a": 1, "b": 2})):
+            pq.write_table(pa.table({"v": [value], "s": ["a"]}), folder / f"{number}.parquet")
+        helps = "no type holds both of 'v': rewrite the files, or select other columns with columns="
+        assert self.refused(folder).endswith(helps)
+        with pytest.raises(ConfigError, match=helps):
+            curate.read_parquet(folder, schema=pq.read_schema(folder / "1.parquet")).take_all()
+        assert curate.read_parquet(folder, columns=["s"]).count() == 2
+
+    def test_what_a_wider_type_holds_is_declared(self, folder: Path) -> None:
+        """As the message says."""
+        pq.write_table(pa.table({"n": [1.5], "s": ["a"]}), folder / "1.parquet")
+        assert "; declare all columns with schema=" in self.refused(folder)
+        wide = curate.read_parquet(folder, schema=pa.schema([("n", pa.float64()), ("s", pa.string())]))
+        assert sorted(row["n"] for row in wide.take_all()) == [1.0, 1.5]
 
     def test_a_column_of_its_own_is_refused(self, folder: Path) -> None:
         """Where all are read; not where columns are named, or declared."""
@@ -624,3 +642,53 @@ def test_what_names_no_columns_is_refused(folder: Path, names: Any, told: str) -
     """Before a file is looked at."""
     with pytest.raises(ConfigError, match=told):
         curate.read_csv(folder, column_names=names)
+
+
+class TestOtherTypes:
+    """JSON and CSV have their types by the first rows of some files. A row that does not fit is a bad row; a file of
+    which none does is no bad row."""
+
+    @pytest.fixture(params=["jsonl", "csv"])
+    def folder(self, request: pytest.FixtureRequest, folder: Path) -> Path:
+        """A hundred files of three rows, two of them with other numbers."""
+        for number in range(100):
+            values = [1.5, 2.5, 3.5] if number in (50, 51) else [1, 2, 3]
+            lines = [f'{{"x": {one}}}' for one in values] if request.param == "jsonl" else ["x", *map(str, values)]
+            (folder / f"{number:03d}.{request.param}").write_text("\n".join(lines) + "\n")
+        return folder
+
+    def read(self, folder: Path, **options: Any) -> Any:
+        reader = curate.read_json if next(folder.iterdir()).suffix == ".jsonl" else curate.read_csv
+        return reader(folder, **options)
+
+    def test_a_file_of_which_no_row_fits_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        """However it is consumed or written, in one shard with others too; with what helps, which does."""
+        for consume in (
+            lambda ds: ds.sum("x"),
+            lambda ds: ds.sort("x").take(1),
+            lambda ds: ds.write_parquet(tmp_path / "out", backend="inline"),
+        ):
+            with pytest.raises(CurateError, match="none of the rows of this file fits the types") as caught:
+                consume(self.read(folder))
+            # CSV does not say what there is instead.
+            helps = "float64" if (folder / "000.jsonl").exists() else "string"
+            assert f"'x' as {helps}; or leave such rows out with max_bad_rows" in str(caught.value)
+        assert self.read(folder, schema=pa.schema([("x", pa.float64())])).sum("x") == 98 * 6 + 2 * 7.5
+
+    def test_they_are_left_out_where_that_is_asked_for(self, folder: Path, tmp_path: Path) -> None:
+        """By number or share; and a single row among others is a bad row as ever."""
+        for allowed in (3, "100%"):
+            ended = self.read(folder).write_parquet(tmp_path / str(allowed), backend="inline", max_bad_rows=allowed)
+            assert (ended.state, ended.books.quarantined) == ("complete", 6)
+        for number in (50, 51):
+            path = next(folder.glob(f"{number:03d}.*"))
+            path.write_text(path.read_text().replace("2.5", "2"))
+        assert self.read(folder).write_parquet(tmp_path / "some", backend="inline").books.quarantined == 4
+
+    def test_lines_that_are_no_rows_are_bad_rows(self, folder: Path, tmp_path: Path) -> None:
+        """Whatever the file: that says nothing of its types."""
+        broken = {"050.jsonl": "no JSON\n", "050.csv": 'x\n"1'}
+        for number in (50, 51):
+            path = next(folder.glob(f"{number:03d}.*"))
+            path.write_text(broken[path.name]) if path.name in broken else path.unlink()
+        assert self.read(folder).write_parquet(tmp_path / "out", backend="inline").books.quarantined == 1

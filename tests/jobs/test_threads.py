@@ -240,10 +240,13 @@ def test_a_corpus_on_ray(tmp_path: Path) -> None:
 
 
 def test_dumps_with_times_as_text_are_read_as_the_readme_says(tmp_path: Path) -> None:
-    """Their rows are bad rows otherwise, each with the reason."""
+    """They are refused otherwise, with the reason; and rows of them are bad rows where that is asked for."""
     write_jsonl(tmp_path / "old" / "a.jsonl", [comment("a", created=None, created_utc="1230768000")])
     refused = run_job(Threads(), tmp_path / "old", tmp_path / "refused")
-    assert (refused.books.rows_out, refused.books.quarantined) == (0, 1)
+    assert refused.state == "failed"
+    assert "column 'created_utc' is not an integer: found string" in refused.failures[0].error
+    left_out = run_job(Threads(max_bad_rows="100%"), tmp_path / "old", tmp_path / "left out")
+    assert (left_out.books.rows_out, left_out.books.quarantined) == (0, 1)
     comments = curate.read_json(tmp_path / "old").with_column("created_utc", pc.field("created_utc").cast("int64"))
     assert comments.write_parquet(tmp_path / "new", backend="inline").state == "complete"
     run_job(Threads(), tmp_path / "new", tmp_path / "out")
