@@ -6,8 +6,10 @@ import copyreg
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
+from pickle import PicklingError
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -96,6 +98,18 @@ def refuse_unsendable(who: str, value: Any) -> None:
         "setup() of a job, in the __init__ of a class that is passed in place of a function; or run all in this "
         "process, with the backend inline"
     ) from error
+
+
+@contextmanager
+def naming_unsendable(who: str, values: Sequence[Any]) -> Iterator[None]:
+    """Is around what sends values: raises as `refuse_unsendable` does if that fails, which is looked for only then, as
+    they may be large."""
+    try:
+        yield
+    except (TypeError, AttributeError, PicklingError):
+        for value in values:
+            refuse_unsendable(who, value)
+        raise
 
 
 def _fault(value: Any) -> tuple[Exception, list[FunctionType]] | None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pickle import PicklingError
 from typing import Any, cast
 
 import pyarrow as pa
@@ -45,7 +44,7 @@ from curate.runtime.protocol import (
     TaskEnd,
     TaskFinished,
 )
-from curate.runtime.shipping import refuse_unsendable
+from curate.runtime.shipping import naming_unsendable
 from curate.streaming.stream_metrics import StreamMetrics
 from curate.tasks.dispatcher import POLL_S
 from curate.tasks.failure import Failure, FailureKind
@@ -117,13 +116,9 @@ def _streamed(
     stream = None
     try:
         pools = getattr(program, "pools", ())
-        try:
+        sent = [program, *(spec.program for spec in pools)] if backend.name != "inline" else []
+        with naming_unsendable("what this dataset does", sent):
             backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
-        except (TypeError, AttributeError, PicklingError):
-            # Looked for only now: what is sent may be large.
-            for one in (program, *(spec.program for spec in pools)) if backend.name != "inline" else ():
-                refuse_unsendable("what this dataset does", one)
-            raise
         stream = _Stream(iter(pieces), backend, budget_bytes, label, policy, clock, gauges)
         # From here on: how long actors take to load their models says nothing about who waits for whom.
         gauges.begin(clock, budget_bytes)
