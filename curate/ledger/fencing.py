@@ -104,8 +104,14 @@ class FencedStore:
         self._compare(found, now)
 
     def confirm_by(self, listing: OutputListing, since: tuple[float, float] | None = None) -> None:
-        """Does the same from a listing that was just made, or begun at the moment `since`. Raises JobReplacedError."""
-        self._compare(listing.job_generation, since or self.moment())
+        """Does the same from a listing that was just made, or begun at the moment `since`. Raises JobReplacedError.
+
+        A listing that says otherwise is not believed, but has the store asked: it may be older than it should be.
+        """
+        if self._job is not None and listing.job_generation != self._job:
+            self.confirm()
+        else:
+            self._compare(listing.job_generation, since or self.moment())
 
     def raise_if_lost(self) -> None:
         """Raises JobReplacedError if any thread has found that out. Asks nobody."""

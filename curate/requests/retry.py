@@ -7,18 +7,42 @@ clock is handed in, so that tests of both take no time.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field
 from curate.errors import TransientStorageError
+from curate.log import ensure_configured, get_logger
 from curate.requests.reached import REACHED, Place
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 T = TypeVar("T")
+SAID_AFTER_S = 10.0
+"""After which a call that is tried again says so, and how long a process then says nothing of others."""
+
+
+class _Said:
+    """When this process last said that a store does not answer: threads wait for the same one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said_s: float | None = None
+
+    def may_say(self, now_s: float) -> bool:
+        """Returns whether it is time to say so, and takes note of it."""
+        with self._lock:
+            # Another clock, of a test, may be behind.
+            if self._said_s is not None and 0 <= now_s - self._said_s < SAID_AFTER_S:
+                return False
+            self._said_s = now_s
+            return True
+
+
+_SAID = _Said()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +115,22 @@ class Retry:
                 "the store is unreachable or throttled: check the network and quota, then run again"
             ) from last
 
+        def say(state: RetryCallState) -> None:
+            assert state.outcome is not None
+            now_s = clock.monotonic()
+            if now_s - started >= SAID_AFTER_S and _SAID.may_say(now_s):
+                limit_s = min(self.first_look_s, self.deadline_s) if unknown() else self.deadline_s
+                ensure_configured()
+                get_logger().warning(
+                    "a store does not answer, or refuses; it is tried again",
+                    call=what,
+                    error=str(state.outcome.exception()),
+                    since=f"{now_s - started:.0f} s, of {limit_s:.0f} s at most",
+                )
+
         found: T = Retrying(
             sleep=clock.sleep,
+            before_sleep=say,
             stop=stop,
             wait=wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s),
             retry=retry_if_exception_type(TransientStorageError),

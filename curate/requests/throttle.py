@@ -127,7 +127,8 @@ class Limiter:
         if self._clock.monotonic() - window.lowered_s > REFUSED_S:
             return ""
         at_once = "1 request" if window.limit == 1 else f"{window.limit:,} requests"
-        return f"the store refuses or loses requests: {at_once} at once instead of {window.refused_at:,.0f}"
+        before = f" instead of {window.refused_at:,.0f}" if window.limit < window.refused_at else ""
+        return f"the store refuses or loses requests: {at_once} at once{before}"
 
     @property
     def window(self) -> Window:

@@ -43,7 +43,7 @@ def test_a_bucket_shows_once_what_it_keeps(bench: Bench, s3_emulator: S3Emulator
     """In each process, however many outputs it writes there."""
     first, second = (complete(bench.run(output=name)).calls for name in ("first", "second"))
     # Eight creators, of whom seven look at what is there, and two more uploads; one delete that deletes nothing.
-    cost = {"list": 0, "get": CREATORS - 1, "put": CREATORS + 2, "delete": 2}
+    cost = {"list": 1, "get": CREATORS - 1, "put": CREATORS + 2, "delete": 2}
     assert first.since(second).as_dict() == cost
     s3_emulator.reset_counts()
     curate.range(9).sort("id").write_parquet(f"{bench.place.root}/third", backend="inline")

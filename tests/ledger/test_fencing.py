@@ -175,12 +175,23 @@ def test_a_machine_that_slept_was_silent(bench: Bench) -> None:
 
 
 def test_a_listing_tells_as_well(bench: Bench) -> None:
-    """Without a request of its own."""
+    """Without a request of its own, unless it says that the job is another one."""
     bench.store.confirm_by(sort_listing(bench.others.list(ROOT), ROOT))
+    assert bench.gets == 0
     bench.overwrite()
     with pytest.raises(JobReplacedError, match="was replaced"):
         bench.store.confirm_by(sort_listing(bench.others.list(ROOT), ROOT))
-    assert bench.gets == 0
+    assert bench.gets == 1
+
+
+def test_a_listing_that_is_late_accuses_nobody(bench: Bench) -> None:
+    """It lacks what this run has written, or has what was there before: the store itself is asked."""
+    nothing = sort_listing(iter(()), ROOT)
+    bench.store.confirm_by(nothing)
+    assert bench.gets == 1
+    bench.overwrite()
+    with pytest.raises(JobReplacedError, match="was replaced"):
+        bench.store.confirm_by(nothing)
 
 
 def test_reading_is_free_to_all(bench: Bench) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from structlog.testing import capture_logs
 
 from curate.errors import ObjectNotFound, TransientStorageError
+from curate.requests import retry
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.testing.clock import FakeClock
@@ -129,3 +131,26 @@ def test_other_errors_pass_at_once(clock: FakeClock) -> None:
 def test_a_policy_travels() -> None:
     """It is part of a store's pickle."""
     assert pickle.loads(pickle.dumps(Retry(deadline_s=3.0))).deadline_s == 3.0
+
+
+def test_who_waits_long_says_for_what(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten seconds, and every ten seconds after that, whatever else the process asks for meanwhile; a short
+    disturbance is nothing to tell of."""
+    monkeypatch.setattr(retry, "_SAID", retry._Said())
+    with capture_logs() as logs:
+        assert Retry(clock=clock, longest_wait_s=1.0).call("read a", Flaky(5)) == 6
+        assert logs == []
+        begun_s = clock.time_s
+        with pytest.raises(TransientStorageError):
+            Retry(clock=clock, longest_wait_s=1.0).call("read a", Flaky(10**6))
+    took_s = clock.time_s - begun_s
+    assert {(one["call"], one["log_level"]) for one in logs} == {("read a", "warning")}
+    assert logs[0]["since"] in ("10 s, of 120 s at most", "11 s, of 120 s at most")
+    assert logs[0]["error"].startswith("failure ")
+    assert took_s / 12 < len(logs) <= took_s / 10
+    with capture_logs() as logs:
+        for what in ("read b", "read c"):
+            with pytest.raises(TransientStorageError):
+                # Two threads, so to say: their clocks show the same.
+                Retry(clock=FakeClock(clock.time_s + 100), deadline_s=15.0, longest_wait_s=1.0).call(what, Flaky(10**6))
+    assert [one["call"] for one in logs] == ["read b"]

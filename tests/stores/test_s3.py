@@ -326,7 +326,7 @@ class TestProbe:
         assert emulator.objects() == {X: CONTENT}
         assert emulator.uploads == {}
         # Eight creators, of whom seven look at what is there, and an upload in parts; that of another ETag is refused.
-        assert emulator.counts() == {"list": 0, "get": CREATORS - 1, "put": CREATORS + 2, "delete": 1}
+        assert emulator.counts() == {"list": 1, "get": CREATORS - 1, "put": CREATORS + 2, "delete": 1}
         assert capfd.readouterr() == ("", "")
 
     def test_one_that_lets_a_second_through_is_refused(self, emulator: S3Emulator, s3: S3Store) -> None:
@@ -342,6 +342,15 @@ class TestProbe:
         monkeypatch.setattr(emulator, "_refused", lambda asked: None if asked.method == "POST" else strict(asked))
         with pytest.raises(ConfigError, match="an upload in parts replaced an object"):
             refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000.000Z-abcdef")
+
+    def test_one_that_lists_late_is_refused(
+        self, emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is not listed counts as not made: outputs would be taken for lost."""
+        monkeypatch.setattr(s3, "list", lambda _: iter(()))
+        with pytest.raises(ConfigError, match=rf"at {emulator.url} does not list an object that was created before"):
+            refuse_lax(s3, "s3://bucket/out/_curate/tmp/20240101T000000.000Z-abcdef")
+        assert emulator.objects() == {X: CONTENT}
 
     def test_one_that_replaces_whatever_is_there_is_told(
         self, emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch, capfd: Any

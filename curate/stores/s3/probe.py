@@ -1,7 +1,8 @@
 """Whether a service keeps what create-only publishing needs. Asked before the first write to an output.
 
 Services that speak S3 differ in this: some ignore the conditions of an upload, some look at them and then write, so
-that of two creators at once both may win. Outputs could be overwritten there, so such a service is refused.
+that of two creators at once both may win; and some list what was created only some time later. Outputs could be
+overwritten there, or taken for lost, so such a service is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from curate.stores.s3.store import S3Store
 
 CREATORS = 8
 _LIES = {
-    "race": f"of {CREATORS} creators of one object at once, more than one succeeded",
-    "parts": "an upload in parts replaced an object although it had to be new",
+    "race": f"does not keep If-None-Match: of {CREATORS} creators of one object at once, more than one succeeded, so "
+    "outputs could be overwritten there",
+    "listing": "does not list an object that was created before, so outputs could be taken for lost there",
+    "parts": "does not keep If-None-Match: an upload in parts replaced an object although it had to be new, so outputs "
+    "could be overwritten there",
 }
 
 _kept: set[tuple[str, str]] = set()
@@ -39,7 +43,8 @@ def refuse_lax_bucket(store: Store, scratch: str) -> None:
 def refuse_lax(store: Store, scratch: str) -> None:
     """Has eight creators publish one name in `scratch` at once: exactly one may win. Leaves nothing behind.
 
-    Raises ConfigError, with the endpoint, if two win, or if an upload in parts replaces what is there. A service that
+    Raises ConfigError, with the endpoint, if two win, if an upload in parts replaces what is there, or if it is not
+    listed. A service that
     replaces an object although it is another by now is reported with a warning: only `redo_stale` replaces.
     """
     # Called as the temporaries of a local store are, so that what a kill leaves is known to be curate's.
@@ -53,7 +58,9 @@ def refuse_lax(store: Store, scratch: str) -> None:
     with ThreadPoolExecutor(CREATORS) as pool:
         created = list(pool.map(create, range(CREATORS))).count(Outcome.CREATED)
     service = store.service if isinstance(store, S3Store) else None
-    lie = "race" if created > 1 else "parts" if service and not _completes_create_only(service, uri) else ""
+    lie = "race" if created > 1 else "" if any(one.uri == uri for one in store.list(uri)) else "listing"
+    if service and not lie and not _completes_create_only(service, uri):
+        lie = "parts"
     if service and not lie and uploads.upload(service, uri, uploads.checked(b"other"), {"If-Match": '"0"'}) is not None:
         get_logger().warning(
             "this store replaces an object even if it changed meanwhile (If-Match): do not start two runs that "
@@ -64,7 +71,7 @@ def refuse_lax(store: Store, scratch: str) -> None:
     if lie:
         where = service.endpoint or "AWS" if service else uri
         raise ConfigError(
-            f"the service at {where} does not keep If-None-Match: {_LIES[lie]}, so outputs could be overwritten there; "
+            f"the service at {where} {_LIES[lie]}; "
             "nothing was written. Choose AWS, R2, a recent MinIO or Ceph, gs:// or a local disk as output"
         )
 
