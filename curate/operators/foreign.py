@@ -40,6 +40,10 @@ _ITEMS = ("list", "numpy.ndarray", "pandas.Series", "polars.Series", "datasets.D
 _ROWS = "write take(5), or limit(5) for a dataset of the first rows"
 _TABLE = "write to_arrow(), to_pandas() or take_all(); Polars takes the dataset itself, polars.DataFrame(ds)"
 _COUNT = "write count()"
+_READ_JSON = "write read_json(paths)"
+_READ_PARQUET = "write read_parquet(paths)"
+_ITEMS_OF = "write from_items(rows)"
+_DEDUP = "write dedup_exact('text'), or dedup_minhash('text', id_column='id', threshold=0.8) for what is nearly alike"
 _ONE = "write select_columns(['a']) for columns, and filter(curate.col('n') > 0) for rows"
 
 NAMES: Mapping[str, str] = {
@@ -66,6 +70,12 @@ NAMES: Mapping[str, str] = {
     "shuffle": "write random_shuffle(seed=...)",
     "shard": "write split(n), or streaming_split(n)",
     "with_format": "write iter_batches(batch_format='numpy'), or iter_torch_batches()",
+    "first": "write take(1)",
+    "iterrows": "write iter_rows()",
+    "skip": "write the last of split_at_indices([n])",
+    "slice": "write limit(n), or split_at_indices([start, stop])",
+    "top_k": "write sort('n', descending=True).limit(5)",
+    "where": "write filter(curate.col('n') > 0)",
     # columns
     "assign": "write with_columns({'n': curate.col('a') + 1})",
     "cast": "write with_column('n', curate.col('n').cast('int64'))",
@@ -89,18 +99,48 @@ NAMES: Mapping[str, str] = {
     "merge": "write join(other, on='id')",
     "query": "write filter(curate.col('n') > 0)",
     "sort_values": "write sort('n', descending=True)",
+    "dedup": _DEDUP,
+    "deduplicate": _DEDUP,
+    "group_by": "write groupby('a')",
+    "order_by": "write sort('n', descending=True)",
     # all rows
     "agg": "write aggregate([('n', 'sum')])",
     "describe": "write aggregate([('n', 'mean'), ('n', 'min'), (None, 'count')])",
     "value_counts": "write groupby('a').count()",
+    "cache": "write checkpoint(path), which keeps rows in files, or materialize(), in memory",
+    "coalesce": "write repartition(n)",
+    "persist": "write checkpoint(path), which keeps rows in files, or materialize(), in memory",
     # files
     "save_to_disk": "write write_parquet(path)",
     "sink_parquet": "write write_parquet(path)",
+    "sink_csv": "write write_csv(path)",
+    "sink_ndjson": "write write_json(path)",
     "to_csv": "write write_csv(path)",
     "to_json": "write write_json(path)",
     "to_parquet": "write write_parquet(path)",
+    "write_jsonl": "write write_json(path)",
+    "write_ndjson": "write write_json(path)",
 }
 """Methods of Polars, pandas and Hugging Face datasets that a dataset lacks, or has by another name."""
+
+FUNCTIONS: Mapping[str, str] = {
+    "from_csv": "write read_csv(paths)",
+    "from_dict": "write from_arrow(pyarrow.table(columns))",
+    "from_dicts": _ITEMS_OF,
+    "from_generator": "write from_items(list(rows)) if they are few, or read_datasource(source) with a "
+    "curate.Datasource of yours",
+    "from_json": _READ_JSON,
+    "from_list": _ITEMS_OF,
+    "from_parquet": _READ_PARQUET,
+    "from_pylist": _ITEMS_OF,
+    "load_dataset": "write read_huggingface('org/name', split='train')",
+    "read_jsonl": _READ_JSON,
+    "read_ndjson": _READ_JSON,
+    "scan_csv": "write read_csv(paths)",
+    "scan_ndjson": _READ_JSON,
+    "scan_parquet": _READ_PARQUET,
+}
+"""Functions of these that make one, the same."""
 
 
 def kind_of(value: Any) -> str:

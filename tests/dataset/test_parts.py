@@ -6,6 +6,8 @@ import copy
 import importlib
 import pickle
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
@@ -18,6 +20,7 @@ import pytest
 
 import curate
 from curate.errors import ConfigError
+from curate.operators import foreign
 from curate.operators.foreign import NAMES
 from curate.operators.ray_data import ARGUMENTS, FUNCTIONS, METHODS, USING
 
@@ -130,6 +133,18 @@ def test_every_function_of_ray_data_is_there_or_answered() -> None:
         curate.read_it  # noqa: B018
 
 
+def test_functions_of_other_libraries_are_answered() -> None:
+    """Those that make a dataset there; and what a page of the manual calls by its name is there."""
+    assert not foreign.FUNCTIONS.keys() & {*curate.__all__, *FUNCTIONS}
+    for name, instead in foreign.FUNCTIONS.items():
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute '{name}': {instead}")):
+            getattr(curate, name)
+    assert not [name for name in NAMES if hasattr(curate.Dataset, name)]
+    bare = "import curate; print(curate.training.TokenShards.__name__, curate.testing.FakeClock.__name__)"
+    told = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=True)
+    assert told.stdout == "TokenShards FakeClock\n"
+
+
 def _shared() -> list[tuple[str, Any, Any]]:
     """Returns what has the same name here and in ray.data."""
     theirs = pytest.importorskip("ray.data")
@@ -172,7 +187,8 @@ def test_more_arguments_by_position_than_there_are() -> None:
 
 def test_what_the_answers_name_is_there() -> None:
     """Methods of a dataset, or what they return."""
-    texts = [*METHODS.values(), *NAMES.values(), *FUNCTIONS.values(), *ARGUMENTS.values(), *USING.values()]
+    others = foreign.FUNCTIONS.values()
+    texts = [*METHODS.values(), *NAMES.values(), *others, *FUNCTIONS.values(), *ARGUMENTS.values(), *USING.values()]
     named = {name for text in texts for name in re.findall(r"\b(\w+)\(", text)}
     beside = {
         "DataFrame",
@@ -183,6 +199,7 @@ def test_what_the_answers_name_is_there() -> None:
         "from_generator",
         "list",
         "as_numpy_iterator",
+        "table",
         "copy",
         "init",
     }
