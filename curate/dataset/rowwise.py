@@ -177,9 +177,10 @@ class Rowwise(Base):
         """Keeps about `fraction` of the rows (0 to 1), in their order.
 
         The choice depends on `seed`, on the source (file, table, range) and on the row's position in it: a seed always
-        keeps the same rows, and a larger fraction keeps these and more; without one, a seed is chosen now. After a
-        limit or a zip, an exchange first gives each row its place. A write counts the others as dropped for
-        "random_sample". Raises ConfigError for another fraction, or a seed below 0.
+        keeps the same rows, and a larger fraction keeps these and more; without one, a seed is chosen now, so a script
+        that writes such rows is another job each time, and does not resume. After a limit or a zip, an exchange first
+        gives each row its place. A write counts the others as dropped for "random_sample". Raises ConfigError for
+        another fraction, or a seed below 0.
 
         >>> curate.range(1000).random_sample(0.01, seed=3).count()
         12
