@@ -153,6 +153,8 @@ class _Logger:
             raise AttributeError(name)
         import structlog
 
+        # Whoever logs first: without, structlog writes to standard output, among what a program prints.
+        ensure_configured()
         return getattr(structlog.get_logger(**self._context), name)
 
 

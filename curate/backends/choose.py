@@ -16,7 +16,7 @@ from curate.backends.ray.find import find
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.local import machine
-from curate.log import ensure_configured, get_logger
+from curate.log import get_logger
 from curate.runtime.protocol import Backend, PoolSpec, Resources
 from curate.runtime.scaling import does_not_fit
 from curate.runtime.shipping import refuse_unsendable
@@ -129,7 +129,6 @@ class Chosen:
     def tell(self) -> None:
         """Says in one line which backend was chosen and why, the first time."""
         if self.why:
-            ensure_configured()
             get_logger().info(f"tasks run on {_WORDS[self.name]}", backend=self.name, reason=self.why)
             self.why = ""
 

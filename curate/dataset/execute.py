@@ -225,7 +225,7 @@ def connection(how: Options, run: RunStats | LastRun) -> Iterator[None]:
 
 def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> tuple[FusedScan, ...]:
     """Runs the stages before one, below `root` and at paths of checkpoints. Returns what reads what they wrote, with
-    what is done with that. Raises CheckpointFailed and ExchangeFailed.
+    what is done with that. Raises CheckpointFailed and ExchangeFailed, ConfigError if that is what shards failed of.
     """
     from curate.graph import entry
 
@@ -253,6 +253,10 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
             if path is not None:
                 raise CheckpointFailed(f"the checkpoint {path} {told}; see: curate failures {shell_word(path)}")
             causes = [group.error + group.at for group in ended.failures]
+            wrong = f"{ConfigError.__name__}: "
+            if causes and all(one.startswith(wrong) for one in causes):
+                # Such as a column that is not among those which a function gives.
+                raise ConfigError("; ".join(one.removeprefix(wrong) for one in causes))
             raise ExchangeFailed(f"{ended.job!r} {told}: {'; '.join(causes)}")
     assert isinstance(ready.stage.operator, Pipeline)
     operators = cast(tuple[Operator, ...], ready.stage.operator.steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +233,20 @@ def test_who_is_told_of_a_failure_is_told_where_it_is(tmp_path: Path) -> None:
     # That is so: the fixed function is another job, and what was asked for is made.
     fixed = curate.range(3).map(lambda row: row)
     assert fixed.write_parquet(tmp_path / "out", backend="inline", overwrite=True, yes=True).state == "complete"
+
+
+STDOUT = """
+import curate
+try:
+    curate.range(3).map(lambda row: {"a": row["id"]}).groupby("b").count().take(1)
+except curate.ConfigError as error:
+    print(error)
+"""
+
+
+def test_standard_output_is_what_a_program_prints() -> None:
+    """Events go to standard error, whoever logs the first one; and what is wrong with what was asked for is told as
+    that, also if it is found behind an exchange."""
+    ended = subprocess.run([sys.executable, "-c", STDOUT], capture_output=True, text=True, check=True)
+    assert ended.stdout == "groupby('b').count(): there is no column 'b'; there are 'a'\n"
+    assert "shard failed" in ended.stderr
