@@ -9,6 +9,7 @@ A file that is one JSON array has its elements for lines (see `json_array`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
@@ -29,6 +30,9 @@ SAMPLED_BYTES = 64 << 20
 SAMPLED_LINES = 250_000
 """Of the beginning of a file, what is looked through at most for a row that tells the schema."""
 Parse = Callable[[bytes], Any]
+_NAN = "malformed JSON: NaN or Infinity, which JSON does not have; write null"
+_NO_NUMBER = re.compile(r"[-:,\[\s]*(NaN|Infinity)\b")
+"""What Python writes for numbers that JSON has no word for."""
 _UNFINISHED = "unexpected end of data"
 _CUT = "malformed JSON: an object without its end: the line was cut off, or the object has several lines (jq -c . FILE)"
 
@@ -112,6 +116,8 @@ def _parse(line: bytes, parse: Parse) -> dict[str, Any] | str:
             return "invalid UTF-8"
         if error.msg.startswith(_UNFINISHED) and line.lstrip().startswith(b"{"):
             return _CUT
+        if _NO_NUMBER.match(error.doc, max(0, error.pos - 1)):
+            return _NAN
         return f"malformed JSON: {error.msg}"
     return row if isinstance(row, dict) else "not an object"
 
