@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.errors import ConfigError, ObjectNotFound, did_you_mean
+from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
 from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.ledger import INPUTS, Ledger
@@ -25,6 +25,7 @@ from curate.ledger.segments import done_events
 from curate.log import get_logger
 from curate.objects.quarantine import Quarantined, read_quarantine
 from curate.objects.record import read_record
+from curate.observe.checks.output import is_another
 from curate.observe.job import FoundJob, summary_of
 from curate.observe.preview import preview
 from curate.prefetch import Threads, ahead
@@ -59,8 +60,8 @@ def rows(
     """Yields shard and row, as a line of JSON, of all outputs that are there, in plan order; or of one shard. Of the
     extra outputs of that name, if `side` says so.
 
-    Raises ConfigError for a shard without an output, and for a column or an extra output that is not there;
-    CorruptInput.
+    Raises ConfigError for a shard without an output, for a column or an extra output that is not there, and for an
+    output that a run replaces meanwhile; CorruptInput.
     """
     if side is not None and side not in found.sides:
         has = f"it has {', '.join(map(repr, found.sides))}" if found.sides else "it has none"
@@ -71,8 +72,13 @@ def rows(
         object = found.output(rank) if side is None else found.side(side, rank)
         if object is None:
             continue  # somebody removed it
-        for line in preview(found.ledger.store, object, *found.written_as, columns):
-            yield shard_id, line
+        try:
+            for line in preview(found.ledger.store, object, *found.written_as, columns):
+                yield shard_id, line
+        except CorruptInput as error:
+            if not is_another(found.ledger.store, object.uri, object):
+                raise
+            raise ConfigError(f"{object.uri}: a run replaced or removed it since it was listed; look again") from error
 
 
 # Rows that were set aside

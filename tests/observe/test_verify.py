@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.errors import CorruptInput, SchemaMismatch, StorageError
+from curate.errors import ConfigError, CorruptInput, SchemaMismatch, StorageError
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
 from curate.objects.record import OutputFormat, read_carried, read_record
 from curate.observe import verify as verifying
+from curate.observe.browse import rows
 from curate.observe.checks import output as checking
 from curate.observe.checks.contents import count_rows
 from curate.observe.job import find_job
@@ -560,7 +561,7 @@ def test_what_a_run_replaces_meanwhile_is_not_off(
     """Outputs are read after they are listed: one that is another by then says nothing, and nothing is to be removed.
     The next look finds all as it should be."""
     out = finished(tmp_path, kind)
-    looked = find_job
+    looked, before = find_job, find_job(str(out))
 
     def run(output: str) -> Any:
         monkeypatch.setattr(verifying, "find_job", looked)
@@ -579,4 +580,7 @@ def test_what_a_run_replaces_meanwhile_is_not_off(
     assert (report.state, report.findings, report.counts) == (INCOMPLETE, [], {})
     assert report.replaced == MEANWHILE[what][1]
     assert report.as_dict()["shards"]["replaced"] == report.replaced
+    # Nor does who looks at rows hear that their job is to be run again.
+    with pytest.raises(ConfigError, match=r"a run replaced or removed it since it was listed; look again"):
+        list(rows(before))
     assert verify(str(out)).state == OK
