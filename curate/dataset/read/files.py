@@ -113,9 +113,9 @@ def read_json(
     "-Infinity". Other keys are left out, which is counted and logged, and missing ones are null. A column of texts
     with a few numbers or booleans is one of texts; one of any other values of several types has their JSON text, and so
     has one of whole numbers that no one type holds with all digits. A line or array element that does not fit is a bad
-    row: up to 0.1 % of a file (at least 10) are skipped with a warning, or quarantined by a write. The values of all
-    columns are checked, even of those that `select_columns` leaves out; to ignore a column, declare a `schema` without
-    it. An array is one shard of any size.
+    row: up to 0.1 % of a file (at least 10) are skipped with a warning, or quarantined by a write; a file of which no
+    row has the types of its columns is refused. The values of all columns are checked, even of those that
+    `select_columns` leaves out; to ignore a column, declare a `schema` without it. An array is one shard of any size.
     `include_paths`, `partitioning`, `num_cpus` and errors are as for `read_parquet`.
 
     >>> import tempfile, pathlib
@@ -144,8 +144,10 @@ def read_csv(
 
     `delimiter` is one character, by default the comma, and the tab in files called `.tsv`. For files without a header,
     `column_names` names the columns, and the first line is a row. Columns are matched by name: a column that a file
-    lacks is null; one that only a later file has is refused, as in Parquet. Schema, bad rows, all other arguments and
-    errors are as for `read_json`.
+    lacks is null; one that only a later file has is refused, as in Parquet. Empty values and what stands for none (NA,
+    NaN, null, ...) are null, but in texts, which have them as they stand. With a `schema`, files are read as
+    `write_csv` writes them: NaN is a number, and a text that is empty and not quoted is null. Schema, bad rows, all
+    other arguments and errors are as for `read_json`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
