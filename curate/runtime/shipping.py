@@ -5,11 +5,11 @@ from __future__ import annotations
 import copyreg
 import functools
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from pickle import PicklingError
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -106,7 +106,7 @@ def naming_unsendable(who: str, values: Sequence[Any]) -> Iterator[None]:
     they may be large."""
     try:
         yield
-    except (TypeError, AttributeError, PicklingError):
+    except (TypeError, AttributeError, pickle.PicklingError):
         for value in values:
             refuse_unsendable(who, value)
         raise
