@@ -150,9 +150,9 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"curate.{name}")
     if name not in _HOME:
-        from curate.operators import foreign, ray_data
+        from curate.operators.ray_data import FUNCTIONS, FUNCTIONS_OF_OTHERS
 
-        instead = ray_data.FUNCTIONS.get(name) or foreign.FUNCTIONS.get(name, "")
+        instead = FUNCTIONS.get(name) or FUNCTIONS_OF_OTHERS.get(name, "")
         raise AttributeError(f"module 'curate' has no attribute {name!r}{': ' * bool(instead)}{instead}")
     return getattr(import_module(_HOME[name]), name)
 

@@ -11,8 +11,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -172,12 +172,25 @@ def stop_listening(listener: Listener) -> None:
     _listeners.remove(listener)
 
 
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Tells no listener of the events of its block: of a store that refuses, whose listener would write that there."""
+    token = _unheard.set(True)
+    try:
+        yield
+    finally:
+        _unheard.reset(token)
+
+
+_unheard: ContextVar[bool] = ContextVar("unheard", default=False)
+
+
 def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     import structlog
 
     if _QUIET in event:
         raise structlog.DropEvent
-    for listener in _listeners[-1:]:
+    for listener in () if _unheard.get() else _listeners[-1:]:
         listener(structlog.processors.format_exc_info(logger, method, dict(event)))
     return event
 

@@ -40,9 +40,6 @@ _ITEMS = ("list", "numpy.ndarray", "pandas.Series", "polars.Series", "datasets.D
 _ROWS = "write take(5), or limit(5) for a dataset of the first rows"
 _TABLE = "write to_arrow(), to_pandas() or take_all(); Polars takes the dataset itself, polars.DataFrame(ds)"
 _COUNT = "write count()"
-_READ_JSON = "write read_json(paths)"
-_READ_PARQUET = "write read_parquet(paths)"
-_ITEMS_OF = "write from_items(rows)"
 _DEDUP = "write dedup_exact('text'), or dedup_minhash('text', id_column='id', threshold=0.8) for what is nearly alike"
 _ONE = "write select_columns(['a']) for columns, and filter(curate.col('n') > 0) for rows"
 
@@ -122,25 +119,6 @@ NAMES: Mapping[str, str] = {
     "write_ndjson": "write write_json(path)",
 }
 """Methods of Polars, pandas and Hugging Face datasets that a dataset lacks, or has by another name."""
-
-FUNCTIONS: Mapping[str, str] = {
-    "from_csv": "write read_csv(paths)",
-    "from_dict": "write from_arrow(pyarrow.table(columns))",
-    "from_dicts": _ITEMS_OF,
-    "from_generator": "write from_items(list(rows)) if they are few, or read_datasource(source) with a "
-    "curate.Datasource of yours",
-    "from_json": _READ_JSON,
-    "from_list": _ITEMS_OF,
-    "from_parquet": _READ_PARQUET,
-    "from_pylist": _ITEMS_OF,
-    "load_dataset": "write read_huggingface('org/name', split='train')",
-    "read_jsonl": _READ_JSON,
-    "read_ndjson": _READ_JSON,
-    "scan_csv": "write read_csv(paths)",
-    "scan_ndjson": _READ_JSON,
-    "scan_parquet": _READ_PARQUET,
-}
-"""Functions of these that make one, the same."""
 
 
 def kind_of(value: Any) -> str:

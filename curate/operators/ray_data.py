@@ -1,4 +1,5 @@
-"""Functions, methods and arguments of ray.data that curate lacks, each with one line that says what to write instead.
+"""Functions, methods and arguments of ray.data that curate lacks, each with one line that says what to write instead;
+and functions of other libraries.
 
 The first table is of functions of the module, the second of methods of a Dataset, the third of arguments. Two more are
 of options that belong to another method.
@@ -53,6 +54,29 @@ FUNCTIONS: Mapping[str, str] = {
     "read_unity_catalog": _EXPORT,
 }
 """By the name of the function of ray.data."""
+
+_READ_JSON = "write read_json(paths)"
+_READ_PARQUET = "write read_parquet(paths)"
+_ITEMS = "write from_items(rows)"
+
+FUNCTIONS_OF_OTHERS: Mapping[str, str] = {
+    "from_csv": "write read_csv(paths)",
+    "from_dict": "write from_arrow(pyarrow.table(columns))",
+    "from_dicts": _ITEMS,
+    "from_generator": "write from_items(list(rows)) if they are few, or read_datasource(source) with a "
+    "curate.Datasource of yours",
+    "from_json": _READ_JSON,
+    "from_list": _ITEMS,
+    "from_parquet": _READ_PARQUET,
+    "from_pylist": _ITEMS,
+    "load_dataset": "write read_huggingface('org/name', split='train')",
+    "read_jsonl": _READ_JSON,
+    "read_ndjson": _READ_JSON,
+    "scan_csv": "write read_csv(paths)",
+    "scan_ndjson": _READ_JSON,
+    "scan_parquet": _READ_PARQUET,
+}
+"""The same of Polars, pandas and Hugging Face datasets."""
 
 _LOAD = "write files with write_parquet(path) and load those; each is complete or absent, and named after its input"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field
 from curate.errors import TransientStorageError
-from curate.log import get_logger
+from curate.log import get_logger, unheard
 from curate.requests.reached import REACHED, Place
 
 if TYPE_CHECKING:
@@ -120,12 +120,13 @@ class Retry:
             now_s = clock.monotonic()
             if now_s - started >= SAID_AFTER_S and _SAID.may_say(now_s):
                 limit_s = min(self.first_look_s, self.deadline_s) if unknown() else self.deadline_s
-                get_logger().warning(
-                    "a store does not answer, or refuses; it is tried again",
-                    call=what,
-                    error=str(state.outcome.exception()),
-                    since=f"{now_s - started:.0f} s, of {limit_s:.0f} s at most",
-                )
+                with unheard():
+                    get_logger().warning(
+                        "a store does not answer, or refuses; it is tried again",
+                        call=what,
+                        error=str(state.outcome.exception()),
+                        since=f"{now_s - started:.0f} s, of {limit_s:.0f} s at most",
+                    )
 
         found: T = Retrying(
             sleep=clock.sleep,

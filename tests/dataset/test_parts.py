@@ -20,9 +20,8 @@ import pytest
 
 import curate
 from curate.errors import ConfigError
-from curate.operators import foreign
 from curate.operators.foreign import NAMES
-from curate.operators.ray_data import ARGUMENTS, FUNCTIONS, METHODS, USING
+from curate.operators.ray_data import ARGUMENTS, FUNCTIONS, FUNCTIONS_OF_OTHERS, METHODS, USING
 
 PARTS = curate.Dataset.__mro__[1:-1]
 
@@ -135,8 +134,8 @@ def test_every_function_of_ray_data_is_there_or_answered() -> None:
 
 def test_functions_of_other_libraries_are_answered() -> None:
     """Those that make a dataset there; and what a page of the manual calls by its name is there."""
-    assert not foreign.FUNCTIONS.keys() & {*curate.__all__, *FUNCTIONS}
-    for name, instead in foreign.FUNCTIONS.items():
+    assert not FUNCTIONS_OF_OTHERS.keys() & {*curate.__all__, *FUNCTIONS}
+    for name, instead in FUNCTIONS_OF_OTHERS.items():
         with pytest.raises(AttributeError, match=re.escape(f"has no attribute '{name}': {instead}")):
             getattr(curate, name)
     assert not [name for name in NAMES if hasattr(curate.Dataset, name)]
@@ -187,7 +186,7 @@ def test_more_arguments_by_position_than_there_are() -> None:
 
 def test_what_the_answers_name_is_there() -> None:
     """Methods of a dataset, or what they return."""
-    others = foreign.FUNCTIONS.values()
+    others = FUNCTIONS_OF_OTHERS.values()
     texts = [*METHODS.values(), *NAMES.values(), *others, *FUNCTIONS.values(), *ARGUMENTS.values(), *USING.values()]
     named = {name for text in texts for name in re.findall(r"\b(\w+)\(", text)}
     beside = {

@@ -149,8 +149,9 @@ def test_who_waits_long_says_for_what(clock: FakeClock, monkeypatch: pytest.Monk
     assert logs[0]["error"].startswith("failure ")
     assert took_s / 12 < len(logs) <= took_s / 10
     with capture_logs() as logs:
-        for what in ("read b", "read c"):
+        for what, later_s in (("read b", 100.0), ("read c", 101.0)):
+            # Two threads, so to say, of which the second begins a second later, and would say so a second later.
+            later = Retry(clock=FakeClock(clock.time_s + later_s), deadline_s=12.0, longest_wait_s=0.5)
             with pytest.raises(TransientStorageError):
-                # Two threads, so to say: their clocks show the same.
-                Retry(clock=FakeClock(clock.time_s + 100), deadline_s=15.0, longest_wait_s=1.0).call(what, Flaky(10**6))
+                later.call(what, Flaky(10**6))
     assert [one["call"] for one in logs] == ["read b"]
