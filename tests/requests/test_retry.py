@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from curate import log
 from curate.errors import ObjectNotFound, TransientStorageError
 from curate.requests import retry
 from curate.requests.reached import REACHED, Place
@@ -155,3 +158,22 @@ def test_who_waits_long_says_for_what(clock: FakeClock, monkeypatch: pytest.Monk
             with pytest.raises(TransientStorageError):
                 later.call(what, Flaky(10**6))
     assert [one["call"] for one in logs] == ["read b"]
+
+
+def test_nobody_listens_to_that(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens writes what it hears to a store, which may be the one that refuses."""
+    monkeypatch.setattr(retry, "_SAID", retry._Said())
+    heard: list[Any] = []
+    before = structlog.get_config()
+    log.configure()
+    log.listen(heard.append)
+    try:
+        with pytest.raises(TransientStorageError):
+            Retry(clock=clock, deadline_s=15.0, longest_wait_s=0.5).call("read a", Flaky(10**6))
+        assert retry._SAID._said_s is not None
+        assert heard == []
+        log.get_logger().warning("another")
+        assert [one["event"] for one in heard] == ["another"]
+    finally:
+        log.stop_listening(heard.append)
+        structlog.configure(**before)
