@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 BY_USING = ("max_failed_shards", "redo_stale", "drop_removed", "allow_concurrent")
 """Options of a run that `Dataset.using` has as well."""
 _OF_DATASETS = ("operators", "after")
-"""What the record of a dataset has among its parameters, and nobody gives."""
+"""What the record of a dataset has among its parameters, the first one always, and nobody gives."""
 _GIVEN = ContextVar("how options are given", default="keyword")
 _CHECKPOINT = ContextVar("whether a checkpoint is run", default=False)
 _STEP = ContextVar("the step of a chain that is run", default="")
@@ -126,7 +126,8 @@ def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
     except ConfigError as error:
         if error.column is None:
             raise
-        given = {one: list(_leaves(value)) for one, value in parameters.items() if one not in _OF_DATASETS}
+        nobodys = _OF_DATASETS if _OF_DATASETS[0] in parameters else ()
+        given = {one: list(_leaves(value)) for one, value in parameters.items() if one not in nobodys}
         named = [one for one, values in given.items() if error.column in values]
         # Where one is called after columns, whatever else has the same value means something else.
         of = [one for one in named if one.endswith(("column", "columns"))] or named or _containing(given, error.column)
