@@ -30,6 +30,7 @@ from tests.support.harness import (
     Zygote,
     alive,
     balanced,
+    files_below,
     job_summary,
     outputs,
     run,
@@ -126,7 +127,7 @@ class Bench:
             top = Path(self.place.root) / name / "_curate" / "stages"
         else:
             top = self.scratch / hashlib.sha256(f"{self.place.root}/{name}".encode()).hexdigest()[:16]
-        return sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(top)) for path in files_below(top))
 
     def run_files(self, name: str) -> list[str]:
         return [one for one in self.stage_objects(name) if re.fullmatch(r"[0-9a-f]{16}/map-[^/]+", one)]

@@ -31,6 +31,7 @@ from tests.support.harness import (
     Zygote,
     corpus,
     encoded,
+    files_below,
     job_summary,
     json_line,
     outputs,
@@ -285,6 +286,10 @@ def test_a_dry_run_does_not_wait(bench: Bench) -> None:
     assert "driver" not in dry_run(Curation().spec(), options)[1]
 
 
+def _beats(out: Path) -> list[Path]:
+    return [path for path in files_below(out) if path.name == "heartbeat.json"]
+
+
 @pytest.mark.slow
 @pytest.mark.ray_lane
 def test_a_driver_that_is_stopped(local: Place, tmp_path: Path) -> None:
@@ -300,7 +305,7 @@ def test_a_driver_that_is_stopped(local: Place, tmp_path: Path) -> None:
     hold.touch()
     with Driver([*common, "--output", out, *trace, "--hold", str(hold), "--pause-s", "0.05"]) as first:
         # In its first shard, its heartbeat written.
-        wait_until(lambda: (tmp_path / "trace").exists() and list(Path(out).rglob("heartbeat.json")), "a run")
+        wait_until(lambda: (tmp_path / "trace").exists() and _beats(Path(out)), "a run")
         first.signal(signal.SIGSTOP)
         hold.unlink()
         second = run(*common, "--output", out)
@@ -337,10 +342,10 @@ def test_a_driver_that_is_stopped_and_overwritten(local: Place, tmp_path: Path) 
     trace = ("--trace", str(tmp_path / "trace"))
     hold.touch()
     with Driver([*common, "--output", str(out), *trace, "--hold", str(hold), "--pause-s", "0.05"]) as first:
-        wait_until(lambda: (tmp_path / "trace").exists() and list(out.rglob("heartbeat.json")), "a run")
+        wait_until(lambda: (tmp_path / "trace").exists() and _beats(out), "a run")
         first.signal(signal.SIGSTOP)
         hold.unlink()
-        (beat,) = out.rglob("heartbeat.json")
+        (beat,) = _beats(out)
         value = json.loads(beat.read_bytes())
         beat.write_text(json.dumps(value | {"boot_id": "elsewhere"}))
         other = run(*common, "--output", str(out), "--short", "25", "--overwrite", "--yes")

@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -205,10 +205,10 @@ class Place:
         return f"{self.root}/{prefix}"
 
     def objects(self, prefix: str) -> dict[str, bytes]:
-        """Returns every object below a prefix by its name relative to it."""
+        """Returns every object below a prefix by its name relative to it; without what goes while a run is there."""
         if self.emulator is None:
             top = Path(self.root) / prefix
-            return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+            return dict(_contents(top))
         start = f"{self.root}/{prefix}/"
         return {uri[len(start) :]: data for uri, data in self.emulator.objects().items() if uri.startswith(start)}
 
@@ -218,6 +218,17 @@ class Place:
             Path(uri).unlink()
         else:
             self.emulator.remove(uri)
+
+
+def files_below(top: Path) -> list[Path]:
+    """Returns the files below a folder, which others may change meanwhile: `rglob` fails where a folder goes."""
+    return [Path(folder, name) for folder, _, names in os.walk(top) for name in names]
+
+
+def _contents(top: Path) -> Iterator[tuple[str, bytes]]:
+    for path in files_below(top):
+        with contextlib.suppress(FileNotFoundError):
+            yield str(path.relative_to(top)), path.read_bytes()
 
 
 def outputs(objects: Mapping[str, bytes]) -> dict[str, str]:
