@@ -17,18 +17,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.dataclass import dataclass, replace
-from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.errors import ConfigError, CorruptInput, PermissionDenied, SchemaMismatch, did_you_mean, listed
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read import parquet
 from curate.formats.read.json_array import stored_as_array
-from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema
+from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, sample_schema
 from curate.ledger.packed import BLOCK_ROWS
+from curate.log import get_logger
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.prefetch import ahead
-from curate.sources.columns import first_schema, objects_in, refuse_other_types, some_of, warn_of_misfits
+from curate.sources.columns import (
+    MORE_BYTES,
+    first_schema,
+    objects_in,
+    refuse_other_types,
+    some_of,
+    warn_of_misfits,
+)
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
@@ -42,6 +50,9 @@ from curate.units import format_bytes, format_count
 
 READERS = 8
 """Footers that are read at once."""
+
+_FILLED = (Format.JSONL, Format.CSV, Format.TFRECORDS)
+"""Formats of which a row, or a file, that lacks a declared column has null there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +287,8 @@ def files(
         named = partition_schema(listing["uri"].to_pylist(), how.schema)
         taken = [*(schema.names if how.schema is None else ()), *([PATH] if how.include_paths else ())]
         how = replace(how, partitions=pa.schema([one for one in named if one.name not in taken]) or None)
+    if how.schema is not None:
+        _warn_of_absent(found, how)
     schema = with_file_columns(schema, how) if len(schema) else schema
     return replace(found, schema=schema, how=how if how.schema is None else replace(how, schema=schema))
 
@@ -305,6 +318,27 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     if problem is not None and not len(schema):
         raise problem
     return schema.remove_metadata(), first
+
+
+def _warn_of_absent(source: Files, how: ReadAs) -> None:
+    """Says which declared columns the beginning of the first file does not have, as rows without one get nulls: it may
+    be a slip of the pen. Nothing is refused, as rows further on may have it, and what cannot be read says so later."""
+    if how.schema is None or how.format not in _FILLED:
+        return
+    for item in objects_in(source.listing.filter(pc.greater(source.listing["size"], 0)).slice(0, 1)):
+        own = replace(how, schema=None, partitions=None, include_paths=False)
+        try:
+            there = sample_schema(open_store(item.uri), item, detect(item.uri, own), None, MORE_BYTES).names
+        except (ConfigError, CorruptInput, PermissionDenied):
+            return
+        absent = [one for one in how.schema.names if one not in (*there, *file_columns(how).names)]
+        if absent and there:
+            get_logger(job=source.method).warning(
+                "declared columns that the first rows do not have; rows without them get nulls",
+                columns=f"{listed(absent)}{did_you_mean(absent[0], there) if len(absent) == 1 else ''}",
+                rows_have=listed(there),
+                file=item.uri,
+            )
 
 
 def label(shard: Shard) -> str:

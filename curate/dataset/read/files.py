@@ -115,8 +115,9 @@ def read_json(
     has one of whole numbers that no one type holds with all digits. A line or array element that does not fit is a bad
     row: up to 0.1 % of a file (at least 10) are skipped with a warning, or quarantined by a write; a file of which no
     row has the types of its columns is refused. The values of all columns are checked, even of those that
-    `select_columns` leaves out; to ignore a column, declare a `schema` without it. An array is one shard of any size.
-    `include_paths`, `partitioning`, `num_cpus` and errors are as for `read_parquet`.
+    `select_columns` leaves out; to ignore a column, declare a `schema` without it. Declared columns that the first rows
+    do not have are told in a warning, with those that they have. An array is one shard of any size. `include_paths`,
+    `partitioning`, `num_cpus` and errors are as for `read_parquet`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
