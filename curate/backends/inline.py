@@ -140,6 +140,10 @@ class InlineBackend:
         """Returns how the pools are doing: one actor each, for which nothing waits."""
         return [pool.state() for pool in self._pools]
 
+    def held_up(self) -> frozenset[int]:
+        """Returns nothing: one task runs at a time."""
+        return frozenset()
+
     def waits(self) -> str:
         """Returns nothing: there is a place for what runs."""
         return ""

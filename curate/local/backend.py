@@ -4,9 +4,10 @@ The driver waits for the sockets of all workers at once, and for the fork server
 worker said before it died is in its socket then, so that nothing is left unsaid.
 
 A task holds what it asks for, of the CPUs, GPUs and memory that this machine has, and is begun once that is free. While
-it waits for an actor of a pool, it lets go of that, and the next one starts: so actors have work while a task writes.
-One that asks for no memory waits for none, and holds its slot's share: what asks for more runs beside fewer of them,
-and alone if it asks for all. Workers that have nothing to do end where what they keep was given to a task.
+it waits for an actor of a pool, it lets go of all but memory that it asked for, which its process keeps, and the next
+one starts: so actors have work while a task writes. One that asks for nothing runs beside what has all CPUs. One that
+asks for no memory waits for none, and holds its slot's share: what asks for more runs beside fewer of them, and alone
+if it asks for all. Workers that have nothing to do end where what they keep was given to a task.
 """
 
 from __future__ import annotations
@@ -23,17 +24,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from curate.errors import ConfigError
 from curate.local import machine, spawner
 from curate.local.blocks import LocalBlock
-from curate.local.crew import Crew, Task, Worker
-from curate.local.gpus import Gpus
+from curate.local.crew import Crew, Task, Worker, lacking_memory
 from curate.local.pools import Pools
 from curate.local.processes import Processes, end_of
 from curate.local.restraint import Restraint
+from curate.local.room import NOTHING, Room
 from curate.local.server import WorkerEnd
 from curate.local.worker import Ahead, Hello, Imported, Offer, Over, Rest, Said, Take, Waits, Work
-from curate.log import ensure_configured
 from curate.runtime import shipping
 from curate.runtime.protocol import (
     BackendEvent,
@@ -48,13 +47,14 @@ from curate.runtime.protocol import (
     TaskEnd,
     TaskFinished,
 )
-from curate.runtime.scaling import does_not_fit, fits, needs, take_resources
-from curate.units import format_bytes
+from curate.runtime.scaling import fits, needs, take_resources
 
 MESSAGE_INTERVAL_S = 0.25
 """What a bundle says is sent on at least this often."""
 KILLED_S = 0.5
 """How long the ends of workers that were killed are waited for."""
+REFUSED_S = 5.0
+"""How long no further process is asked for after the machine has started none."""
 
 
 class LocalBackend:
@@ -64,11 +64,7 @@ class LocalBackend:
 
     def __init__(self) -> None:
         self._resources = Resources()
-        self._has: dict[str, float] = {}
-        """What this machine has."""
-        self._free: dict[str, float] = {}
-        """What of that no task holds, nor an actor."""
-        self._gpus = Gpus({})
+        self._room = Room()
         self._processes = Processes()
         self._loaded = False
         self._pools: Pools | None = None
@@ -83,6 +79,8 @@ class LocalBackend:
         self._restraint = Restraint()
         self._held_s = math.inf
         """How long tasks wait for a worker that is not forked yet."""
+        self._refused_until_s = -math.inf
+        """None is forked before while others work: the machine did not start another one."""
         self._news: list[BackendEvent] = []
         self._blocks: weakref.WeakSet[LocalBlock] = weakref.WeakSet()
 
@@ -91,13 +89,9 @@ class LocalBackend:
 
         Raises ConfigError if the machine cannot hold a task beside the pools.
         """
-        has = machine.holds()
-        if missing := does_not_fit(has, resources, pools):
-            raise ConfigError(missing)
+        room = Room.of_machine(resources, pools)
         self.close()
-        self._resources, self._has, self._free = resources, has, dict(has)
-        self._gpus = Gpus.of(machine.gpus())
-        ensure_configured()
+        self._resources, self._room = resources, room
         spawner.start()
         return 0.0
 
@@ -117,7 +111,7 @@ class LocalBackend:
             # Again, where they have waited since the last one: modules may have changed.
             self._rest_all()
         if pools:
-            self._pools = Pools(pools, self._processes, needs(self._resources), self._has, self._hold)
+            self._pools = Pools(pools, self._processes, needs(self._resources), self._room)
             self._pools.wait(stopped)
         self._loaded = True
 
@@ -127,16 +121,11 @@ class LocalBackend:
 
     def waits(self) -> str:
         """Returns which tasks wait for memory while there are CPUs for them; empty if none does."""
-        short = [one for one in self._queue if one.lacks_memory(self._free)]
-        if not short:
-            return ""
-        waits = "1 task waits" if len(short) == 1 else f"{len(short):,} tasks wait"
-        needs_each, free = format_bytes(short[0].needs["memory"]), format_bytes(max(0.0, self._free["memory"]))
-        return f"{waits} for {needs_each} of memory{' each' * (len(short) > 1)}; {free} is free on this machine"
+        return lacking_memory(self._queue, self._room.free)
 
     def slots(self) -> int:
         """Returns how many tasks this machine can hold, beside the actors of pools."""
-        return fits(self._left(), needs(self._resources))
+        return fits(self._left(), needs(self._resources) or NOTHING)
 
     def largest_memory(self) -> int | None:
         """Returns the bytes that tasks may hold together, beside what actors of pools ask for."""
@@ -149,14 +138,18 @@ class LocalBackend:
 
     def _left(self) -> dict[str, float]:
         """Returns what there is beside the actors of pools."""
-        left = dict(self._has)
-        if self._pools:
-            take_resources(left, self._pools.held())
-        return left
+        return self._room.left(self._pools.held() if self._pools else {})
 
     def alone(self) -> bool:
         """Returns True."""
         return True
+
+    def held_up(self) -> frozenset[int]:
+        """Returns the tasks that wait for actors which are at work on calls of others."""
+        at_work = self._pools.at_work() if self._pools else frozenset()
+        return frozenset(
+            n for n, one in self._tasks.items() if one.waits and one.worker and one.worker.pid not in at_work
+        )
 
     def launch(
         self,
@@ -174,8 +167,7 @@ class LocalBackend:
             raise RuntimeError("launch before load")
         interval_s = 0.0 if announce else math.inf if pieces == 1 else MESSAGE_INTERVAL_S
         work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, stream)
-        # What needs nothing is run as what needs a CPU: more of them at once would gain nothing.
-        asks = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or {"CPU": 1.0}
+        asks = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or NOTHING
         # One that stands still until its block is taken may stand in the way of the one that waits.
         holds = asks if stream else {"memory": float(self.slot_memory() or 0), **asks}
         self._queue.append(Task(task, work, asks, holds, announce or stream, fresh))
@@ -184,6 +176,8 @@ class LocalBackend:
     def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Returns what was told since the last call, in the order in which it was."""
         if self._pools:
+            # What they have said meanwhile, first: this may not have been called for long.
+            self._processes.wait(0.0)
             self._pools.tend(len(self._queue) + len(self._tasks))
         if not self._news:
             # Of tasks that all stand still, there is nothing to wait for, however long.
@@ -243,7 +237,7 @@ class LocalBackend:
             self.end()
             return None
         self._rest_all()
-        crew = Crew(self._processes, self._coming, self._gpus.environ((), self._resources))
+        crew = Crew(self._processes, self._coming, self._room.gpus.environ((), self._resources))
         if not crew.workers:
             self.end()
             return None
@@ -253,7 +247,7 @@ class LocalBackend:
 
     def adopt(self, crew: Crew) -> bool:
         """Takes workers for the program that is loaded next; returns False if they were forked for other tasks."""
-        if self._resources.num_gpus or crew.environ != self._gpus.environ((), self._resources):
+        if self._resources.num_gpus or crew.environ != self._room.gpus.environ((), self._resources):
             return False
         self._end_all()
         self._processes, self._coming = crew.processes, crew.workers
@@ -282,8 +276,7 @@ class LocalBackend:
             self._pools.close()
             self._pools = None
         # Who held it is gone, and not heard of.
-        self._free = dict(self._has)
-        self._gpus.all_free()
+        self._room.all_free()
         self._idle.clear()
         self._coming.clear()
         self._forget()
@@ -300,13 +293,13 @@ class LocalBackend:
         """Begins what there is room for: the first of the queue that fits."""
         self._held_s = math.inf
         for task in list(self._queue):
-            if not fits(self._free, task.needs) and not self._is_crowded_out(task):
+            if not fits(self._room.free, task.needs) and not self._is_crowded_out(task):
                 continue
             worker = self._worker(task)
             if worker is None:
                 return
             self._queue.remove(task)
-            take_resources(self._free, task.holds)
+            take_resources(self._room.free, task.holds)
             self._tasks[task.number] = task
             task.worker, worker.task = worker, task
             if worker.pid:
@@ -318,12 +311,12 @@ class LocalBackend:
     def _is_crowded_out(self, task: Task) -> bool:
         """Returns whether actors alone keep memory from a task, of which there was enough when it was launched: with no
         other at work, nobody would free it."""
-        return not self._tasks and task.lacks_memory(self._free) and bool(fits(self._has, task.needs))
+        return not self._tasks and task.lacks_memory(self._room.free) and bool(fits(self._room.has, task.needs))
 
     def _make_room(self) -> None:
         """Ends workers that have nothing to do while they keep more than what no task holds."""
         kept = [machine.held_bytes(worker.pid) for worker in self._idle]
-        while kept and sum(kept) > self._free["memory"]:
+        while kept and sum(kept) > self._room.free["memory"]:
             self._processes.kill(self._idle.pop().process)
             kept.pop()
 
@@ -334,7 +327,7 @@ class LocalBackend:
         if self._idle:
             return self._idle.pop()
         if self._tasks or self._coming:
-            waiting = min(len(self._queue), fits(self._free, task.needs)) - len(self._coming)
+            waiting = min(len(self._queue), fits(self._room.free, task.needs)) - len(self._coming)
             self._held_s = self._restraint.left_s(time.monotonic(), waiting) if waiting > 0 else math.inf
             if self._held_s:
                 return None
@@ -347,13 +340,17 @@ class LocalBackend:
 
     def _fork(self, ahead: Ahead | None = None) -> Worker | None:
         """Forks a worker, which imports `ahead` first; returns None if one must end before there can be another."""
-        gpus = self._gpus.take(self._resources)
+        left_s = self._refused_until_s - time.monotonic()
+        if left_s > 0 and self._tasks:
+            self._held_s = min(self._held_s, left_s)
+            return None
+        gpus = self._room.gpus.take(self._resources)
         if self._idle:
             self._processes.kill(self._idle.pop().process)
         if gpus is None:
             return None
         process = self._processes.fork(
-            self._gpus.environ(gpus, self._resources),
+            self._room.gpus.environ(gpus, self._resources),
             lambda value: self._hear(worker, value),
             pools=self._pools.addresses if self._pools else (),
             ahead=ahead,
@@ -361,28 +358,13 @@ class LocalBackend:
         worker = Worker(process, gpus)
         return worker
 
-    def _hold(self, spec: PoolSpec) -> tuple[dict[str, str], Callable[[], None]] | None:
-        """Takes what an actor holds; returns its variables, and what gives that back. None if no GPU is free now."""
-        gpus = self._gpus.take(spec.resources)
-        if gpus is None:
-            return None
-        held = needs(spec.resources)
-        take_resources(self._free, held)
-
-        def release() -> None:
-            take_resources(self._free, held, -1)
-            self._gpus.give(gpus, spec.resources)
-
-        return self._gpus.environ(gpus, spec.resources), release
-
     def _leave(self, worker: Worker) -> None:
         """Takes a worker's task from it: that is over, or nobody wants to hear of it."""
         task, worker.task = worker.task, None
         if task is None:
             return
         del self._tasks[task.number]
-        if not task.waits:
-            take_resources(self._free, task.holds, -1)
+        take_resources(self._room.free, task.held(), -1)
         task.drop()
 
     def _started(self, worker: Worker) -> None:
@@ -409,9 +391,10 @@ class LocalBackend:
                 if alone and self._restraint.imported(count, seconds):
                     self._ahead = ahead
             case Waits(waits):
-                if worker.task is not None and worker.task.waits != waits:
+                if worker.task is not None:
+                    take_resources(self._room.free, worker.task.held(), -1)
                     worker.task.waits = waits
-                    take_resources(self._free, worker.task.holds, -1 if waits else 1)
+                    take_resources(self._room.free, worker.task.held())
             case Offer(block):
                 worker.blocks += 1
                 if worker.task is None or worker.task.cancelled:
@@ -433,7 +416,7 @@ class LocalBackend:
                 self._ended(worker, value)
 
     def _ended(self, worker: Worker, end: WorkerEnd) -> None:
-        self._gpus.give(worker.gpus, self._resources)
+        self._room.gpus.give(worker.gpus, self._resources)
         if worker in self._idle:
             self._idle.remove(worker)
         if worker in self._coming:
@@ -444,6 +427,12 @@ class LocalBackend:
             # It may have been killed in the middle of it.
             Path(f"{folder}/{worker.pid}-{worker.blocks + 1}").unlink(missing_ok=True)
         task = worker.task
+        if end.refused:
+            self._refused_until_s = time.monotonic() + REFUSED_S
         if task is not None:
             self._leave(worker)
+            if end.refused and self._tasks and not task.cancelled:
+                # For one of those that are there.
+                self._queue.appendleft(task)
+                return
             self._news.append(end_of("worker", task.number, worker.pid, worker.process, end, cancelled=task.cancelled))

@@ -22,7 +22,7 @@ from typing import Any
 
 from curate.dataclass import dataclass, field, replace
 from curate.local import wire
-from curate.local.actor import RECORD, Answered, Called, record_of
+from curate.local.actor import Answered, Called, recorded
 from curate.runtime.protocol import Call, CallLostError, TaskEnd, TaskFinished
 
 MAX_DEATHS = 3
@@ -157,7 +157,9 @@ class CalledPool:
         self._waits(True)
         try:
             while not call.settled:
-                if call.line is None and time.monotonic() > until_s:
+                if call.line is not None:
+                    until_s = time.monotonic() + PATIENCE_S
+                elif time.monotonic() > until_s:
                     says = f"the pool {self._name} had no actor for {PATIENCE_S:g} s"
                     call.settle(error=CallLostError(TaskFinished(call.task, TaskEnd.LOST, says)))
                 self._listen_for(call, REFRESH_S)
@@ -284,9 +286,5 @@ class CalledPool:
 
 def _at_work(member: Member) -> int:
     """Returns the number of the call of this worker that an actor worked on when it died, 0 if that was none."""
-    with contextlib.suppress(OSError):
-        data = Path(record_of(member.path)).read_bytes()
-        if len(data) == RECORD.size:
-            caller, number = RECORD.unpack(data)
-            return number if caller == os.getpid() else 0
-    return 0
+    caller, number = recorded(member.path)
+    return number if caller == os.getpid() else 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from curate.dataclass import dataclass
 from curate.local.blocks import LocalBlock, StoredBlock
 from curate.local.processes import Process, Processes
 from curate.local.worker import Work
 from curate.runtime.scaling import fits
+from curate.units import format_bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +30,13 @@ class Task:
     """The block that it made and nobody took yet."""
     cancelled: bool = False
     waits: bool = False
-    """Whether it waits for an actor, and holds nothing."""
+    """Whether it waits for an actor: then it holds the memory that it asked for, as its process does, and no more."""
+
+    def held(self) -> dict[str, float]:
+        """Returns what it holds now."""
+        if not self.waits:
+            return self.holds
+        return {"memory": self.needs["memory"]} if "memory" in self.needs else {}
 
     def lacks_memory(self, free: Mapping[str, float]) -> bool:
         """Returns whether there is all that it needs to begin but memory."""
@@ -42,6 +49,16 @@ class Task:
         block, self.offers = self.offers, None
         if block is not None:
             LocalBlock(block, self.number).forget()
+
+
+def lacking_memory(queue: Iterable[Task], free: Mapping[str, float]) -> str:
+    """Returns, in words, which tasks wait for memory while there are CPUs for them; empty if none does."""
+    short = [one for one in queue if one.lacks_memory(free)]
+    if not short:
+        return ""
+    waits = "1 task waits" if len(short) == 1 else f"{len(short):,} tasks wait"
+    needs_each, left = format_bytes(short[0].needs["memory"]), format_bytes(max(0.0, free["memory"]))
+    return f"{waits} for {needs_each} of memory{' each' * (len(short) > 1)}; {left} is free on this machine"
 
 
 @dataclass(eq=False, slots=True)

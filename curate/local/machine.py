@@ -63,13 +63,38 @@ def holds() -> dict[str, float]:
     return {"CPU": cpus(), "GPU": float(len(gpus())), "memory": float(memory_limit())}
 
 
-def held_bytes(pid: int) -> int:
-    """Returns the memory that a process holds for itself: not files, nor what it shares. 0 if it is gone."""
+def most_bytes(pid: int) -> int:
+    """Returns the most memory that a process may hold for itself, with what it shares with the one it was forked from;
+    which is told at once. 0 if it is gone."""
     try:
         resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
     except (OSError, ValueError):
         return 0
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def held_bytes(pid: int) -> int:
+    """Returns the memory that a process holds: not files, and of what it shares its part. 0 if it is gone.
+
+    The kernel looks at each page for that, which takes 20 ms a GiB (proc(5): smaps_rollup).
+    """
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return most_bytes(pid)
+    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("Pss_Anon:")]
+    return found[0] if found else most_bytes(pid)
+
+
+def family(pid: int) -> list[int]:
+    """Returns a process and all that it has started and that has not outlived what started it."""
+    found, at = [pid], 0
+    while at < len(found):
+        for children in Path(f"/proc/{found[at]}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, children.read_text().split())
+        at += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)

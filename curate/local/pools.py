@@ -17,9 +17,10 @@ from typing import Any
 
 from curate.dataclass import dataclass, field
 from curate.errors import PoolFailed
-from curate.local.actor import ActorReady, ActorStatus, Look, SetupRaised, record_of
+from curate.local.actor import ActorReady, ActorStatus, Look, SetupRaised, record_of, recorded
 from curate.local.calls import REFRESH_S, Board, Member
 from curate.local.processes import Process, Processes, end_of
+from curate.local.room import Room
 from curate.local.server import WorkerEnd
 from curate.local.worker import ActorPlace, Hello, PoolAddress
 from curate.log import get_logger
@@ -36,6 +37,9 @@ RETRY_S = 60.0
 """Longest wait before an actor is started after others failed to."""
 CANCEL_S = 3.0
 """How long an actor may go on with a call of a task that was cancelled."""
+SILENT_S = 10.0
+"""An actor that has not said how it is for that long is taken to be at work on such a call: user code may keep the
+interpreter's lock."""
 SETUP_S = 600.0
 """How long an actor may take to be set up."""
 MAX_ENDED = 1000
@@ -57,6 +61,8 @@ class _Actor:
     status: ActorStatus | None = None
     before: ActorStatus | None = None
     """What it said before that."""
+    asked_s: float | None = None
+    """When it was asked how it is; None where it has answered."""
     leaves_s: float | None = None
     """Since when no calls are to be sent to it."""
 
@@ -94,6 +100,8 @@ class _Pool:
     """How long the last actor took to load."""
     share: int = 2
     board: Board | None = None
+    untold: bool = False
+    """Whether the last board could not be written."""
 
     @property
     def staying(self) -> list[_Actor]:
@@ -113,8 +121,16 @@ class _Pool:
             self.share,
         )
         if board != self.board:
-            board.publish(self.address.board)
-            self.board = board
+            try:
+                board.publish(self.address.board)
+            except OSError as error:
+                # Disk full, or the folder went with what starts processes. It is tried again each time this is called.
+                if not self.untold:
+                    says = "workers cannot be told which actors are there"
+                    get_logger().warning(says, pool=self.spec.name, error=str(error))
+                self.untold = True
+            else:
+                self.board, self.untold = board, False
 
 
 class Pools:
@@ -125,31 +141,40 @@ class Pools:
         specs: Sequence[PoolSpec],
         processes: Processes,
         task: Mapping[str, float],
-        has: Mapping[str, float],
-        hold: Callable[[PoolSpec], tuple[dict[str, str], Callable[[], None]] | None],
+        room: Room,
     ) -> None:
-        """`hold` takes what an actor holds, and returns its variables and what gives it back; None if there is no GPU
-        for it now."""
         self._processes = processes
         self._task = task
-        self._has = has
-        self._hold = hold
+        self._room = room
         self._log = get_logger()
         self._failed: PoolFailed | None = None
         self._looked_s = self._scaled_s = time.monotonic()
         self._cancelled: dict[int, float] = {}
         """Tasks that were cancelled, and when."""
         self._pools = [
-            _Pool(number, spec, spec.min_size, PoolAddress(spec.name, f"{processes.folder}/{_name()}.board"))
-            for number, spec in enumerate(specs, 1)
+            _Pool(number, spec, spec.min_size, PoolAddress(spec.name, "")) for number, spec in enumerate(specs, 1)
         ]
-        for pool in self._pools:
-            pool.show()
+        self._folder = ""
+        self._settle()
 
     @property
     def addresses(self) -> tuple[PoolAddress, ...]:
-        """Where callers find them."""
+        """Where callers find them that are forked next."""
+        self._settle()
         return tuple(pool.address for pool in self._pools)
+
+    def _settle(self) -> None:
+        """Moves to the folder of what starts processes now: if that was killed, its folder went, and all processes."""
+        self._processes.attached()
+        if self._folder != self._processes.folder:
+            self._folder = self._processes.folder
+            for pool in self._pools:
+                pool.address, pool.board = PoolAddress(pool.spec.name, f"{self._folder}/{_name()}.board"), None
+                pool.show()
+
+    def at_work(self) -> frozenset[int]:
+        """Returns the processes of the workers of whose calls one is worked on."""
+        return frozenset(recorded(actor.path)[0] for pool in self._pools for actor in pool.ready)
 
     def wait(self, stopped: Callable[[], bool]) -> None:
         """Waits until each pool has an actor that is ready, or `stopped` says so. Raises PoolFailed."""
@@ -214,10 +239,11 @@ class Pools:
 
     def _start(self, pool: _Pool, now_s: float) -> bool:
         """Starts an actor; returns False if there is no GPU for it now."""
-        held = self._hold(pool.spec)
+        held = self._room.hold(pool.spec.resources)
         if held is None:
             return False
         environ, release = held
+        self._settle()
         # Short: it is the name of a socket.
         actor = _Actor(next(iter(pool.serials)), f"{self._processes.folders[0]}/{_name()}.a", now_s, release)
         pool.actors[actor.serial] = actor
@@ -248,7 +274,7 @@ class Pools:
                 pool.dismissed.append(actor.serial)
                 self._not_started(pool, says, fails=True)
             case ActorStatus():
-                actor.before, actor.status = actor.status, value
+                actor.before, actor.status, actor.asked_s = actor.status, value, None
             case WorkerEnd():
                 del pool.actors[actor.serial]
                 actor.release()
@@ -303,7 +329,7 @@ class Pools:
         """Starts the actors that are missing, lets go of those that are too many: those with the least to do."""
         if now_s >= pool.wait_until_s and self._failed is None:
             for _ in range(pool.size - len(pool.staying)):
-                if not fits(self._has, needs(pool.spec.resources)) or not self._start(pool, now_s):
+                if not fits(self._room.has, needs(pool.spec.resources)) or not self._start(pool, now_s):
                     break
         staying = pool.staying
         queue = sorted(staying, key=lambda one: (one.ready, one.queued, -one.serial))
@@ -329,8 +355,7 @@ class Pools:
             )
             for pool in self._pools
         ]
-        free = dict(self._has)
-        take_resources(free, self.held())
+        free = self._room.left(self.held())
         for pool, load, target in zip(self._pools, loads, scale(loads, [free], self._task, elapsed_s), strict=True):
             if target.size != load.size:
                 self._log.info("a pool is scaled", pool=pool.spec.name, size=target.size, before=load.size)
@@ -344,10 +369,13 @@ class Pools:
                 status = actor.status
                 at_s = None if status is None or status.task is None else due.get(status.task)
                 # What it worked on before that may be over.
-                if at_s is not None and status is not None and status.at_s - at_s >= CANCEL_S:
+                stuck = at_s is not None and status is not None and status.at_s - at_s >= CANCEL_S
+                if stuck or (due and actor.asked_s is not None and now_s - actor.asked_s >= SILENT_S):
                     self._log.warning("an actor continues a cancelled call and is stopped", pool=pool.spec.name)
                     self._end(pool, actor)
-                elif actor.process is not None:
+                elif actor.process is not None and actor.asked_s is None:
+                    # One at a time: what is not read fills the socket, and then this would wait for it.
+                    actor.asked_s = now_s
                     actor.process.say(Look())
         self._cancelled = {task: at_s for task, at_s in self._cancelled.items() if now_s - at_s < 10 * CANCEL_S}
 

@@ -83,10 +83,14 @@ class Processes:
         """Returns the file of the program of that number."""
         return self._paths[number]
 
-    def fork(self, environ: Mapping[str, str], hear: Callable[[Any], None], **more: Any) -> Process:
-        """Forks a process; `hear` is told what it says."""
+    def attached(self) -> None:
+        """Starts what starts processes, if it was killed. Then folders and files of programs are others."""
         if self._channel is None:
             self._attach()
+
+    def fork(self, environ: Mapping[str, str], hear: Callable[[Any], None], **more: Any) -> Process:
+        """Forks a process; `hear` is told what it says."""
+        self.attached()
         assert self._channel is not None
         number = next(self._numbers)
         near, far = socket.socketpair()
@@ -208,6 +212,8 @@ def end_of(
     """Returns how a task ended whose process did. The first line of the detail is the same for all that is alike."""
     if cancelled:
         how, detail = TaskEnd.CANCELLED, f"its {what} was killed"
+    elif end.refused:
+        how, detail = TaskEnd.UNSERVED, end.refused
     elif end.lost:
         how, detail = TaskEnd.LOST, end.lost
     elif end.memory:

@@ -10,8 +10,8 @@ has a channel, whose workers end with it. The server ends with its channels, and
 that workers have started are killed before. A worker ends when its server does.
 
 It also watches over memory, since it never waits for anybody. When the machine, or a control group, is nearly full, or
-the workers hold more than they may, the largest worker is killed: its end frees most, and it is likely the one that
-grows. The youngest may be innocent.
+the workers hold more than they may, with all that they have started, the largest worker is killed: its end frees most,
+and it is likely the one that grows. The youngest may be innocent.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class WorkerEnd:
     """Why it was killed, if it was for memory."""
     lost: str = ""
     """What ended it that was not its own doing."""
+    refused: str = ""
+    """Why it could not be started."""
 
 
 @dataclass(slots=True)
@@ -199,7 +201,7 @@ class _Server:
         try:
             pid = os.fork()
         except OSError as error:
-            _tell(channel, WorkerEnd(number, lost=f"no process could be started: {error}"))
+            _tell(channel, WorkerEnd(number, refused=f"this machine started no further process: {error}"))
             os.close(link)
             return
         if pid == 0:
@@ -254,12 +256,17 @@ class _Server:
         if now_s - self.looked_s < LOOK_S or not self.workers:
             return
         self.looked_s = now_s
-        held = {pid: machine.held_bytes(pid) for pid in self.workers}
+        families = {pid: machine.family(pid) for pid in self.workers}
+        held = {pid: sum(map(machine.most_bytes, family)) for pid, family in families.items()}
+        limit, (used, there) = machine.memory_limit(), machine.fullest()
+        if sum(held.values()) > limit or used > machine.FULL * there:
+            # Exactly: what this process has imported, all share.
+            held = {pid: sum(map(machine.held_bytes, family)) for pid, family in families.items()}
         for pid, size in held.items():
             self.workers[pid].peak_bytes = max(self.workers[pid].peak_bytes, size)
         if any(worker.killed for worker in self.workers.values()) or now_s - self.freed_s < FREED_S:
             return
-        total, limit, (used, there) = sum(held.values()), machine.memory_limit(), machine.fullest()
+        total = sum(held.values())
         if total > limit or used > machine.FULL * there:
             pid = max(held, key=lambda one: held[one])
             self.workers[pid].killed = True

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import pickletools
-import select
 import shutil
 import socket
 import subprocess
@@ -68,13 +67,10 @@ class ForkServer:
         self.folders = (blocks, self.folder)
         """For blocks: the first with room."""
         self._control, far = socket.socketpair()
-        start = (
-            f"import sys; sys.path[:] = {_path()!r}; from curate.local.server import serve; "
-            f"serve({far.fileno()}, {os.getpid()}, {list(self.folders)!r})"
-        )
+        start = f"from curate.local.server import serve; serve({far.fileno()}, {os.getpid()}, {list(self.folders)!r})"
         with far, open(f"{self.folder}/server.log", "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", start],
+                shipping.interpreter(start),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -120,7 +116,7 @@ class ForkServer:
         """Waits for its imports; returns the threads that these left behind, None if they do not end."""
         until_s, found = time.monotonic() + IMPORT_S, list[str]()
         while self._due:
-            if not select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            if not wire.readable(self._control.fileno(), max(0.0, until_s - time.monotonic())):
                 return None
             try:
                 found = wire.receive(self._control)
@@ -240,12 +236,8 @@ def _setting() -> Any:
     """Returns what workers get from this process."""
     environ = shipping.environ()
     with contextlib.suppress(OSError):
-        return _path(), environ, os.getcwd()  # noqa: PTH109
-    return _path(), environ, ""
-
-
-def _path() -> list[str]:
-    return [*sys.path, *(one for one in shipping.FOLDERS if one not in sys.path)]
+        return shipping.folders(), environ, os.getcwd()  # noqa: PTH109
+    return shipping.folders(), environ, ""
 
 
 def _own_modules() -> list[str]:

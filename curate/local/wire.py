@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import select
 import socket
 import struct
 from typing import Any
@@ -45,6 +46,16 @@ def receive(link: socket.socket) -> Any:
     """Returns the next value; waits for it. Raises EOFError if none will come."""
     (size,) = _LENGTH.unpack(_exactly(link, _LENGTH.size))
     return pickle.loads(_exactly(link, size))
+
+
+def readable(file: int, timeout_s: float) -> bool:
+    """Returns whether there is something to read, or nothing will come; waits for it.
+
+    Not by `select`, which has room for files below 1024 only.
+    """
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 class Inbox:

@@ -26,7 +26,6 @@ import pickle
 import signal
 import socket
 import subprocess
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +37,7 @@ from curate.pipeline import sandbox_process as far
 from curate.pipeline.remote_error import CapturedError, RemoteError
 from curate.pipeline.sandbox_child import AHEAD_BYTES, Child, Watch
 from curate.pipeline.sandbox_outgoing import framed
-from curate.runtime.shipping import pickle_value
+from curate.runtime.shipping import interpreter, pickle_value
 from curate.units import MIB
 
 WAITS = 10
@@ -199,10 +198,10 @@ class _Keeper:
         # As arguments, since nothing of curate may be found there before.
         where = "curate.pipeline.sandbox_process"
         call = f"fork_server({number}, {timeout_s})"
-        start = f"import sys; sys.path[:] = {sys.path!r}; from {where} import fork_server; {call}"
+        start = f"from {where} import fork_server; {call}"
         with far_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", start],
+                interpreter(start),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -23,6 +23,7 @@ import threading
 
 # `signal.getsignal` looks for a name of each handler, which takes ten times as long, and is asked after each shard.
 from _signal import getsignal  # type: ignore[import-not-found]
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from curate.imports import imported
@@ -87,7 +88,10 @@ class _Copies:
         if self.made == before or self._pipe is None:
             return False
         try:
-            if not select.select([self._pipe[0]], [], [], COPY_S)[0]:
+            # Not by `select`, which has room for files below 1024 only.
+            asked = select.poll()
+            asked.register(self._pipe[0], select.POLLIN)
+            if not asked.poll(COPY_S * 1000):
                 return False
             os.read(self._pipe[0], 4096)
         except (OSError, ValueError):
@@ -127,7 +131,7 @@ class SavedProcess:
             _keep(number, self._streams)
         self._recursion = sys.getrecursionlimit()
         self._arithmetic = _arithmetic()
-        self._environ = dict(os.environ)
+        self._environ, self._named = dict(os.environ), set(_variables())
 
     def give_back(self) -> list[str]:
         """Makes the process what it was; returns what was not."""
@@ -179,10 +183,15 @@ class SavedProcess:
                 name for name in {*found, *self._arithmetic} if found.get(name) != self._arithmetic.get(name)
             )
             changed.append(f"how numbers are calculated ({', '.join(named)})")
-        if len(os.environ) < len(self._environ):
+        if not self._named <= _variables():
             os.environ.update({name: value for name, value in self._environ.items() if name not in os.environ})
             changed.append("environment variables")
         return changed
+
+
+def _variables() -> AbstractSet[Any]:
+    """Returns the names of the environment's variables, as it keeps them: to decode all takes as long as all else."""
+    return getattr(os.environ, "_data", os.environ).keys()
 
 
 class ProcessGuard:

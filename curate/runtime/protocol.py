@@ -234,6 +234,10 @@ class Backend(Protocol):
         """Returns how the pools are doing."""
         ...
 
+    def held_up(self) -> frozenset[int]:
+        """Returns the tasks that wait for actors of a pool which are at work on calls of others, as far as is known."""
+        ...
+
     def waits(self) -> str:
         """Returns, in words, what there has been no place for for a while; empty if there is one for everything."""
         ...

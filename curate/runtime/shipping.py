@@ -6,6 +6,7 @@ import copyreg
 import functools
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,19 @@ _OF_NO_WORKER = frozenset({"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "_"})
 def environ() -> dict[str, str]:
     """Returns the environment of this process that workers get."""
     return {name: value for name, value in os.environ.items() if name not in _OF_NO_WORKER}
+
+
+def interpreter(program: str) -> list[str]:
+    """Returns the command that runs a program in an interpreter like this one: optimized, in UTF-8, with its warnings,
+    and with the same folders of modules, of which Python ignores what is no text."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-c", f"import sys; sys.path[:] = {folders()!r}; {program}"]
+
+
+def folders() -> list[str]:
+    """Returns where this process looks for modules, and workers."""
+    path = [one for one in sys.path if isinstance(one, str)]
+    return [*path, *(one for one in FOLDERS if one not in path)]
 
 
 def shipped() -> list[ModuleType]:

@@ -135,7 +135,9 @@ class Dispatcher:
             self.setup.look()
             for event in self.others():
                 self._handle(event)
-            self._handle(Tick())
+            # Only where a time limit is looked at: it may read files.
+            looks = self.scheduler.looks(self.clock.monotonic())
+            self._handle(Tick(self.backend.held_up() if looks else frozenset()))
             self.observer.tick(self.scheduler.slots)
 
     @property

@@ -92,6 +92,9 @@ class TaskEnded:
 class Tick:
     """Time has passed: backoffs end, deadlines pass, stragglers show."""
 
+    held_up: frozenset[int] = frozenset()
+    """Tasks that wait for actors which are at work for others: their shards' time limit does not run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:

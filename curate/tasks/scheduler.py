@@ -173,6 +173,8 @@ class _Task:
     """When it was first known to run: to be heard of, or to be launched before one that is."""
     heard_s: float | None = None
     """When it was last heard of: the shard at hand has run since then, at most."""
+    held_up_s: float = -math.inf
+    """When it was last seen to wait for an actor that worked for another task: that time is not its own."""
     twin: TaskId | None = None
     """The copy of it, or what it is a copy of, while both are in flight."""
     copied: bool = False
@@ -352,6 +354,10 @@ class Scheduler:
         """Returns the shards of a task that have not ended, in the order in which it runs them."""
         record = self._running.get(task)
         return () if record is None else tuple(record.left)
+
+    def looks(self, now_s: float) -> bool:
+        """Returns whether a tick now looks at the time that shards take."""
+        return self.policy.task_timeout_s is not None and now_s - self._looked_s >= LOOK_S
 
     def next_event_s(self) -> float | None:
         """Returns the time at which a waiting shard falls due, None if none waits or none will be launched."""
@@ -566,7 +572,6 @@ class Scheduler:
         actions.append(Record(suspect, event.task, outcome, kind, tries, wait_s))
 
     def _tick(self, event: Tick, now_s: float, actions: list[Action]) -> None:
-        del event
         if self._begun is not None:
             begun, self._begun = self._begun, None
             if self.state is SchedulerState.ACTIVE:
@@ -584,7 +589,9 @@ class Scheduler:
                 record.started_s = now_s
             if record.heard_s is None or not _undisturbed(record):
                 continue
-            silent_s = now_s - record.heard_s
+            if task in event.held_up:
+                record.held_up_s = now_s
+            silent_s = now_s - max(record.heard_s, record.held_up_s)
             if not record.left and silent_s > FAREWELL_S:
                 self._dismiss(task, actions)
             elif record.left and timeout_s is not None and silent_s > timeout_s:

@@ -132,6 +132,10 @@ class Instant:
         """There are none."""
         return []
 
+    def held_up(self) -> frozenset[int]:
+        """Nothing is."""
+        return frozenset()
+
     def waits(self) -> str:
         """Nothing does."""
         return ""

@@ -128,6 +128,9 @@ class Scripted:
     def pools(self) -> list[PoolState]:
         return []
 
+    def held_up(self) -> frozenset[int]:
+        return frozenset()
+
     def waits(self) -> str:
         return ""
 

@@ -62,6 +62,9 @@ class FakeBackend:
     def pools(self) -> list[PoolState]:
         return []
 
+    def held_up(self) -> frozenset[int]:
+        return frozenset()
+
     def waits(self) -> str:
         return ""
 

@@ -287,6 +287,10 @@ class RayBackend:
         """Returns how the pools are doing, as their actors last said."""
         return self._pools.states() if self._pools else []
 
+    def held_up(self) -> frozenset[int]:
+        """Returns the tasks that wait for actors which are at work on calls of others, as the actors last said."""
+        return self._pools.held_up() if self._pools else frozenset()
+
     def waits(self) -> str:
         """Returns what there has been no place for in the cluster for a while, empty if there is one for everything."""
         return self._watch.text

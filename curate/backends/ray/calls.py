@@ -146,6 +146,8 @@ class ActorStatus:
     """Calls that wait."""
     task: int | None
     """The task of the call that it is at work on."""
+    waiting: frozenset[int] = frozenset()
+    """The tasks of those that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +176,8 @@ class Actor:
         self._thread.submit(_set_up, program).result()
         self._setup_s = time.monotonic() - began_s
         self._node_id = ray.get_runtime_context().get_node_id()
-        self._waiting: set[object] = set()
-        """Calls that wait."""
+        self._waiting: dict[object, int] = {}
+        """Calls that wait, and their tasks."""
         self._work: tuple[int, float] | None = None
         """The task whose call is worked on, and since when."""
         self._worked_s = 0.0
@@ -186,7 +188,7 @@ class Actor:
         loop, waiting = asyncio.get_running_loop(), object()
 
         def work() -> Any:
-            self._waiting.discard(waiting)
+            self._waiting.pop(waiting, None)
             if why := spoilt():
                 # This call has not begun, and is made again elsewhere. What was answered before is on its way by then.
                 get_logger().warning(ENDS, changed=why)
@@ -207,12 +209,12 @@ class Actor:
                 self._work = None
                 self._worked_s += time.monotonic() - began_s
 
-        self._waiting.add(waiting)
+        self._waiting[waiting] = task
         try:
             # Ray cancels this when the task's worker dies: what has not begun by then never does.
             return await loop.run_in_executor(self._thread, work)
         finally:
-            self._waiting.discard(waiting)
+            self._waiting.pop(waiting, None)
             if announced:
                 self._event(announced).set()
                 del self._begun[announced]
@@ -237,6 +239,8 @@ class Actor:
             self._worked_s + (now - work[1] if work else 0.0),
             len(self._waiting),
             work[0] if work else None,
+            # At once: the thread that works takes its call out of these.
+            frozenset(tuple(self._waiting.values())),
         )
 
 

@@ -381,6 +381,12 @@ class Pools:
                     take_resources(node, held)
         return list(left.values())
 
+    def held_up(self) -> frozenset[int]:
+        """Returns the tasks that have a call waiting, and none at work, as actors last said."""
+        seen = [one.seen for pool in self._pools for one in pool.ready if one.seen]
+        waiting = frozenset[int]().union(*(one.waiting for one in seen))
+        return waiting - {one.task for one in seen if one.task is not None}
+
     def states(self) -> list[PoolState]:
         """Returns how the pools are doing."""
         return [
