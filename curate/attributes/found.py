@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
+from curate.formats.encoding import UTF_8, Format, ReadAs, detect
 from curate.formats.read.parquet_file import open_parquet
 from curate.keywords import option
 from curate.ledger.ledger import Ledger, open_ledger
@@ -103,6 +104,32 @@ def refuse_others(found: Found, listing: pa.Table) -> None:
         uri = other["uri"][0].as_py()
         made = found.shards.filter(pc.equal(found.shards["uri"], uri))["generation"][0].as_py()
         raise ConfigError(another_version(found.root, uri, made, other["generation"][0].as_py()))
+
+
+def refuse_other_reading(found: Found, listing: pa.Table, how: ReadAs) -> None:
+    """Raises ConfigError if files are read in another way than jobs read them, so that another row has the number that
+    a row had when its attributes were made."""
+    told = how.delimiter or how.column_names or how.text_encoding != UTF_8 or not how.drop_empty_lines
+    if not told and how.format is not Format.BINARY:
+        # Of others, only files are read whose names say what they are.
+        return
+    for uri in listing["uri"].to_pylist():
+        # A job goes by names alone.
+        theirs, ours = detect(uri), detect(uri, how)
+        pairs = {
+            "format": (theirs.format.value, ours.format.value),
+            "delimiter": (theirs.delimiter, ours.delimiter) if ours.format is Format.CSV else ("", ""),
+            "column_names": (None, how.column_names and list(how.column_names)),
+            "encoding": (UTF_8, how.text_encoding) if ours.format is Format.TEXT else ("", ""),
+            "drop_empty_lines": (True, how.drop_empty_lines if ours.format is Format.TEXT else True),
+        }
+        for name, (their, our) in pairs.items():
+            if their != our:
+                raise ConfigError(
+                    f"with_attributes: {uri} is read with {name}={our!r} here, and {found.job!r}, which made the "
+                    f"attributes at {found.root}, read it with {name}={their!r}: rows would be given attributes of "
+                    "others; read it as the job did"
+                )
 
 
 def another_version(root: str, uri: str, made: str, read: str) -> str:

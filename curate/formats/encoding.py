@@ -33,6 +33,10 @@ class Format(StrEnum):
     """An array (.npy): its entries along the first dimension are the rows."""
 
 
+UTF_8 = "utf-8"
+"""How text is read, if nothing else is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadAs:
     """How files are read, where their suffixes do not say it all: what a dataset was told. A job is told nothing.
@@ -53,7 +57,7 @@ class ReadAs:
     """Of CSV; None: what the name of the file says."""
     column_names: tuple[str, ...] | None = None
     """Of CSV without a header; None: the first line is one."""
-    text_encoding: str = "utf-8"
+    text_encoding: str = UTF_8
     drop_empty_lines: bool = True
     """Of text."""
     image_size: tuple[int, int] | None = None

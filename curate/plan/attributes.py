@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from curate.attributes.found import Found, is_of, refuse_others
+from curate.attributes.found import Found, is_of, refuse_other_reading, refuse_others
 from curate.attributes.join import WithAttributes
 from curate.errors import ConfigError
 from curate.objects.places import PLACE, POSITION
@@ -22,6 +22,7 @@ def with_attributes(plan: Plan, found: Found) -> Plan:
     if files and (not carried or all(is_of(found, one.listing) for one in files)):
         for one in files:
             refuse_others(found, one.listing)
+            refuse_other_reading(found, one.listing, one.how)
         plan = placed(_undropped(plan), PLACE, what, found.shard_bytes)
         made: Plan = Apply(plan, WithAttributes(found, PLACE, drops=True))
     else:

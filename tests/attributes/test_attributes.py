@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
+from curate import Dataset
 from curate.errors import ConfigError, CurateError
 from tests.support.fasttext_model import write_fasttext_model
 
@@ -359,8 +361,38 @@ def test_attributes_of_other_data(tmp_path: Path) -> None:
     refused(said, lambda: curate.read_parquet(tmp_path / "kept").with_attributes(path), runs=True)
 
 
-def test_attributes_of_other_rows(tmp_path: Path) -> None:
-    """Rows that the job has neither read nor set aside: the data is read otherwise."""
+CSV = 'id,text\na,x\nb,xx\nc,"xx\nx"\nd,xxxx\n'
+
+
+LINES = "x\n\nxx\n"
+UNLIKE = [
+    ("a.csv", CSV, partial(curate.read_csv, column_names=["id", "text"]), r"column_names=\['id', 'text'\] here.*None"),
+    ("a.csv", CSV, partial(curate.read_csv, delimiter=";"), r"delimiter=';' here.*delimiter=','"),
+    ("a.tsv", CSV.replace(",", "\t"), partial(curate.read_csv, delimiter=","), r"delimiter=',' here.*delimiter='\\t'"),
+    ("a.txt", LINES, partial(curate.read_text, drop_empty_lines=False), "drop_empty_lines=False here.*True"),
+    ("a.txt", LINES, partial(curate.read_text, encoding="utf-16"), "encoding='utf-16' here.*encoding='utf-8'"),
+    ("a.jsonl", '{"id": "1", "text": "x"}\n', curate.read_binary_files, "format='binary' here.*format='jsonl'"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "read", "says"), UNLIKE)
+def test_files_that_are_read_otherwise(
+    name: str, data: str, read: Callable[..., Dataset], says: str, tmp_path: Path
+) -> None:
+    """Each row would be given the attributes of another one: refused before anything runs, however few rows are asked
+    for. What is said again, as the name says it, is no other way."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_text(data)
+    path = scored(tmp_path, id_column="line" if name.endswith(".txt") else "id")
+    with pytest.raises(ConfigError, match=f"(?s){says}.*attributes of others; read it as the job did"):
+        read(tmp_path / "in").limit(1).with_attributes(path, ["length"])
+    if name.endswith(".csv"):
+        assert len(curate.read_csv(tmp_path / "in", delimiter=",").with_attributes(path, ["length"]).take_all()) == 4
+
+
+def test_attributes_of_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that the job has neither read nor set aside: the data is read otherwise, in a way that was not foreseen."""
+    monkeypatch.setattr("curate.plan.attributes.refuse_other_reading", lambda *_: None)
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("id,text\n1,a\n2,b\n")
     path = scored(tmp_path)

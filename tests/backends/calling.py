@@ -71,6 +71,13 @@ def process_while(path: str) -> int:
     return os.getpid()
 
 
+def keep_interpreter(path: str) -> None:
+    """Says in a file beside `path` that it has begun, and keeps the interpreter's lock for ever, as extensions may."""
+    with open(f"{path}.{os.getpid()}", "w"):
+        pass
+    ctypes.PyDLL(None).sleep(100_000)
+
+
 def parent_and_child(path: str) -> None:
     """Starts a process that goes on, writes both into a file, with the fork server, and goes on too."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from curate.runtime.process_guard import spoil
 from curate.runtime.protocol import Call, CallLostError, Pool
+from tests.backends.calling import process_while
 
 
 @dataclass
@@ -68,6 +69,18 @@ class Narrow:
             yield slowly, number, 0.02
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A payload: no call, and a wait in the task's own process while a file is there."""
+
+    path: Path
+
+    def calls(self, pool: Pool) -> Iterator[tuple[Any, ...]]:
+        del pool
+        process_while(str(self.path))
+        yield from ()
+
+
 @dataclass
 class Conducting:
     """A program whose payload is calls of its pool; yields their answers in order, then what room there was at least.
@@ -82,11 +95,11 @@ class Conducting:
         assert not self.pools
         self.pools.extend(pools)
 
-    def run(self, payload: list[tuple[Any, ...]] | Narrow) -> Iterator[Any]:
+    def run(self, payload: list[tuple[Any, ...]] | Narrow | Waiting) -> Iterator[Any]:
         (pool,) = self.pools
         calls: deque[Call] = deque()
         least = pool.room
-        for one in payload.calls(pool) if isinstance(payload, Narrow) else payload:
+        for one in payload.calls(pool) if isinstance(payload, Narrow | Waiting) else payload:
             while calls and (len(calls) >= pool.room or calls[0].ready()):
                 yield answer(calls.popleft())
             calls.append(pool.call(one))

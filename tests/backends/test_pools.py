@@ -15,9 +15,9 @@ import pytest
 from curate.backends.make import make_backend
 from curate.errors import ConfigError, PoolFailed
 from curate.runtime.protocol import Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
-from tests.backends.calling import Calling, process_while
+from tests.backends.calling import Calling, keep_interpreter, process_while
 from tests.backends.polling import WORKERS, begun, ends, polled
-from tests.backends.pooling import Conducting, Narrow, Serving, Slicing, leave, poison, slowly, spoilt
+from tests.backends.pooling import Conducting, Narrow, Serving, Slicing, Waiting, leave, poison, slowly, spoilt
 from tests.support.fakes import NEVER_S
 from tests.support.harness import alive, wait_until
 
@@ -343,6 +343,46 @@ def test_cancelling_ends_the_actor_that_goes_on(pooled: Pooled, tmp_path: Path) 
     (items,) = (one.items for one in news if isinstance(one, Message) and one.task == 8)
     assert values(items) == list(range(5))
     assert len(pooled.pids()) == 2
+
+
+@pytest.mark.ray(0)
+def test_cancelling_ends_the_actor_that_cannot_answer(
+    pooled: Pooled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing any more, as the call keeps the interpreter's lock."""
+    for module in ("curate.local.pools", "curate.backends.ray.pools"):
+        for name in ("CANCEL_S", "SILENT_S"):
+            monkeypatch.setattr(f"{module}.{name}", 1.0)
+    stuck = tmp_path.parent / f"{tmp_path.name}-stuck"
+    pooled.load(max_size=1)
+    pooled.backend.launch(7, [(keep_interpreter, str(stuck)), (slowly, 0, 0.0)], 1, announce=True)
+    begun(stuck)
+    pooled.backend.cancel(7)
+    polled(pooled.backend, ends(1))
+    (items,) = pooled.answers([(slowly, k, 0.0) for k in range(5)])
+    assert values(items) == list(range(5))
+    assert len(pooled.pids()) == 2
+
+
+def test_who_waits_behind_a_call_of_another_is_held_up(pooled: Pooled, tmp_path: Path) -> None:
+    """So its time limit does not run; that of the other one does. Nor is one that is at work in its own process."""
+    stuck, own = (tmp_path.parent / f"{tmp_path.name}-{name}" for name in ("stuck", "own"))
+    stuck.touch()
+    own.touch()
+    pooled.load(max_size=1)
+    assert pooled.backend.held_up() == frozenset()
+    pooled.backend.launch(7, [(process_while, str(stuck))], 1, announce=True)
+    begun(stuck)
+    pooled.backend.launch(8, [(slowly, 8, 0.0)], 1, announce=True)
+    pooled.until(lambda _: pooled.backend.held_up() == {8})
+    pooled.backend.launch(9, Waiting(own), 1, announce=True)
+    begun(own)
+    pooled.until(lambda _: pooled.backend.held_up() == {8})
+    stuck.unlink()
+    own.unlink()
+    pooled.until(lambda _: sum(isinstance(one, TaskFinished) for one in pooled.news) == 3)
+    assert pooled.backend.held_up() == frozenset()
+    pooled.news.clear()
 
 
 @pytest.mark.ray(0)
