@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 @pytest.fixture(autouse=True)
 def _at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_memory, "LOOK_S", 0.0)
+    monkeypatch.setattr(held_memory, "SHARED_S", 0.0)
 
 
 def test_a_peak_between_two_looks_is_told_once() -> None:
@@ -53,6 +55,26 @@ def test_files_that_are_mapped_do_not_count(tmp_path: Path) -> None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert sum(mapped[at] for at in range(0, len(mapped), mmap.PAGESIZE)) == 0
         assert held.look() < base + 20 * MIB
+
+
+def test_what_is_shared_with_the_process_it_was_forked_from_does_not_count() -> None:
+    """Such as what a module has loaded; until it is changed. Each has its part of it."""
+    loaded = bytearray(b"x") * (200 * MIB)
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if not pid:
+        held = HeldMemory()
+        held.begin()
+        first = held.look()
+        loaded[::4096] = bytes(len(loaded[::4096]))
+        os.write(theirs, f"{first} {held.look()}".encode())
+        os._exit(0)
+    first, then = map(int, os.read(ours, 100).split())
+    os.waitpid(pid, 0)
+    base = HeldMemory()
+    base.begin()
+    assert abs(base.look() / 2 - first) < 30 * MIB
+    assert then - first > 80 * MIB
 
 
 def test_looks_are_rare_and_the_next_one_tells_of_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,9 @@ os.environ["ADDED"] = "stays"
 with ProcessGuard(kept) as guard:
     os.environ["ADDED TOO"] = "stays"
 told["added"] = ["ADDED TOO" in os.environ, guard.changed, spoilt()]
+with ProcessGuard(kept) as guard:
+    os.environ["INSTEAD"] = os.environ.pop("LC_ALL")
+told["one for another"] = [{"INSTEAD", "LC_ALL"} <= os.environ.keys(), guard.changed, spoilt()]
 print(json.dumps(told))
 """
 

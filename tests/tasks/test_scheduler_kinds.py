@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import pytest
 
 from curate.tasks import scheduler
-from curate.tasks.events import Launch, Outcome, SchedulerState, ShardFailed, ShardWaiting, SlotsChanged, Stop, TaskId
+from curate.tasks.events import (
+    Launch,
+    Outcome,
+    SchedulerState,
+    ShardFailed,
+    ShardWaiting,
+    SlotsChanged,
+    Stop,
+    TaskId,
+    Tick,
+)
 from curate.tasks.failure import FailureKind
 from curate.tasks.scheduler import FAREWELL_S, PAUSE_S, SHARD_OVERHEAD_BYTES
 from curate.units import GIB, MIB
@@ -170,6 +180,28 @@ def test_a_shard_alone_that_is_never_served_stops_nobody() -> None:
     assert driven.finished == [SchedulerState.FINISHED]
     assert (driven.scheduler.failed, driven.scheduler.done) == (1, 199)
     assert driven.scheduler.futile == ""
+
+
+def test_the_time_limit_of_a_shard_that_is_held_up_does_not_run() -> None:
+    """It waits for an actor which works for another task: that one alone runs out of time, and this one once it had all
+    of its own since."""
+    driven = make(2, task_timeout_s=100.0, speculate=False)
+    poison, innocent = driven.flying.values()
+    for launch in (poison, innocent):
+        driven.start(launch)
+    begun_s = driven.now_s
+    driven.at(begun_s)
+    assert not driven.scheduler.looks(begun_s + 0.1)
+    while driven.now_s < begun_s + 150.0:
+        driven.now_s += 1.0
+        assert driven.scheduler.looks(driven.now_s)
+        driven.tell(Tick(frozenset({innocent.task})))
+    assert driven.cancelled == [poison.task]
+    driven.pass_(99.0)
+    assert driven.cancelled == [poison.task]
+    driven.pass_(2.0)
+    assert driven.cancelled == [poison.task, innocent.task]
+    assert not make(1).scheduler.looks(begun_s + 1e6)
 
 
 def test_each_kind_has_its_own_count() -> None:
