@@ -126,7 +126,7 @@ class _Pool:
             except OSError as error:
                 # Disk full, or the folder went with what starts processes. It is tried again each time this is called.
                 if not self.untold:
-                    says = "workers cannot be told which actors are there"
+                    says = "a list of actors could not be written; it is tried again"
                     get_logger().warning(says, pool=self.spec.name, error=str(error))
                 self.untold = True
             else:

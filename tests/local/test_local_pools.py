@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_while_a_board_changes(
             backend.poll(0.05)
         monkeypatch.setattr(Board, "publish", publish)
         assert answers(backend, 1, (abs, -1)) == [1]
-    assert sum("which actors are there" in one["event"] for one in logs) == 1
+    assert sum("list of actors" in one["event"] for one in logs) == 1
 
 
 def test_an_actor_that_was_set_up_while_nobody_looked(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 CHECKS = ["ruff check --quiet .", "ruff format --check .", "mypy ", "lint-imports "]
 LANE = "python -m pytest --durations=25 --durations-min=0.5"
-MANY = f"{LANE} -n {len(os.sched_getaffinity(0)) + 1} --maxprocesses 4 --dist worksteal"
+MANY = f"{LANE} -n {len(os.sched_getaffinity(0)) + 2} --maxprocesses 4 --dist worksteal"
 
 
 def test_all_checks_then_the_tests(checkout: Checkout) -> None:
