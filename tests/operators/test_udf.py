@@ -21,6 +21,8 @@ def test_an_option_that_there_is_not_is_refused(method: str) -> None:
     given: dict[str, Any] = {"num_gpu": 1}
     with pytest.raises(TypeError, match=rf"{method}\(\) got an unexpected keyword argument 'num_gpu'; did you mean"):
         getattr(curate.range(2), method)(lambda row: row, **given)
+    with pytest.raises(TypeError, match=rf"^{method}\(\) missing 1 required positional argument: '"):
+        getattr(curate.range(2), method)()
     with pytest.raises(TypeError, match=r"map_groups\(\) got an unexpected keyword argument 'num_gpu'"):
         curate.range(2).groupby("id").map_groups(lambda group: group, **given)
 
