@@ -57,6 +57,7 @@ def test_a_job_whose_first_rows_cannot_be_written_leaves_only_stages(job: type[c
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_backoff")
 def test_a_job_that_an_earlier_run_has_planned_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What that run has told is not this one's to remove: why its shards failed."""
     write_jsonl(tmp_path / "in" / "a.jsonl", b'{"body":"b"}\n{"body":"a"}\n')
@@ -80,6 +81,7 @@ class Once(curate.Job):
         return ds.map(tokens).dedup_exact("tokens")
 
 
+@pytest.mark.usefixtures("no_backoff")
 def test_bytes_of_a_job_that_came_to_a_stage_before_are_those_of_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

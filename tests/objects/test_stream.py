@@ -1,5 +1,6 @@
 """The bytes of stored objects, unpacked: what is whole comes out as it was, and what is not says of which object."""
 
+import functools
 import io
 import random
 import sys
@@ -18,6 +19,12 @@ from tests.support.packing import PACK
 
 LARGE = random.Random(0).randbytes(6 * BLOCK_BYTES + 17)
 """Bytes that do not pack: as many stored as unpacked, so that a thread unpacks ahead."""
+
+
+@functools.cache
+def packed_times(codec: Codec, times: int = 1) -> bytes:
+    """Returns `LARGE` so many times, packed: what takes longest here."""
+    return PACK[codec](LARGE * times)
 
 
 def stored(data: bytes) -> tuple[FakeStore, Object]:
@@ -46,14 +53,14 @@ def member(data: bytes, flags: int) -> bytes:
 @pytest.mark.parametrize("data", [b"", b"x", LARGE], ids=["nothing", "a byte", "large"])
 @pytest.mark.parametrize("size", [1 << 10, BLOCK_BYTES, 1 << 30])
 def test_what_was_packed_comes_out(codec: Codec | None, data: bytes, size: int) -> None:
-    packed = data if codec is None else PACK[codec](data)
+    packed = data if codec is None else packed_times(codec) if data is LARGE else PACK[codec](data)
     assert read(packed, codec, size) == data
 
 
 @pytest.mark.parametrize("codec", PACK)
 def test_as_much_is_read_as_was_asked_for(codec: Codec) -> None:
     """But at the end: who parses rows that are longer than a block asks for more of them at a time."""
-    with DecompressedStream(*stored(PACK[codec](LARGE)), codec) as source:
+    with DecompressedStream(*stored(packed_times(codec)), codec) as source:
         sizes = [1, 3 * BLOCK_BYTES + 1, BLOCK_BYTES, 7, 8 * BLOCK_BYTES]
         found = [source.read(size) for size in sizes]
         assert list(map(len, found)) == [*sizes[:-1], len(LARGE) - sum(sizes[:-1])]
@@ -111,7 +118,7 @@ def test_what_is_changed_or_cut_is_refused_or_the_same(codec: Codec, data: bytes
 @pytest.mark.parametrize("codec", PACK)
 def test_it_is_unpacked_a_few_blocks_ahead(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread unpacks what is read next, and no more than that: memory is a matter of blocks, not of the object."""
-    store, object = stored(PACK[codec](LARGE * 3))
+    store, object = stored(packed_times(codec, 3))
     taken: list[int] = []
     opened = store.open
 
@@ -130,7 +137,7 @@ def test_it_is_unpacked_a_few_blocks_ahead(codec: Codec, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("codec", PACK)
 def test_an_error_of_the_store_is_the_stores(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A way that breaks is no damaged object: reading again may help."""
-    store, object = stored(PACK[codec](LARGE))
+    store, object = stored(packed_times(codec))
     opened = store.open
 
     class Broken(io.BufferedReader):

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -21,6 +22,6 @@ PACK: dict[Codec, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zstd": _zstd,
     "bz2": bz2.compress,
-    "xz": lzma.compress,
+    "xz": partial(lzma.compress, preset=0),
 }
 SUFFIX: dict[Codec, str] = {"gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz"}
