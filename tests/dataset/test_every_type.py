@@ -422,6 +422,7 @@ def test_what_is_written_is_read_back(way: str, nulls: str, tmp_path: Path) -> N
 
 @pytest.mark.ci(12)
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize(("way", "name"), [(way, name) for way, names in UNWRITTEN.items() for name in names])
 def test_what_cannot_be_written_is_refused(way: str, name: str, tmp_path: Path) -> None:
     ds = curate.from_arrow(rows_of({"v": with_nulls(TYPES[name], "none")}))

@@ -203,6 +203,7 @@ def test_times_of_two_units_are_put_together(one: pa.DataType, other: pa.DataTyp
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_backoff")
 def test_a_key_that_a_finer_unit_has_no_room_for_fails_by_name() -> None:
     far, near = pa.array([2**40]).view(pa.timestamp("s")), pa.array([1]).view(pa.timestamp("ns"))
     rows, others = curate.from_arrow(pa.table({"v": far})), curate.from_arrow(pa.table({"v": near}))
