@@ -12,6 +12,7 @@ shards are left if these are few, and a small read for each driver that goes on.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from curate.clock import Clock
 from curate.driver.finish import late_outputs
 from curate.driver.rivals import OtherDrivers
 from curate.driver.run_recorder import RunRecorder
+from curate.errors import ObjectNotFound
 from curate.ledger.heartbeat import Heartbeat
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.resume.history import JobOutputs, recovered
@@ -36,6 +38,9 @@ MOST_WAIT_S = 10.0
 """Time between two looks while there is nothing to take; doubles each time. Heartbeats are as far apart."""
 FEW_SHARDS = 12
 """Shards left, for each 1,000 outputs, up to which each one is looked at: a page of a listing costs as much."""
+
+MOST_LISTINGS = 3
+"""How often outputs are listed anew, where one is removed before its books are read."""
 
 
 def held_back(part: Part | None, prepared: Prepared) -> Any:
@@ -98,16 +103,19 @@ class Helping:
             for record in found.values():
                 self._account.gathered(record)
             return np.isin(held, list(found))
+        done: Any = self._listed().done[held]
+        self._unread[held[done]] = True
+        self._account.found_elsewhere(held[done])
+        return done
+
+    def _listed(self) -> OutputMatch:
         prepared = self._prepared
         listing = prepared.ledger.list()
         prepared.owned.confirm_by(listing)
         self._run_ids = frozenset(listing.run_ids) - {prepared.run_id}
         matched = match_outputs(prepared.plan, listing, prepared.record.suffix)
         self._seen = listing, matched
-        done: Any = matched.done[held]
-        self._unread[held[done]] = True
-        self._account.found_elsewhere(held[done])
-        return done
+        return matched
 
     def _at_hand(self, alive: Sequence[Heartbeat]) -> Any:
         """Returns one boolean a shard of the plan: whether another driver runs it now."""
@@ -118,8 +126,24 @@ class Helping:
                 taken[one["index"]] = True
         return taken
 
-    def gather(self) -> None:
-        """Books what others have done, from their events, else from the outputs. Raises StorageError, ConfigError."""
+    def gather(self) -> Any:
+        """Books what others have done, from their events, else from the outputs. Raises StorageError, ConfigError.
+
+        Returns the ranks of those whose output was removed since it was seen: they are booked as done, of no rows.
+        """
+        for _ in range(MOST_LISTINGS):
+            with contextlib.suppress(ObjectNotFound):
+                self._book()
+                break
+            # One was removed between the listing and now.
+            self._listed()
+        gone = np.flatnonzero(self._unread)
+        for rank in gone.tolist():
+            self._account.gathered(ShardRecord(rank, 0.0, existed=True))
+        self._unread[:] = False
+        return gone
+
+    def _book(self) -> None:
         if self._seen is None or not self._unread.any():
             return
         (listing, matched), prepared = self._seen, self._prepared
@@ -131,7 +155,7 @@ class Helping:
             self._account.gathered(
                 ShardRecord(rank, 0.0, None, books, generation, found.size, existed=True, quarantine=quarantine)
             )
-        self._unread[:] = False
+            self._unread[rank] = False
 
 
 def _waiting(shards: int, alive: Sequence[Heartbeat], now: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
@@ -249,8 +250,8 @@ class _Run:
         prepared = self.prepared
         with self.signals.while_tasks_run():
             helping, ended = self._run_tasks(backend)
-        if helping and ended:
-            helping.gather()
+        if helping and ended and len(gone := helping.gather()):
+            self._disturbed(gone)
         self._look_for_late_outputs()
         renew(prepared, lambda rank: bool(self.account.generations[rank]))
         self._look_at_what_stands()
@@ -399,6 +400,12 @@ class _Run:
         except StorageError as error:
             account.log.warning("row counts lack outputs that could not be made again", error=str(error))
 
+    def _disturbed(self, ranks: Any) -> None:
+        """Books shards that were done as failed. Raises _DisturbedError, unless that is left to the next run."""
+        self.account.disturbed(ranks)
+        if not self.last:
+            raise _DisturbedError(self.account.summary(RunState.FAILED))
+
     def _conclude(self) -> bool:
         """Publishes the job's summary if every shard of the job, not only of this run's scope, is done.
 
@@ -411,9 +418,7 @@ class _Run:
         if self.account.scheduler.launched or owned.was_paused_since((self.account.started, self.account.started_s)):
             ranks = final_check(self.prepared, self.account.generations)
             if len(ranks):
-                self.account.disturbed(ranks)
-                if not self.last:
-                    raise _DisturbedError(self.account.summary(RunState.FAILED))
+                self._disturbed(ranks)
                 return False
         else:
             # What was listed at the start is what there is: this run only says it.
