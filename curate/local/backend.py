@@ -202,7 +202,7 @@ class LocalBackend:
         if task is None:
             self._queue.clear()
             if self._pools:
-                self._pools.cancelled(self._tasks)
+                self._pools.cancelled(one.worker.pid for one in self._tasks.values() if one.worker is not None)
             killed = [one.worker for one in self._tasks.values() if one.worker is not None]
             for worker in killed:
                 self._processes.kill(worker.process)
@@ -219,7 +219,7 @@ class LocalBackend:
             running.cancelled = True
             running.drop()
             if self._pools:
-                self._pools.cancelled([task])
+                self._pools.cancelled([running.worker.pid])
             self._processes.kill(running.worker.process)
 
     def close(self) -> None:

@@ -37,9 +37,6 @@ RETRY_S = 60.0
 """Longest wait before an actor is started after others failed to."""
 CANCEL_S = 3.0
 """How long an actor may go on with a call of a task that was cancelled."""
-SILENT_S = 10.0
-"""An actor that has not said how it is for that long is taken to be at work on such a call: user code may keep the
-interpreter's lock."""
 SETUP_S = 600.0
 """How long an actor may take to be set up."""
 MAX_ENDED = 1000
@@ -61,8 +58,8 @@ class _Actor:
     status: ActorStatus | None = None
     before: ActorStatus | None = None
     """What it said before that."""
-    asked_s: float | None = None
-    """When it was asked how it is; None where it has answered."""
+    asked: bool = False
+    """Whether it was asked how it is, and has not answered."""
     leaves_s: float | None = None
     """Since when no calls are to be sent to it."""
 
@@ -150,7 +147,7 @@ class Pools:
         self._failed: PoolFailed | None = None
         self._looked_s = self._scaled_s = time.monotonic()
         self._cancelled: dict[int, float] = {}
-        """Tasks that were cancelled, and when."""
+        """Processes of the workers whose tasks were cancelled, and when."""
         self._pools = [
             _Pool(number, spec, spec.min_size, PoolAddress(spec.name, "")) for number, spec in enumerate(specs, 1)
         ]
@@ -202,11 +199,13 @@ class Pools:
         if self._failed is not None:
             raise self._failed
 
-    def cancelled(self, tasks: Iterable[int]) -> None:
-        """Ends the actors that go on with calls of tasks that were cancelled. What waits of those, they drop."""
+    def cancelled(self, pids: Iterable[int]) -> None:
+        """Ends the actors that go on with calls of these workers, whose tasks were cancelled. What waits, they drop."""
         now_s = time.monotonic()
-        for task in tasks:
-            self._cancelled.setdefault(task, now_s)
+        for pid in pids:
+            # One that has not said its number yet has called nobody.
+            if pid:
+                self._cancelled.setdefault(pid, now_s)
 
     def held(self) -> dict[str, float]:
         """Returns what all actors hold."""
@@ -274,7 +273,7 @@ class Pools:
                 pool.dismissed.append(actor.serial)
                 self._not_started(pool, says, fails=True)
             case ActorStatus():
-                actor.before, actor.status, actor.asked_s = actor.status, value, None
+                actor.before, actor.status, actor.asked = actor.status, value, False
             case WorkerEnd():
                 del pool.actors[actor.serial]
                 actor.release()
@@ -362,22 +361,22 @@ class Pools:
             pool.size, pool.trend = target.size, target.trend
 
     def _look(self, now_s: float) -> None:
-        """Asks each actor how it is, and ends those that go on with what was cancelled."""
-        due = {task: at_s for task, at_s in self._cancelled.items() if now_s - at_s >= CANCEL_S}
+        """Asks each actor how it is, and ends those that go on with what was cancelled.
+
+        They have noted what they work on, so that one that cannot answer, as user code keeps the interpreter's lock, is
+        ended too, and no other.
+        """
+        due = {pid for pid, at_s in self._cancelled.items() if now_s - at_s >= CANCEL_S}
         for pool in self._pools:
             for actor in pool.ready:
-                status = actor.status
-                at_s = None if status is None or status.task is None else due.get(status.task)
-                # What it worked on before that may be over.
-                stuck = at_s is not None and status is not None and status.at_s - at_s >= CANCEL_S
-                if stuck or (due and actor.asked_s is not None and now_s - actor.asked_s >= SILENT_S):
+                if due and recorded(actor.path)[0] in due:
                     self._log.warning("an actor continues a cancelled call and is stopped", pool=pool.spec.name)
                     self._end(pool, actor)
-                elif actor.process is not None and actor.asked_s is None:
+                elif actor.process is not None and not actor.asked:
                     # One at a time: what is not read fills the socket, and then this would wait for it.
-                    actor.asked_s = now_s
+                    actor.asked = True
                     actor.process.say(Look())
-        self._cancelled = {task: at_s for task, at_s in self._cancelled.items() if now_s - at_s < 10 * CANCEL_S}
+        self._cancelled = {pid: at_s for pid, at_s in self._cancelled.items() if now_s - at_s < 10 * CANCEL_S}
 
 
 _names = itertools.count()

@@ -135,7 +135,7 @@ class Dispatcher:
             self.setup.look()
             for event in self.others():
                 self._handle(event)
-            # Only where a time limit is looked at: it may read files.
+            # Only where it is looked at: it may read files.
             looks = self.scheduler.looks(self.clock.monotonic())
             self._handle(Tick(self.backend.held_up() if looks else frozenset()))
             self.observer.tick(self.scheduler.slots)

@@ -173,8 +173,8 @@ class _Task:
     """When it was first known to run: to be heard of, or to be launched before one that is."""
     heard_s: float | None = None
     """When it was last heard of: the shard at hand has run since then, at most."""
-    held_up_s: float = -math.inf
-    """When it was last seen to wait for an actor that worked for another task: that time is not its own."""
+    held_up_s: float = 0.0
+    """How long since then it has waited for an actor that worked for another task: that time is not its own."""
     twin: TaskId | None = None
     """The copy of it, or what it is a copy of, while both are in flight."""
     copied: bool = False
@@ -269,6 +269,8 @@ class Scheduler:
         self._none_queued_since_s: float | None = None
         """Since when every task in flight has had a slot."""
         self._looked_s = -math.inf
+        self._held_up = frozenset[int]()
+        """Tasks that were held up at the last look."""
         self._handlers: dict[type, Callable[[Any, float, list[Action]], None]] = {
             SlotsChanged: self._slots_changed,
             TaskStarted: self._task_started,
@@ -356,8 +358,8 @@ class Scheduler:
         return () if record is None else tuple(record.left)
 
     def looks(self, now_s: float) -> bool:
-        """Returns whether a tick now looks at the time that shards take."""
-        return self.policy.task_timeout_s is not None and now_s - self._looked_s >= LOOK_S
+        """Returns whether a tick now looks at the time that tasks take."""
+        return now_s - self._looked_s >= LOOK_S
 
     def next_event_s(self) -> float | None:
         """Returns the time at which a waiting shard falls due, None if none waits or none will be launched."""
@@ -580,6 +582,10 @@ class Scheduler:
         if since_s < LOOK_S:
             return
         self._looked_s = now_s
+        # What was held up at the last look was so until now, as far as anybody knows; through a pause, too.
+        for task, record in self._running.items() if self._held_up else ():
+            record.held_up_s += since_s if task in self._held_up else 0.0
+        self._held_up = event.held_up
         if since_s > PAUSE_S:
             return
         timeout_s = self.policy.task_timeout_s
@@ -589,9 +595,7 @@ class Scheduler:
                 record.started_s = now_s
             if record.heard_s is None or not _undisturbed(record):
                 continue
-            if task in event.held_up:
-                record.held_up_s = now_s
-            silent_s = now_s - max(record.heard_s, record.held_up_s)
+            silent_s = now_s - record.heard_s - record.held_up_s
             if not record.left and silent_s > FAREWELL_S:
                 self._dismiss(task, actions)
             elif record.left and timeout_s is not None and silent_s > timeout_s:
@@ -771,7 +775,8 @@ class Scheduler:
         slow: list[tuple[float, TaskId]] = []
         for task, record in self._running.items():
             # A copy would wait for the same, and call again what is done.
-            if record.left and record.twin is None and not record.copied and not record.waits and _undisturbed(record):
+            waits = record.waits or task in self._held_up
+            if record.left and record.twin is None and not record.copied and not waits and _undisturbed(record):
                 # One of which nothing is known started by the time when every task had a slot.
                 started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
                 took_s, through = now_s - started_s, record.cost - record.cost_left
@@ -859,7 +864,7 @@ class Scheduler:
 
     def _heard(self, task: TaskId, record: _Task, now_s: float) -> None:
         self._heard_of = max(self._heard_of, task)
-        record.heard_s = now_s
+        record.heard_s, record.held_up_s = now_s, 0.0
         if record.started_s is None:
             record.started_s = now_s
 

@@ -183,8 +183,8 @@ def test_a_shard_alone_that_is_never_served_stops_nobody() -> None:
 
 
 def test_the_time_limit_of_a_shard_that_is_held_up_does_not_run() -> None:
-    """It waits for an actor which works for another task: that one alone runs out of time, and this one once it had all
-    of its own since."""
+    """It waits for an actor which works for another task: that one alone runs out of time, and this one once all of the
+    time that was its own is over, however often it is held up in between."""
     driven = make(2, task_timeout_s=100.0, speculate=False)
     poison, innocent = driven.flying.values()
     for launch in (poison, innocent):
@@ -197,11 +197,53 @@ def test_the_time_limit_of_a_shard_that_is_held_up_does_not_run() -> None:
         assert driven.scheduler.looks(driven.now_s)
         driven.tell(Tick(frozenset({innocent.task})))
     assert driven.cancelled == [poison.task]
-    driven.pass_(99.0)
-    assert driven.cancelled == [poison.task]
-    driven.pass_(2.0)
+    own_s = 1.0
+    while own_s < 99.0:
+        for held_up in (frozenset[int](), frozenset({innocent.task})):
+            driven.now_s += 1.0
+            driven.tell(Tick(held_up))
+        own_s += 1.0
+        assert driven.cancelled == [poison.task]
+    driven.pass_(4.0)
     assert driven.cancelled == [poison.task, innocent.task]
-    assert not make(1).scheduler.looks(begun_s + 1e6)
+
+
+@pytest.mark.parametrize("pause_s", [25.0, PAUSE_S - 1.0, PAUSE_S + 10.0])
+def test_a_pause_of_the_driver_is_not_that_of_a_shard_that_was_held_up(pause_s: float) -> None:
+    """What it was when it was last seen it may have been until now."""
+    driven = make(1, task_timeout_s=20.0, speculate=False)
+    (launch,) = driven.flying.values()
+    driven.start(launch)
+    driven.at(driven.now_s)
+    driven.now_s += 1.0
+    driven.tell(Tick(frozenset({launch.task})))
+    driven.now_s += pause_s
+    driven.tell(Tick())
+    driven.pass_(18.0)
+    assert driven.cancelled == []
+    driven.pass_(4.0)
+    assert driven.cancelled == [launch.task]
+
+
+def test_what_is_held_up_gets_no_copy() -> None:
+    """It would wait for the same actors."""
+    driven = make(40, slots=2)
+    slow = driven.launches[0]
+    driven.start(slow)
+    held_up = frozenset({slow.task})
+    while len(driven.flying) > 1:
+        other = next(one for one in driven.flying.values() if one is not slow)
+        driven.start(other)
+        driven.now_s += 1.0
+        driven.finish(other)
+        driven.tell(Tick(held_up))
+    for _ in range(1000):
+        driven.now_s += 1.0
+        driven.tell(Tick(held_up))
+    assert [one for one in driven.launches if one.copy_of is not None] == []
+    driven.now_s += 1.0
+    driven.tell(Tick())
+    assert [one.copy_of for one in driven.launches if one.copy_of is not None] == [slow.task]
 
 
 def test_each_kind_has_its_own_count() -> None:
