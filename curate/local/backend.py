@@ -199,6 +199,9 @@ class LocalBackend:
 
     def cancel(self, task: int | None = None) -> None:
         """Kills the worker of a task, or those of all that run."""
+        if self._pools:
+            # What they have said: first of all, which processes they are, by which actors know who calls.
+            self._processes.wait(0.0)
         if task is None:
             self._queue.clear()
             if self._pools:

@@ -289,7 +289,7 @@ class RayBackend:
 
     def held_up(self) -> frozenset[int]:
         """Returns the tasks that wait for actors which are at work on calls of others, as the actors last said."""
-        return self._pools.held_up() if self._pools else frozenset()
+        return self._pools.held_up(one.number for one in self._tasks.values()) if self._pools else frozenset()
 
     def waits(self) -> str:
         """Returns what there has been no place for in the cluster for a while, empty if there is one for everything."""

@@ -46,6 +46,8 @@ SETUP_S = 600.0
 """How long an actor may take to be set up."""
 SILENT_S = 10.0
 """An actor that has not said how it is for that long is taken to be at work on such a call."""
+LONG_SILENT_S = 120.0
+"""The same, where a task that was cancelled is not known to have a call there."""
 MAX_DISMISSED = 1000
 """Actors that are remembered, of those that no call is to blame for."""
 QUEUED_CALLS = 100_000
@@ -71,6 +73,10 @@ class _Actor:
     """Since when it is being set up; None while it waits for a place, and once it is."""
     leaves_s: float | None = None
     """Since when no calls are to be sent to it."""
+
+    def is_silent(self, now: float) -> bool:
+        """Returns whether it does not answer: what it said last may be over."""
+        return self.ask is not None and now - self.asked_s > 2 * LOOK_S
 
     @property
     def busy(self) -> float:
@@ -347,8 +353,12 @@ class Pools:
                     pool.end(actor)
                 elif actor.ask is None and now - actor.asked_s >= every_s / 2:
                     actor.ask, actor.asked_s = actor.handle.look.remote(), now
+        # Until every actor has said how it is since: this may not have been called for long.
+        said_s = min((one.seen_s for pool in self._pools for one in pool.ready), default=now)
         patience_s = CANCEL_S + SILENT_S + 3 * every_s
-        self._cancelled = {task: at_s for task, at_s in self._cancelled.items() if now - at_s < patience_s}
+        self._cancelled = {
+            task: at_s for task, at_s in self._cancelled.items() if now - at_s < patience_s or said_s - at_s < CANCEL_S
+        }
 
     def _is_stuck(self, actor: _Actor, now: float) -> bool:
         """Returns whether an actor is at work, as far as it can be known, on a call of a task that was cancelled."""
@@ -356,7 +366,9 @@ class Pools:
         if not due or actor.seen is None:
             return False
         if actor.ask is not None and now - actor.asked_s >= SILENT_S:
-            return True
+            # Of what it had last, or, as others may have come since, of any: but that one may be at work for another.
+            known = {actor.seen.task, *actor.seen.waiting}
+            return not known.isdisjoint(due) or now - actor.asked_s >= LONG_SILENT_S
         # What it was at work on before that may be over.
         return actor.seen.task in due and actor.seen_s - self._cancelled[actor.seen.task] >= CANCEL_S
 
@@ -381,10 +393,18 @@ class Pools:
                     take_resources(node, held)
         return list(left.values())
 
-    def held_up(self) -> frozenset[int]:
-        """Returns the tasks that have a call waiting, and none at work, as actors last said."""
-        seen = [one.seen for pool in self._pools for one in pool.ready if one.seen]
+    def held_up(self, tasks: Iterable[int]) -> frozenset[int]:
+        """Returns those of these tasks that have a call waiting, and none at work, as actors last said; all that have
+        none at work, where a pool has no actor that is ready, as each may wait for one.
+
+        What actors have said that do not answer now is no longer so: nobody knows for whom they are at work.
+        """
+        now = time.monotonic()
+        ready = [one for pool in self._pools for one in pool.ready]
+        seen = [one.seen for one in ready if one.seen and not one.is_silent(now)]
         waiting = frozenset[int]().union(*(one.waiting for one in seen))
+        if not all(pool.ready for pool in self._pools):
+            waiting = frozenset(tasks)
         return waiting - {one.task for one in seen if one.task is not None}
 
     def states(self) -> list[PoolState]:
@@ -414,4 +434,4 @@ class Pools:
 
 def _silent_is_busy(actor: _Actor, now: float) -> float:
     """Returns an actor's share of time at work; one that does not say is held up by what it works on."""
-    return 1.0 if actor.ask is not None and now - actor.asked_s > 2 * LOOK_S else actor.busy
+    return 1.0 if actor.is_silent(now) else actor.busy
