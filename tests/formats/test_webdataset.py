@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.read import gathered
 from curate.formats.rows import read, sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.objects.quarantine import read_quarantine
@@ -229,6 +230,18 @@ def test_broken_samples_are_bad_rows_with_their_place() -> None:
     assert [one.reason for one in bad] == ["its name is not UTF-8"]
     _, bad = read_file(archive([("1.json", b'{"a": 1}'), ("2.json", b'{"a": 2}')]))
     assert bad == []
+
+
+def test_images_of_which_no_good_one_is_left_to_build() -> None:
+    """The only one is broken: one bad row; or as many good ones as a table has end the archive, or bad ones follow."""
+    images, how = [(f"{number}.png", image("png")) for number in range(4)], ReadAs(Format.WEBDATASET)
+    assert [(one.line, one.raw) for one in read_file(archive([("a.png", b"none")]), how)[1]] == [(1, "a.png")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathered, "_BLOCK_ROWS", 2)
+        rows, bad = read_file(archive(images), how)
+        assert ([row["__key__"] for row in rows], bad) == (["0", "1", "2", "3"], [])
+        rows, bad = read_file(archive([*images, ("a.png", b"none")]), how)
+        assert (len(rows), [(one.line, one.raw) for one in bad]) == (4, [(5, "a.png")])
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,11 @@ class Gathered:
         rows, bad = self._rows, self._bad
         self._rows, self._bad, self._bytes = [], [], 0
         misfits: dict[int, str] = {}
-        cells = zip(*(values for _, _, values in rows), strict=True) if rows else ([] for _ in self._columns)
-        arrays = [build(values, misfits) for build, values in zip(self._columns, cells, strict=False)]
-        find_nulls(arrays, self._schema, misfits)
+        arrays: list[pa.Array] = []
+        if rows:  # not every column can be built of no values
+            cells = zip(*(values for _, _, values in rows), strict=True)
+            arrays = [build(values, misfits) for build, values in zip(self._columns, cells, strict=True)]
+            find_nulls(arrays, self._schema, misfits)
         bad += [RejectedRow(rows[at][0], reason, rows[at][1]) for at, reason in misfits.items()]
         for one in sorted(bad, key=lambda row: row.line):
             self._on_bad_row(one)
