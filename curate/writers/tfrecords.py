@@ -75,5 +75,5 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if is_text(column.type):
         return [None if value is None else value.encode() for value in values]
     if is_list(column.type) and is_text(column.type.value_type):
-        return [value and [one and one.encode() for one in value] for value in values]
+        return [value and [None if one is None else one.encode() for one in value] for value in values]
     return values

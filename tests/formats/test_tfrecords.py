@@ -165,14 +165,14 @@ TABLE = pa.table(
         "f": pa.array([0.5, float("inf"), None], pa.float32()),
         "bytes": [b"\xff\x00", b"", None],
         "list": pa.array([[1], [], None]),
-        "texts": [["a", "b"], [], None],
+        "texts": [["a", "", "b"], [], None],
         "vector": pa.array([[1, 2], [3, 4], None], pa.list_(pa.float32(), 2)),
     }
 )
 
 
 def test_what_is_written_is_read_with_its_schema() -> None:
-    """Value and type, nulls and empty lists too. Bytes depend on the rows alone, and carry the record."""
+    """Value and type, nulls, empty lists and empty texts too. Bytes depend on the rows alone, and carry the record."""
     data = written(TABLE)
     assert data == written(TABLE, cuts=1)
     assert read_file(gzip.decompress(data), TABLE.schema) == (TABLE.to_pylist(), [])
@@ -191,6 +191,7 @@ def test_what_is_written_is_read_with_its_schema() -> None:
         (pa.array([[[1]]]), "column 'v' is list<item: list<item: int64>>, which"),
         (pa.array([0], pa.timestamp("s")), "column 'v' is timestamp"),
         (pa.array([[1, None]]), "column 'v' is list<item: int64> and has null in a list"),
+        (pa.array([["", None]]), "column 'v' is list<item: string> and has null in a list"),
         (pa.array([2**63], pa.uint64()), "column 'v' is uint64 and has null in a list, or a number above 63 bits"),
     ],
 )
