@@ -73,13 +73,15 @@ class Branching:
             (name, pipeline, _Aside(name), own, pipeline.begin())
             for (name, pipeline), own in zip(self.sides.items(), others, strict=True)
         ]
+        # Behind a shared step that adds or drops rows, a row's number is no longer that of its line.
+        behind = replace(how, as_read=how.as_read and self.shared.keeps_rows)
         # A row that makes a step of an extra output raise is in the main output all the same: it cannot be set aside.
-        apart = replace(how, errors=False)
+        apart = replace(behind, errors=False)
         for table in self.shared.stream(batches, tally, how, shared):
             if isinstance(table, SideTable | Busy):
                 yield table  # a shared step has an extra output of its own, or a call that is to be made again
                 continue
-            yield from self.main.stream(iter([table]), tally, how, main, begun)
+            yield from self.main.stream(iter([table]), tally, behind, main, begun)
             for name, pipeline, aside, own, seen in sides:
                 for made in pipeline.stream(iter([table]), aside, apart, own, seen):
                     yield made if isinstance(made, Busy) else SideTable(name, made)

@@ -96,6 +96,11 @@ class Pipeline:
             if step.compute is not None
         )
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether each of its steps makes every row one row, at its place."""
+        return all(getattr(step, "keeps_rows", False) for step in self.steps)
+
     def connect(self, pools: Sequence[Pool]) -> None:
         """Takes the pools, in the order of `pools`. Without them all steps run in this process."""
         self._pools = pools

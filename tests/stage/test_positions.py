@@ -108,6 +108,30 @@ def test_after_a_step_that_drops_rows(tmp_path: Path, size: int | None) -> None:
     assert places(tmp_path / "out", "seven") == wanted
 
 
+class Parted(curate.RowsJob):
+    """Rows from `least`, those of which a seven is the end set aside; of the same rows, an extra output."""
+
+    version = "1"
+    sides = ("low",)
+    max_bad_rows = "100%"
+    least: int = 0
+
+    def build(self, ds: curate.Dataset) -> Any:
+        shared = ds.filter(curate.col("n") >= self.least) if self.least else ds.with_column("m", curate.col("n") * 2)
+        return {"main": shared.map(raising), "low": shared.filter(curate.col("n") < 50)}
+
+
+def test_behind_steps_that_an_extra_output_shares(tmp_path: Path) -> None:
+    """As in one pipeline: its line if these keep all rows, else its number among those that the step is given."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(mixed())
+    assert run_job(Parted(), tmp_path / "in", tmp_path / "all").state == "complete"
+    assert places(tmp_path / "all", "seven") == [("a", line, "") for line in lines_of(tmp_path / "in" / "a.jsonl")]
+    assert run_job(Parted(least=4), tmp_path / "in", tmp_path / "some").state == "complete"
+    wanted = [("a", 0, f"row {n - 3} of the shard, as given to map(raising)") for n in range(7, 100, 10)]
+    assert places(tmp_path / "some", "seven") == wanted
+
+
 def test_after_an_exchange(tmp_path: Path) -> None:
     """The row has its number in the shard that it is in now."""
     (tmp_path / "a.jsonl").write_bytes(mixed())
