@@ -97,12 +97,12 @@ class _Parser:
         return self._numbers.number(index)
 
     def batches(self) -> Iterator[pa.Table]:
-        """Yields the valid rows, every column as binary. Raises CorruptInput."""
+        """Yields the valid rows, every column as binary; no row for a block of bad ones. Raises CorruptInput."""
         while True:
             skip = self._handed_out
             try:
                 for table in self._attempt():
-                    if skip >= table.num_rows:
+                    if 0 < skip >= table.num_rows:
                         skip -= table.num_rows
                         continue
                     rest, skip = table.slice(skip), 0
@@ -152,9 +152,8 @@ class _Parser:
                     return
                 except pa.ArrowInvalid as error:
                     raise self._named(error) from error
-                if batch.num_rows:
-                    table = pa.Table.from_batches([batch]).rename_columns(names)
-                    yield _from_latin1(table) if self._latin1 else table
+                table = pa.Table.from_batches([batch]).rename_columns(names)
+                yield _from_latin1(table) if self._latin1 else table
 
     def _open(self, source: DecompressedStream, names: list[str], *, is_header: bool = False) -> Any:
         if self._latin1:
@@ -380,6 +379,8 @@ def sample_csv(
         if names and name not in names:
             raise missing_column(object.uri, name, names)
     for found in parser.batches():
+        if not found.num_rows:
+            continue
         table = _of_empties(found)
         fields = []
         for name in names if wanted is None else wanted:
@@ -436,7 +437,7 @@ def read_csv(
     while True:
         table = next(batches, None)
         bad: list[RejectedRow] = []
-        if table is not None:
+        if table is not None and table.num_rows:
             table = table if declared else _of_empties(table)
             held, misfits = (
                 _cast(_filled(table, schema), schema, declared, typed) if len(schema) else _of_no_column(table)
@@ -446,15 +447,16 @@ def read_csv(
                 for index, reason in misfits.items()
             ]
             done += table.num_rows
-        # Arrow may have parsed ahead of the rows it handed out; report in row order all the same.
-        last = None if table is None else parser.row_number(done - 1)
+        # Arrow may have parsed ahead of the rows it handed out; report in row order all the same. If it handed out a
+        # block without one, those before the next valid row, so that they are not held until there is one.
+        last = None if table is None else parser.row_number(done - 1 if table.num_rows else done)
         while parser.invalid and (last is None or parser.invalid[0].line < last):
             bad.append(parser.invalid.popleft())
         for row in sorted(bad, key=lambda row: row.line):
             on_bad_row(row)
         if table is None:
             return
-        if held.num_rows:
+        if table.num_rows and held.num_rows:
             yield held
 
 

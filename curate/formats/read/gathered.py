@@ -31,16 +31,21 @@ class Gathered:
     def add(self, number: int, raw: bytes | str, values: Sequence[Any], size: int) -> Iterator[pa.Table]:
         """Takes the values of a row, which has so many bytes. `raw` is what it is called should it not fit."""
         if not self._columns:
-            self.reject(number, NO_COLUMNS, raw)
+            yield from self.reject(number, NO_COLUMNS, raw)
             return
         self._rows.append((number, raw, values))
-        self._bytes += size
-        if self._bytes >= BLOCK_BYTES or len(self._rows) >= _BLOCK_ROWS:
-            yield from self.rest()
+        yield from self._full(size)
 
-    def reject(self, number: int, reason: str, raw: bytes | str) -> None:
-        """Takes a row that cannot be read."""
+    def reject(self, number: int, reason: str, raw: bytes | str) -> Iterator[pa.Table]:
+        """Takes a row that cannot be read. What is held of such rows is bounded, too, and their budget soon told."""
         self._bad.append(RejectedRow(number, reason, raw))
+        yield from self._full(len(raw))
+
+    def _full(self, size: int) -> Iterator[pa.Table]:
+        """Yields what was taken if that is enough for a table, with these bytes more."""
+        self._bytes += size
+        if self._bytes >= BLOCK_BYTES or max(len(self._rows), len(self._bad)) >= _BLOCK_ROWS:
+            yield from self.rest()
 
     def rest(self) -> Iterator[pa.Table]:
         """Yields what was taken; bad rows are handed on before."""

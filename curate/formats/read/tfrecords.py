@@ -86,7 +86,7 @@ def read_tfrecords(
     with DecompressedStream(store, object, encoding.codec) as source:
         for number, (record, sound) in enumerate(framed(source), 1):
             if not sound:
-                gathered.reject(number, WRONG_CHECKSUM, record)
+                yield from gathered.reject(number, WRONG_CHECKSUM, record)
                 continue
             features = _features(record)
             try:
@@ -96,9 +96,10 @@ def read_tfrecords(
                     raise _Misfit(f"it has a feature {min(more)!r}, unlike the first records: declare schema=")
                 values = [column.value(features) for column in columns]
             except _Misfit as misfit:
-                gathered.reject(number, str(misfit), record)
+                taken = gathered.reject(number, str(misfit), record)
             else:
-                yield from gathered.add(number, record, values, len(record))
+                taken = gathered.add(number, record, values, len(record))
+            yield from taken
     yield from gathered.rest()
 
 

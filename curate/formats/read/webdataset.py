@@ -164,17 +164,18 @@ def read_webdataset(
             try:
                 values = _values(sample, parts)
             except _Misfit as misfit:
-                gathered.reject(sample.number, str(misfit), misfit.args[1])
-                continue
-            if on_other_keys is not None and columns:
-                found = dict(zip(names, values, strict=True))
-                others = other_keys(columns, [{column.name: found[column.name] for column in columns}])
-                if others[0]:
-                    on_other_keys(*others)
-            if at is not None:
-                values.insert(at, sample.key)
-            size = sum(map(len, sample.files.values()))
-            yield from gathered.add(sample.number, sample.key, values, size)
+                taken = gathered.reject(sample.number, str(misfit), misfit.args[1])
+            else:
+                if on_other_keys is not None and columns:
+                    found = dict(zip(names, values, strict=True))
+                    others = other_keys(columns, [{column.name: found[column.name] for column in columns}])
+                    if others[0]:
+                        on_other_keys(*others)
+                if at is not None:
+                    values.insert(at, sample.key)
+                size = sum(map(len, sample.files.values()))
+                taken = gathered.add(sample.number, sample.key, values, size)
+            yield from taken
     yield from gathered.rest()
 
 
