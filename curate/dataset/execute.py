@@ -70,8 +70,8 @@ class Options:
     """Bytes of blocks that are made and not consumed, at most, beside one block a task; and of batches that a task has
     on their way to and from the actors of a pool. None: 512 MiB."""
     max_bad_rows: str | int | None = None
-    """Bad rows that are left out of a shard, `N` or `P%`, before it fails. None: 0.1 %, at least 10, but not all
-    of a file for the types of its columns."""
+    """Bad rows that are left out of a shard, `N`, or `P%` but at most 100,000, before it fails. None: 0.1 %, at least
+    10, but not all of a file for the types of its columns."""
     max_failed_shards: str | int | None = None
     """Failed shards, `N` or `P%`, after which a write or a checkpoint stops. None: it tries all."""
     redo_stale: bool = False

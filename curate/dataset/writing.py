@@ -109,7 +109,8 @@ class Writing(Base):
         The other options are those of `Job.run`. `overwrite=True, yes=True` first removes what an earlier write made
         below `path`; `retry_failed` runs the shards that failed, and `redo_stale` those again whose input changed.
         `limit` and `sample` choose shards of this run, and `max_bad_rows` says how many rows of a shard may be
-        quarantined. Some of them can be set by `using` as well; those that are given here hold.
+        quarantined: a number, or a percentage, but then at most 100,000. Some of them can be set by `using` as well;
+        those that are given here hold.
 
         Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
         other content, and WriteFailed, with the summary, if shards fail.

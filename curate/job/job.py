@@ -118,7 +118,7 @@ class Job:
     max_tasks: int | None = None
     """Tasks at once, at most: for a service or a licence."""
     max_bad_rows: str | int | None = None
-    """Rows of a shard that may be quarantined: N, or "P%"; None: 0.1 %, at least 10, if a row of each file fits."""
+    """Rows of a shard that may be set aside: N, or "P%" up to 100,000; None: 0.1 %, at least 10, if one a file fits."""
     task_timeout_s: float | None = None
     """Seconds after which a shard that has not ended is cancelled by force and tried again; None: never."""
     quarantine_errors: bool = False

@@ -197,7 +197,10 @@ SETTINGS: dict[str, Setting] = {
     ),
     "max_tasks": Setting("maximum number of concurrent tasks", (int, _NONE), _counted, changes_bytes=False),
     "max_bad_rows": Setting(
-        "maximum quarantined rows per shard, N or P%", (str, int, _NONE), _budget, changes_bytes=False
+        "maximum quarantined rows per shard, N, or P% but at most 100,000",
+        (str, int, _NONE),
+        _budget,
+        changes_bytes=False,
     ),
     "task_timeout_s": Setting(
         "seconds after which a shard is cancelled and retried", (int, float, _NONE), _timeout, changes_bytes=False

@@ -24,7 +24,8 @@ DEFAULT_BAD_ROWS = 10
 DEFAULT_BAD_FRACTION = 0.001
 """Without `max_bad_rows`, a shard survives 0.1 % bad rows, and ten whatever its size."""
 HOPELESS_BAD_ROWS = 100_000
-"""A shard with this many bad rows is given up without reading on: the input is something else than it was taken for."""
+"""A shard with more bad rows is given up without reading on, unless a number of rows allows more: the input is
+something else than it was taken for."""
 MOST_SEARCHED = 1000
 """Rows of a shard that were found bad by processing parts of their batches, each at the price of some runs of
 `process`, after which a shard that is over its budget so far is given up without reading on."""
@@ -38,7 +39,7 @@ holds data."""
 
 class BadRowBudget:
     """How many rows of a shard may be quarantined: a number, a fraction, or the default (0.1 %, at least 10, but not
-    all rows of a file for the types of its columns)."""
+    all rows of a file for the types of its columns). A fraction allows no more than 100,000."""
 
     def __init__(self, text: str | None = None) -> None:
         """`text` is `N`, `P%` or None for the default. Raises ConfigError for anything else."""
@@ -267,10 +268,13 @@ class ShardBooks:
             raise self._too_many(f"of {self.books.rows_in}")
 
     def _too_many(self, where: str) -> TooManyBadRows:
-        reasons = self.reasons()
+        reasons, budget, option = self.reasons(), str(self._budget), "max_bad_rows"
+        if self._budget.count is None and self._budget.hopeless(self.books.quarantined):
+            budget += f", and at most {HOPELESS_BAD_ROWS:,} rows unless it is a number"
+            option += f" as a number of rows, such as {10 * HOPELESS_BAD_ROWS}"
         return TooManyBadRows(
-            f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({_counted(reasons)}); "
-            f"fix the input{self._such_as()}, or allow more with {'; or '.join(['max_bad_rows', *advice(reasons)])}"
+            f"{self.books.quarantined} bad rows {where}, the budget is {budget} ({_counted(reasons)}); "
+            f"fix the input{self._such_as()}, or allow more with {'; or '.join([option, *advice(reasons)])}"
         )
 
     def _such_as(self) -> str:

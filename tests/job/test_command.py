@@ -357,7 +357,8 @@ class TestHelp:
             "--model URI",
             "--key TEXT (name of an environment variable)",
             "--shard-bytes SIZE stored bytes per shard; larger inputs are split; 64MiB, 2g [default: 256MiB]",
-            "--max-bad-rows TEXT maximum quarantined rows per shard, N or P% [default: 0.1%, at least 10]",
+            "--max-bad-rows TEXT maximum quarantined rows per shard, N, or P% but at most 100,000 "
+            "[default: 0.1%, at least 10]",
             "-h, --help",
         ):
             assert said in flat

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError, TooManyBadRows
+from curate.job.settings import SETTINGS
 from curate.objects.bad_line import RejectedRow, RowNumbers
 from curate.pipeline.shard_books import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
 
@@ -140,8 +141,19 @@ class TestTally:
         tally = ShardBooks(BadRowBudget("90%"))
         for _ in range(HOPELESS_BAD_ROWS):
             tally.bad_row(bad())
-        with pytest.raises(TooManyBadRows, match=f"{HOPELESS_BAD_ROWS + 1} bad rows before its end"):
+        with pytest.raises(TooManyBadRows) as caught:
             tally.bad_row(bad())
+        assert str(caught.value) == (
+            "100001 bad rows before its end, the budget is 90% of the rows, and at most 100,000 rows unless it is a "
+            "number (100001 x broken); fix the input (such as row 1 of the shard), or allow more with max_bad_rows as "
+            "a number of rows, such as 1000000"
+        )
+
+    def test_a_number_allows_more(self) -> None:
+        """Which the refusal says: a percentage that is higher does not help."""
+        assert BadRowBudget("100%").hopeless(HOPELESS_BAD_ROWS + 1)
+        assert not BadRowBudget("1000000").hopeless(HOPELESS_BAD_ROWS + 1)
+        assert "100,000" in SETTINGS["max_bad_rows"].about
 
     def test_names_are_bounded(self) -> None:
         tally = ShardBooks(BadRowBudget())
