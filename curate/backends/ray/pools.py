@@ -402,9 +402,9 @@ class Pools:
         now = time.monotonic()
         ready = [one for pool in self._pools for one in pool.ready]
         seen = [one.seen for one in ready if one.seen and not one.is_silent(now)]
-        waiting = frozenset[int]().union(*(one.waiting for one in seen))
-        if not all(pool.ready for pool in self._pools):
-            waiting = frozenset(tasks)
+        waiting = frozenset(tasks)
+        if all(pool.ready for pool in self._pools):
+            waiting &= frozenset[int]().union(*(one.waiting for one in seen))
         return waiting - {one.task for one in seen if one.task is not None}
 
     def states(self) -> list[PoolState]:
