@@ -22,12 +22,13 @@ from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.ledger import INPUTS, Ledger
 from curate.ledger.segments import done_events
+from curate.ledger.side_outputs import schema_name
 from curate.log import get_logger
 from curate.objects.quarantine import Quarantined, read_quarantine
 from curate.objects.record import read_record
 from curate.observe.checks.output import is_another
 from curate.observe.job import FoundJob, summary_of
-from curate.observe.preview import preview
+from curate.observe.preview import NOT_TOLD, preview
 from curate.prefetch import Threads, ahead
 from curate.tasks.books import UpstreamBooks
 
@@ -67,13 +68,15 @@ def rows(
         has = f"it has {', '.join(map(repr, found.sides))}" if found.sides else "it has none"
         raise ConfigError(f"{found.ledger.root} has no extra output {side!r}{did_you_mean(side, found.sides)}; {has}")
     ranks = np.flatnonzero(found.matched.done).tolist() if shard is None else [found.done_rank(shard)]
+    named = "output" if side is None else schema_name(side)
+    held = found.ledger.read_schema(named) if found.written_as[0] in NOT_TOLD else None
     for rank in ranks:
         shard_id = found.plan.shard_id(rank)
         object = found.output(rank) if side is None else found.side(side, rank)
         if object is None:
             continue  # somebody removed it
         try:
-            for line in preview(found.ledger.store, object, *found.written_as, columns):
+            for line in preview(found.ledger.store, object, *found.written_as, columns, held):
                 yield shard_id, line
         except CorruptInput as error:
             if not is_another(found.ledger.store, object.uri, object):

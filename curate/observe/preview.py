@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.expressions import refuse_unknown
-from curate.arrow.unknown import told_as_text
+from curate.arrow.unknown import all_nullable, told_as_text
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding, Format
 from curate.formats.read.csv import read_csv, sample_csv
@@ -30,15 +30,23 @@ from curate.writers.jsonl import json_lines
 _STREAM_BYTES = 256 << 10
 """Stored bytes of a column that are read at a time: the first rows of a large output are a small part of it."""
 _FIRST_ROWS = 100
+NOT_TOLD = (OutputFormat.TFRECORDS,)
+"""Formats that do not tell the schema of their rows: their first rows may have less than later ones."""
 
 
 def preview(
-    store: Store, object: Object, format: OutputFormat, codec: str, columns: Sequence[str] | None = None
+    store: Store,
+    object: Object,
+    format: OutputFormat,
+    codec: str,
+    columns: Sequence[str] | None = None,
+    held: pa.Schema | None = None,
 ) -> Iterator[bytes]:
     """Yields each row as a line of JSON without its line feed, with all columns or with these, in their order.
 
-    Types that JSON does not have are as in outputs of JSON lines. Raises CorruptInput; ConfigError for a column that is
-    not there.
+    `held` is the schema that the job held its rows to, which formats of `NOT_TOLD` do not tell; None if it is not
+    known. Types that JSON does not have are as in outputs of JSON lines. Raises CorruptInput; ConfigError for a column
+    that is not there.
     """
     if format is OutputFormat.PARQUET:
         return _parquet(store, object, columns)
@@ -49,7 +57,8 @@ def preview(
     packed: Codec | None = None if codec == STORED else "gzip" if codec == "gzip" else "zstd"
     if format in (OutputFormat.CSV, OutputFormat.JSONL):
         return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
-    return _decoded(store, object, Encoding(Format(format.value), packed), columns)
+    held = None if format not in NOT_TOLD or not held else all_nullable(held.remove_metadata())
+    return _decoded(store, object, Encoding(Format(format.value), packed), columns, held)
 
 
 def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
@@ -86,12 +95,14 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
                 yield line[:-1]
 
 
-def _decoded(store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None) -> Iterator[bytes]:
-    schema = told_as_text(sample_schema(store, object, encoding))
+def _decoded(
+    store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None, held: pa.Schema | None
+) -> Iterator[bytes]:
+    schema = told_as_text(sample_schema(store, object, encoding) if held is None else held)
     refuse_unknown(object.uri, columns or (), schema.names)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(broken_row, object)):
-        for line in json_lines(_with_texts(table)):
+        for line in json_lines(_with_texts(table) if held is None else table):
             yield line[:-1]
 
 

@@ -151,7 +151,12 @@ def _dataset(paths: Sequence[str]) -> Dataset:
     pattern = parse_input(paths[0])
     # The first page of a listing: the dataset lists them all.
     first, _ = next(Search(pattern, open_store(pattern.prefix), {}).found())
-    return _READERS[detect(first.uri).format](list(paths), allow_incomplete_input=True)
+    format = detect(first.uri).format
+    told: dict[str, Any] = {}
+    if format is Format.TFRECORDS and (found := _job_at(paths[0])) is not None:
+        # Later rows of a column may have several values where the first ones have one.
+        told["schema"] = found.ledger.read_schema("output") or None
+    return _READERS[format](list(paths), allow_incomplete_input=True, **told)
 
 
 def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
