@@ -56,9 +56,13 @@ def inputs_of_job(found: FoundJob) -> Any:
 
 
 def rows(
-    found: FoundJob, columns: Sequence[str] | None = None, shard: str | None = None, side: str | None = None
+    found: FoundJob,
+    columns: Sequence[str] | None = None,
+    shard: str | None = None,
+    side: str | None = None,
+    texts: bool = True,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yields shard and row, as a line of JSON, of all outputs that are there, in plan order; or of one shard. Of the
+    """Yields shard and row, as `preview` has it, of all outputs that are there, in plan order; or of one shard. Of the
     extra outputs of that name, if `side` says so.
 
     Raises ConfigError for a shard without an output, for a column or an extra output that is not there, and for an
@@ -76,7 +80,7 @@ def rows(
         if object is None:
             continue  # somebody removed it
         try:
-            for line in preview(found.ledger.store, object, *found.written_as, columns, held):
+            for line in preview(found.ledger.store, object, *found.written_as, columns, held, texts):
                 yield shard_id, line
         except CorruptInput as error:
             if not is_another(found.ledger.store, object.uri, object):

@@ -202,7 +202,7 @@ def _text(value: bytes | None) -> str:
 
 
 def _of_lines(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
-    lines = rows(found)
+    lines = rows(found, texts=False)
     while chunk := [orjson.loads(line) for _, line in islice(lines, _BATCH_ROWS)]:
         refuse_unknown(found.ledger.root, [id_column], list(chunk[0]))
         ids = [one if isinstance(one := row.get(id_column), str) else orjson.dumps(one).decode() for row in chunk]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from curate.arrow.expressions import refuse_unknown
+from curate.arrow.types import is_text, is_text_or_binary
 from curate.arrow.unknown import all_nullable, told_as_text
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding, Format
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.parquet import decode_rows
 from curate.formats.read.parquet_file import broken, open_parquet
+from curate.formats.read.webdataset import KEY, NUMBERS, TEXTS, kind_of
 from curate.formats.rows import read, sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.objects.compress import STORED
 from curate.objects.lines import line_blocks
 from curate.objects.record import OutputFormat
-from curate.objects.stream import Codec, StoredStream
+from curate.objects.stream import Codec, DecompressedStream, StoredStream
+from curate.objects.tar import samples
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
 from curate.writers.jsonl import json_lines
@@ -30,7 +35,7 @@ from curate.writers.jsonl import json_lines
 _STREAM_BYTES = 256 << 10
 """Stored bytes of a column that are read at a time: the first rows of a large output are a small part of it."""
 _FIRST_ROWS = 100
-NOT_TOLD = (OutputFormat.TFRECORDS,)
+NOT_TOLD = (OutputFormat.TFRECORDS, OutputFormat.WEBDATASET)
 """Formats that do not tell the schema of their rows: their first rows may have less than later ones."""
 
 
@@ -41,11 +46,13 @@ def preview(
     codec: str,
     columns: Sequence[str] | None = None,
     held: pa.Schema | None = None,
+    texts: bool = True,
 ) -> Iterator[bytes]:
     """Yields each row as a line of JSON without its line feed, with all columns or with these, in their order.
 
     `held` is the schema that the job held its rows to, which formats of `NOT_TOLD` do not tell; None if it is not
-    known. Types that JSON does not have are as in outputs of JSON lines. Raises CorruptInput; ConfigError for a column
+    known. Types that JSON does not have are as in outputs of JSON lines; of formats of `NOT_TOLD`, bytes that are text
+    are text, unless they are known to be bytes and no `texts` are wanted. Raises CorruptInput; ConfigError for a column
     that is not there.
     """
     if format is OutputFormat.PARQUET:
@@ -58,7 +65,9 @@ def preview(
     if format in (OutputFormat.CSV, OutputFormat.JSONL):
         return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
     held = None if format not in NOT_TOLD or not held else all_nullable(held.remove_metadata())
-    return _decoded(store, object, Encoding(Format(format.value), packed), columns, held)
+    encoding = Encoding(Format(format.value), packed)
+    read_as = _samples if format is OutputFormat.WEBDATASET else _decoded
+    return read_as(store, object, encoding, columns, held, texts or held is None)
 
 
 def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
@@ -96,14 +105,65 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
 
 
 def _decoded(
-    store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None, held: pa.Schema | None
+    store: Store,
+    object: Object,
+    encoding: Encoding,
+    columns: Sequence[str] | None,
+    held: pa.Schema | None,
+    texts: bool,
 ) -> Iterator[bytes]:
     schema = told_as_text(sample_schema(store, object, encoding) if held is None else held)
     refuse_unknown(object.uri, columns or (), schema.names)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(broken_row, object)):
-        for line in json_lines(_with_texts(table) if held is None else table):
+        for line in json_lines(_with_texts(table) if texts else table):
             yield line[:-1]
+
+
+def _samples(
+    store: Store,
+    object: Object,
+    encoding: Encoding,
+    columns: Sequence[str] | None,
+    held: pa.Schema | None,
+    texts: bool,
+) -> Iterator[bytes]:
+    # Not read as rows of a schema: what first samples do not have, be it a file or a key of JSON, would not be there.
+    schema = sample_schema(store, object, encoding) if held is None else held
+    types = {} if held is None else dict(zip(held.names, held.types, strict=True))
+    refuse_unknown(object.uri, columns or (), names := list(dict.fromkeys((*schema.names, KEY))))
+    absent: dict[str, Any] = dict.fromkeys(names if KEY in schema.names else (KEY, *schema.names))
+    with DecompressedStream(store, object, encoding.codec) as source:
+        for sample in samples(source):
+            if sample.broken:
+                broken_row(object, RejectedRow(sample.number, sample.broken, sample.key))
+            row = absent | {KEY: sample.key}
+            for name, data in sample.files.items():
+                try:
+                    row[name] = _value(name, data, types.get(name), texts)
+                except ValueError:
+                    reason = f"{name!r} is not what its name says"
+                    broken_row(object, RejectedRow(sample.number, reason, sample.key))
+            yield orjson.dumps(row if columns is None else {name: row[name] for name in columns})
+
+
+def _value(name: str, data: bytes, type: pa.DataType | None, texts: bool) -> Any:
+    """Returns what a file of a sample says, as JSON has it: JSON as it stands, bytes that are no text in base64.
+
+    Raises ValueError for what cannot be read as its type, or as what its name says where the type is not known.
+    """
+    kind = kind_of(name)
+    if kind in NUMBERS or kind == "json":
+        if type is None or not is_text_or_binary(type):
+            return orjson.loads(data)
+    elif type is None and kind in TEXTS:
+        return data.decode()
+    if type is not None and is_text(type):
+        return data.decode()
+    if texts:
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode()
+    return base64.b64encode(data).decode()
 
 
 def _with_texts(table: pa.Table) -> pa.Table:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pytest
 
 import curate
 from curate.observe.browse import rows
@@ -35,3 +36,42 @@ def test_later_tfrecords_may_have_more_values(tmp_path: Path) -> None:
     assert compare_outputs(out, out, "id", 0).equal
     told = {one["name"]: one for one in make_report(wanted(out, backend="inline"))["columns"]}
     assert (told["id"]["rows"], told["late"]["nulls"]) == (FIRST + MORE, FIRST)
+
+
+def keyed(later: dict[str, int]) -> pa.Table:
+    """Returns samples whose JSON has a key more in the last ones, which have a file more, too."""
+    documents = [{"a": number} for number in range(FIRST)] + [{"a": 0, **later}] * MORE
+    return pa.table(
+        {
+            "__key__": [f"{number:05}" for number in range(FIRST + MORE)],
+            "json": pa.array([list(one.items()) for one in documents], pa.map_(pa.string(), pa.int64())),
+            "cls": pa.array([None] * FIRST + [7] * MORE, pa.int64()),
+            "bin": pa.array([b"a"] * FIRST + [b"\xff"] * MORE, pa.binary()),
+        }
+    )
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_nothing_is_left_out_of_later_samples(known: bool, tmp_path: Path) -> None:
+    """JSON is shown as it stands, and rows that differ in it are different; also where no schema is stored."""
+    for name, value in (("left", 1), ("right", 2)):
+        curate.from_arrow(keyed({"z": value})).write_webdataset(tmp_path / name, backend="inline")
+        if not known:
+            (tmp_path / name / "_curate" / "schema" / "output.arrow").unlink()
+    found = find_job(str(tmp_path / "left"))
+    shown = [orjson.loads(row) for _, row in rows(found)]
+    assert shown[-1] == {"__key__": f"{FIRST + MORE - 1:05}", "json": {"a": 0, "z": 1}, "cls": 7, "bin": "/w=="}
+    assert shown[0] == {"__key__": "00000", "json": {"a": 0}, "bin": "a"} | ({"cls": None} if known else {})
+    told = compare_outputs(f"{tmp_path}/left", f"{tmp_path}/right", "__key__", 0).rows
+    assert told is not None
+    assert (told.equal, told.changed) == (FIRST, MORE)
+
+
+def test_samples_are_compared_with_rows_of_parquet(tmp_path: Path) -> None:
+    """Values are the same in both, bytes that are text among them."""
+    ds = curate.from_arrow(keyed({"z": 1}))
+    ds.write_webdataset(tmp_path / "left", backend="inline")
+    ds.write_parquet(tmp_path / "right", backend="inline")
+    told = compare_outputs(f"{tmp_path}/left", f"{tmp_path}/right", "__key__", 0).rows
+    assert told is not None
+    assert (told.equal, told.changed) == (FIRST + MORE, 0)
