@@ -170,7 +170,9 @@ def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
     for rank in found.matched.done.nonzero()[0].tolist():
         object = found.output(rank)
         schema = output_schema(store, object, *found.written_as)
-        refuse_unknown(found.ledger.root, [id_column], schema.names if schema is not None else [])
+        if not schema:
+            continue  # of an input without rows, before there was one that told columns
+        refuse_unknown(found.ledger.root, [id_column], schema.names)
         place = (SliceKind.WHOLE, 0, 0)
         for table in read(
             store, object, Encoding(Format.PARQUET), *place, schema, _BATCH_ROWS, partial(broken_row, object)

@@ -74,6 +74,8 @@ def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Ite
     with StoredStream(store, object) as stored:
         file = open_parquet(stored, _STREAM_BYTES)
         names = file.schema_arrow.names
+        if not names and not file.metadata.num_rows:
+            return  # of an input without rows, before there was one that told columns
         refuse_unknown(object.uri, columns or (), names)
         rows = min(_FIRST_ROWS, decode_rows(file.metadata, range(file.metadata.num_row_groups)))
         batches = file.iter_batches(rows, columns=names if columns is None else list(columns), use_threads=False)
@@ -95,6 +97,8 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
     from curate.exchange.run_file import RunFile
 
     file = RunFile.open(store, object)
+    if not file.schema.names and not any(segment.rows.sum() for segment in file.segments):
+        return
     refuse_unknown(object.uri, columns or (), file.schema.names)
     for number, segment in enumerate(file.segments):
         rows = int(segment.rows.sum())
@@ -113,6 +117,8 @@ def _decoded(
     texts: bool,
 ) -> Iterator[bytes]:
     schema = told_as_text(sample_schema(store, object, encoding) if held is None else held)
+    if not len(schema):
+        columns = None  # there is no row, or one that is told
     refuse_unknown(object.uri, columns or (), schema.names)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(broken_row, object)):
@@ -130,6 +136,8 @@ def _samples(
 ) -> Iterator[bytes]:
     # Not read as rows of a schema: what first samples do not have, be it a file or a key of JSON, would not be there.
     schema = sample_schema(store, object, encoding) if held is None else held
+    if not len(schema):
+        return
     types = {} if held is None else dict(zip(held.names, held.types, strict=True))
     refuse_unknown(object.uri, columns or (), names := list(dict.fromkeys((*schema.names, KEY))))
     absent: dict[str, Any] = dict.fromkeys(names if KEY in schema.names else (KEY, *schema.names))

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 import curate
+from curate.errors import ConfigError
 from curate.observe.browse import rows
 from curate.observe.diff import compare_outputs
 from curate.observe.job import find_job
+from curate.observe.verify import verify
 from curate.report.make import make_report, wanted
 
 FIRST = 1_200
@@ -75,3 +77,31 @@ def test_samples_are_compared_with_rows_of_parquet(tmp_path: Path) -> None:
     told = compare_outputs(f"{tmp_path}/left", f"{tmp_path}/right", "__key__", 0).rows
     assert told is not None
     assert (told.equal, told.changed) == (FIRST + MORE, 0)
+
+
+class Thru(curate.RowsJob):
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
+def test_an_output_of_an_input_without_rows(format: str, tmp_path: Path) -> None:
+    """It has no columns if it was made before there were rows: those that are asked for are those of the others."""
+    (tmp_path / "in").mkdir()
+    out = str(tmp_path / "out")
+    for name, lines in (("a", ""), ("b", '{"id": 1, "v": 2}\n')):
+        (tmp_path / "in" / f"{name}.jsonl").write_text(lines)
+        Thru(format=format).run(input=str(tmp_path / "in"), output=out, backend="inline")
+    assert verify(out).state == "ok"
+    found = find_job(out)
+    assert [orjson.loads(row)["v"] for _, row in rows(found, ["v"])] in ([2], ["2"])
+    compared = compare_outputs(out, out, "id", 0)
+    assert compared.equal
+    assert compared.rows is not None
+    assert compared.rows.equal == 1
+    with pytest.raises(ConfigError, match="no column 'w'"):
+        list(rows(found, ["w"]))
+    with pytest.raises(ConfigError, match="no column 'w'"):
+        compare_outputs(out, out, "w", 0)
