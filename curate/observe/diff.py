@@ -17,13 +17,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.arrow.canonical import stored_schema
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
 from curate.arrow.types import is_binary
 from curate.dataclass import asdict, dataclass
 from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
-from curate.objects.record import OutputFormat
+from curate.objects.record import OFFERED, OutputFormat
 from curate.observe.browse import rows
 from curate.observe.checks.contents import output_schema
 from curate.observe.job import FoundJob, find_job, status_of
@@ -112,10 +113,10 @@ def compare_outputs(left: str, right: str, id_column: str | None, now: float) ->
 
 
 def facts_of(found: FoundJob, now: float) -> OutputFacts:
-    """Returns what is compared of an output. Of its outputs the first one is read, for the schema."""
+    """Returns what is compared of an output. Where its ledger has no schema, the first outputs are read for it, until
+    one tells columns."""
     status = status_of(found, now)
-    ranks = found.matched.done.nonzero()[0][:1].tolist()
-    schema = output_schema(found.ledger.store, found.output(ranks[0]), *found.written_as) if ranks else None
+    schema = _schema_of(found)
     return OutputFacts(
         status.job,
         status.output,
@@ -125,6 +126,21 @@ def facts_of(found: FoundJob, now: float) -> OutputFacts:
         dict(flat(status.rows)) | {f"counter {name}": value for name, value in status.counters.items()},
         {} if schema is None else {one.name: "" if pa.types.is_null(one.type) else str(one.type) for one in schema},
     )
+
+
+def _schema_of(found: FoundJob) -> pa.Schema | None:
+    """Returns the schema of an output as its files have it: the types of JSON lines and CSV are null. None if they do
+    not tell."""
+    ranks, (format, codec) = found.matched.done.nonzero()[0].tolist(), found.written_as
+    if format not in OFFERED or not ranks:
+        return None
+    # Not what the first output says: without rows it may have no columns, where all others have.
+    if held := found.ledger.read_schema("output"):
+        return (
+            stored_schema(held) if format is OutputFormat.PARQUET else pa.schema([(n, pa.null()) for n in held.names])
+        )
+    told = (output_schema(found.ledger.store, found.output(rank), format, codec) for rank in ranks)
+    return next(filter(None, told), None)
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

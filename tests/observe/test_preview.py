@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import curate
@@ -105,3 +106,36 @@ def test_an_output_of_an_input_without_rows(format: str, tmp_path: Path) -> None
         list(rows(found, ["w"]))
     with pytest.raises(ConfigError, match="no column 'w'"):
         compare_outputs(out, out, "w", 0)
+
+
+class Late(Thru):
+    """Keeps what is late enough."""
+
+    least: int = 0
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        kept = batch.filter(pc.greater_equal(batch["id"], self.least))
+        self.drop(len(batch) - len(kept), "early")
+        return kept
+
+
+class DeclaredLate(Late):
+    """Its schema is in its code, and not in the ledger."""
+
+    name = "late"
+    output_schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+@pytest.mark.parametrize("job", [Late, DeclaredLate])
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_the_first_output_may_have_no_rows(format: str, job: type[Late], tmp_path: Path) -> None:
+    """The columns of an output are those that any of its files tells."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.jsonl").write_text(f'{{"id": {number}, "v": "a"}}\n')
+    for least in (0, 1):
+        out = str(tmp_path / f"out{least}")
+        job(least=least, format=format).run(input=str(tmp_path / "in"), output=out, backend="inline")
+    differing = compare_outputs(f"{tmp_path}/out0", f"{tmp_path}/out1", None, 0).differences
+    assert "identity" in {one.kind for one in differing}
+    assert "schema" not in {one.kind for one in differing}
