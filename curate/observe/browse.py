@@ -61,9 +61,10 @@ def rows(
     shard: str | None = None,
     side: str | None = None,
     texts: bool = True,
+    typed: bool = True,
 ) -> Iterator[tuple[str, bytes]]:
     """Yields shard and row, as `preview` has it, of all outputs that are there, in plan order; or of one shard. Of the
-    extra outputs of that name, if `side` says so.
+    extra outputs of that name, if `side` says so. Not `typed`, they are read without the schema that the job has.
 
     Raises ConfigError for a shard without an output, for a column or an extra output that is not there, and for an
     output that a run replaces meanwhile; CorruptInput.
@@ -73,7 +74,7 @@ def rows(
         raise ConfigError(f"{found.ledger.root} has no extra output {side!r}{did_you_mean(side, found.sides)}; {has}")
     ranks = np.flatnonzero(found.matched.done).tolist() if shard is None else [found.done_rank(shard)]
     named = "output" if side is None else schema_name(side)
-    held = found.ledger.read_schema(named) if found.written_as[0] in NOT_TOLD else None
+    held = found.ledger.read_schema(named) if typed and found.written_as[0] in NOT_TOLD else None
     for rank in ranks:
         shard_id = found.plan.shard_id(rank)
         object = found.output(rank) if side is None else found.side(side, rank)

@@ -22,6 +22,7 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
 from curate.arrow.types import is_binary
 from curate.dataclass import asdict, dataclass
+from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, Format
 from curate.formats.rows import read
 from curate.objects.record import OFFERED, OutputFormat
@@ -175,10 +176,13 @@ def differences(left: OutputFacts, right: OutputFacts) -> tuple[Difference, ...]
 def row_hashes(found: FoundJob, other: FoundJob, id_column: str) -> pa.Table:
     """Returns the id of each row as text, and a hash of its values by their columns' names, whatever their order.
 
-    Tables are hashed if both outputs are Parquet, else rows as JSON, which is what all formats have in common.
+    Tables are hashed if both outputs are Parquet, else rows as JSON, which is what all formats have in common; of two
+    outputs of CSV the texts. Raises ConfigError for CSV of unknown types that is compared with another format.
     """
-    parquet = all(one.written_as[0] is OutputFormat.PARQUET for one in (found, other))
-    return pa.concat_tables([_IDS.empty_table(), *(_of_tables if parquet else _of_lines)(found, id_column)])
+    formats = {one.written_as[0] for one in (found, other)}
+    if formats == {OutputFormat.PARQUET}:
+        return pa.concat_tables([_IDS.empty_table(), *_of_tables(found, id_column)])
+    return pa.concat_tables([_IDS.empty_table(), *_of_lines(found, id_column, typed=formats != {OutputFormat.CSV})])
 
 
 def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
@@ -219,10 +223,17 @@ def _text(value: bytes | None) -> str:
         return base64.b64encode(value).decode()
 
 
-def _of_lines(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
-    lines = rows(found, texts=False)
+def _of_lines(found: FoundJob, id_column: str, *, typed: bool) -> Iterator[pa.Table]:
+    root, lines = found.ledger.root, rows(found, texts=False, typed=typed)
+    untold = typed and found.written_as[0] is OutputFormat.CSV and not found.ledger.read_schema("output")
     while chunk := [orjson.loads(line) for _, line in islice(lines, _BATCH_ROWS)]:
-        refuse_unknown(found.ledger.root, [id_column], list(chunk[0]))
+        refuse_unknown(root, [id_column], list(chunk[0]))
+        if untold:
+            raise ConfigError(
+                f"{root} is CSV, which tells no types, and its ledger has no schema, because its job declares one: its "
+                "rows can be compared with those of other CSV alone; write the other output as CSV, or this one as "
+                "parquet"
+            )
         ids = [one if isinstance(one := row.get(id_column), str) else orjson.dumps(one).decode() for row in chunk]
         yield pa.table([ids, [_digest(row) for row in chunk]], schema=_IDS)
 

@@ -15,8 +15,9 @@ import pyarrow as pa
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_text, is_text_or_binary
 from curate.arrow.unknown import all_nullable, told_as_text
+from curate.dataclass import replace
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.encoding import Encoding, Format
+from curate.formats.encoding import Encoding, Format, ReadAs
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.parquet import decode_rows
 from curate.formats.read.parquet_file import broken, open_parquet
@@ -35,7 +36,7 @@ from curate.writers.jsonl import json_lines
 _STREAM_BYTES = 256 << 10
 """Stored bytes of a column that are read at a time: the first rows of a large output are a small part of it."""
 _FIRST_ROWS = 100
-NOT_TOLD = (OutputFormat.TFRECORDS, OutputFormat.WEBDATASET)
+NOT_TOLD = (OutputFormat.CSV, OutputFormat.TFRECORDS, OutputFormat.WEBDATASET)
 """Formats that do not tell the schema of their rows: their first rows may have less than later ones."""
 
 
@@ -51,9 +52,9 @@ def preview(
     """Yields each row as a line of JSON without its line feed, with all columns or with these, in their order.
 
     `held` is the schema that the job held its rows to, which formats of `NOT_TOLD` do not tell; None if it is not
-    known. Types that JSON does not have are as in outputs of JSON lines; of formats of `NOT_TOLD`, bytes that are text
-    are text, unless they are known to be bytes and no `texts` are wanted. Raises CorruptInput; ConfigError for a column
-    that is not there.
+    known: values of CSV are texts then. Types that JSON does not have are as in outputs of JSON lines; of formats of
+    `NOT_TOLD`, bytes that are text are text, unless they are known to be bytes and no `texts` are wanted. Raises
+    CorruptInput; ConfigError for a column that is not there.
     """
     if format is OutputFormat.PARQUET:
         return _parquet(store, object, columns)
@@ -62,9 +63,11 @@ def preview(
     if format is OutputFormat.SINK:
         raise ConfigError(f"{object.uri} was written by a curate.Datasink: only readers of its format have its rows")
     packed: Codec | None = None if codec == STORED else "gzip" if codec == "gzip" else "zstd"
-    if format in (OutputFormat.CSV, OutputFormat.JSONL):
-        return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
+    if format is OutputFormat.JSONL:
+        return _jsonl(store, object, packed, columns)
     held = None if format not in NOT_TOLD or not held else all_nullable(held.remove_metadata())
+    if format is OutputFormat.CSV:
+        return _csv(store, object, packed, columns, held)
     encoding = Encoding(Format(format.value), packed)
     read_as = _samples if format is OutputFormat.WEBDATASET else _decoded
     return read_as(store, object, encoding, columns, held, texts or held is None)
@@ -201,14 +204,20 @@ def _jsonl(store: Store, object: Object, codec: Codec | None, columns: Sequence[
         yield orjson.dumps({name: row[name] for name in columns})
 
 
-def _csv(store: Store, object: Object, codec: Codec | None, columns: Sequence[str] | None) -> Iterator[bytes]:
+def _csv(
+    store: Store, object: Object, codec: Codec | None, columns: Sequence[str] | None, held: pa.Schema | None
+) -> Iterator[bytes]:
     encoding = Encoding(Format.CSV, codec)
     names = sample_csv(store, object, encoding, None).names
     if not names:
         return
     refuse_unknown(object.uri, columns or (), names)
-    # CSV says no types: what its first values look like need not hold for those that follow.
-    schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
+    # What its first values look like need not hold for those that follow.
+    types = {} if held is None else dict(zip(held.names, told_as_text(held).types, strict=True))
+    wanted = names if columns is None else dict.fromkeys(columns)
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in wanted])
+    # Declared, so that a null is none of its texts, which are quoted.
+    encoding = replace(encoding, how=ReadAs(Format.CSV, schema))
     for table in read_csv(store, object, encoding, schema, partial(broken_row, object)):
         for line in json_lines(table):
             yield line[:-1]

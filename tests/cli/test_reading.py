@@ -729,9 +729,9 @@ def test_a_look_costs_what_it_shows(out: str, monkeypatch: pytest.MonkeyPatch, r
 
 
 def test_a_column_that_is_asked_for_twice_is_shown_once(tmp_path: Path, run: Run) -> None:
-    """Whatever the format, of which CSV has no types."""
+    """Whatever the format; of CSV, which has no types, with those of the ledger."""
     out = str(tmp_path / "out")
     curate.from_items([{"n": 1, "id": "a"}]).write_csv(out, backend="inline")
     most = str(10**30)
-    assert run("head", out, "--json", "--columns", "n,id, n", "-n", most) == (0, '{"n":"1","id":"a"}\n', "")
+    assert run("head", out, "--json", "--columns", "n,id, n", "-n", most) == (0, '{"n":1,"id":"a"}\n', "")
     assert run("quarantine", out, "--json", "-n", most) == (0, "", "")

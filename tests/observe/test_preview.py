@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import math
 from pathlib import Path
 
 import orjson
@@ -139,3 +142,56 @@ def test_the_first_output_may_have_no_rows(format: str, job: type[Late], tmp_pat
     differing = compare_outputs(f"{tmp_path}/out0", f"{tmp_path}/out1", None, 0).differences
     assert "identity" in {one.kind for one in differing}
     assert "schema" not in {one.kind for one in differing}
+
+
+def compared(left: Path, right: Path) -> tuple[int, int]:
+    """Returns how many rows of two outputs are equal, and how many are not."""
+    told = compare_outputs(str(left), str(right), "id", 0).rows
+    assert told is not None
+    return told.equal, told.changed + told.only_left + told.only_right
+
+
+def test_null_is_no_empty_text_in_csv(tmp_path: Path) -> None:
+    """It is not quoted there; neither is it shown as one."""
+    for name, values in (("left", ["", None]), ("right", [None, ""])):
+        curate.from_arrow(pa.table({"id": ["a", "b"], "v": values})).write_csv(tmp_path / name, backend="inline")
+    assert compared(tmp_path / "left", tmp_path / "right") == (0, 2)
+    assert compared(tmp_path / "left", tmp_path / "left") == (2, 0)
+    assert [orjson.loads(row)["v"] for _, row in rows(find_job(str(tmp_path / "left")))] == ["", None]
+
+
+def test_csv_is_compared_with_other_formats_by_its_types(tmp_path: Path) -> None:
+    """The ledger has them."""
+    day = datetime.datetime(2020, 1, 1, 2, 3, 4, 5)
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "float": [1.5, None],
+            "single": pa.array([0.1, math.nan], pa.float32()),
+            "decimal": pa.array([decimal.Decimal("1.10"), None]),
+            "time": pa.array([day, None], pa.timestamp("us", "Europe/Berlin")),
+            "text": ["007", ""],
+            "nothing": pa.nulls(2),
+        }
+    )
+    ds = curate.from_arrow(table)
+    ds.write_csv(tmp_path / "csv", backend="inline")
+    ds.write_parquet(tmp_path / "parquet", backend="inline")
+    ds.write_json(tmp_path / "json", backend="inline")
+    assert compared(tmp_path / "csv", tmp_path / "parquet") == (2, 0)
+    assert compared(tmp_path / "json", tmp_path / "csv") == (2, 0)
+
+
+def test_csv_of_unknown_types_is_compared_with_csv_alone(tmp_path: Path) -> None:
+    """Where a job declares the schema, the ledger has none: all of its numbers would differ."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"id": 1, "v": "a"}\n')
+    for name, job in (
+        ("csv", DeclaredLate(format="csv")),
+        ("other", Late(format="csv")),
+        ("json", Late(format="jsonl")),
+    ):
+        job.run(input=str(tmp_path / "in"), output=str(tmp_path / name), backend="inline")
+    assert compared(tmp_path / "csv", tmp_path / "other") == (1, 0)
+    with pytest.raises(ConfigError, match=r"csv is CSV, which tells no types, .* write the other output as CSV, or"):
+        compared(tmp_path / "json", tmp_path / "csv")

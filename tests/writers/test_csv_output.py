@@ -165,14 +165,16 @@ def test_damage_is_noticed(store: FakeStore) -> None:
 
 
 def test_it_can_be_looked_at(store: FakeStore) -> None:
-    """Its rows as lines of JSON: CSV has texts only."""
+    """Its rows as lines of JSON: CSV has texts only, unless somebody knows types; and a null, which is not quoted."""
     table = pa.table({"s": ["a", "b\nc"], "n": [1, None]})
     object = store.put("a.csv.gz", written([table], schema=table.schema))
     assert [orjson.loads(line) for line in preview(store, object, CSV, "gzip")] == [
         {"s": "a", "n": "1"},
-        {"s": "b\nc", "n": ""},
+        {"s": "b\nc", "n": None},
     ]
-    assert [orjson.loads(line) for line in preview(store, object, CSV, "gzip", ["n"])] == [{"n": "1"}, {"n": ""}]
+    assert [orjson.loads(line) for line in preview(store, object, CSV, "gzip", ["n"])] == [{"n": "1"}, {"n": None}]
+    typed = preview(store, object, CSV, "gzip", ["n"], table.schema)
+    assert [orjson.loads(line) for line in typed] == [{"n": 1}, {"n": None}]
     with pytest.raises(ConfigError, match="no column 'm'"):
         list(preview(store, object, CSV, "gzip", ["m"]))
 
