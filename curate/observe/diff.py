@@ -37,6 +37,7 @@ IDENTITY, PLAN, BOOKS, SCHEMA = "identity", "plan", "books", "schema"
 MOST_EXAMPLES = 5
 """Ids of a kind that are shown."""
 _BATCH_ROWS = 65_536
+_NO_ID = "no id"
 _IDS = pa.schema([("id", pa.string()), ("row", pa.uint64())])
 
 
@@ -202,21 +203,26 @@ def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
             yield pa.table([_ids(table.select([id_column])), digests], schema=_IDS)
 
 
-def _ids(table: pa.Table) -> pa.ChunkedArray | list[str]:
-    """Returns the values of the one column of a table as texts; as JSON those that Arrow has no text for."""
+def _ids(table: pa.Table) -> pa.ChunkedArray | list[str | None]:
+    """Returns the values of the one column of a table as texts, or null; as JSON those that Arrow has no text for."""
     column = table.column(0)
     if is_binary(column.type):
         return [_text(one) for one in column.to_pylist()]
     try:
-        return column.cast(pa.string()).fill_null("null")
+        return column.cast(pa.string())
     except pa.ArrowNotImplementedError:
-        return [orjson.dumps(*orjson.loads(line).values()).decode() for line in json_lines(table)]
+        return [_told(*orjson.loads(line).values()) for line in json_lines(table)]
 
 
-def _text(value: bytes | None) -> str:
+def _told(value: Any) -> str | None:
+    """Returns a value of JSON as text; None for null, which is no text."""
+    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _text(value: bytes | None) -> str | None:
     """Returns bytes as the text that they are, else as JSON has them."""
     if value is None:
-        return "null"
+        return None
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -234,7 +240,7 @@ def _of_lines(found: FoundJob, id_column: str, *, typed: bool) -> Iterator[pa.Ta
                 "rows can be compared with those of other CSV alone; write the other output as CSV, or this one as "
                 "parquet"
             )
-        ids = [one if isinstance(one := row.get(id_column), str) else orjson.dumps(one).decode() for row in chunk]
+        ids = [_told(row.get(id_column)) for row in chunk]
         yield pa.table([ids, [_digest(row) for row in chunk]], schema=_IDS)
 
 
@@ -253,8 +259,11 @@ def row_difference(left: pa.Table, right: pa.Table) -> RowDifference:
         examples={'changed': ['2'], 'only_left': ['1'], 'only_right': ['3']})
     """
     # Of the rows of an id, the number and the sum of hashes: the same in whichever order they are.
-    grouped = [one.group_by("id").aggregate([("row", "sum"), ("row", "count")]) for one in (left, right)]
-    both = grouped[0].join(grouped[1], "id", join_type="full outer", right_suffix="_right")
+    grouped = [
+        one.group_by(["id", _NO_ID]).aggregate([("row", "sum"), ("row", "count")])
+        for one in map(_with_no_ids, (left, right))
+    ]
+    both = grouped[0].join(grouped[1], ["id", _NO_ID], join_type="full outer", right_suffix="_right")
     alone = {
         "only_left": pc.is_null(both["row_count_right"]),
         "only_right": pc.is_null(both["row_count"]),
@@ -267,6 +276,12 @@ def row_difference(left: pa.Table, right: pa.Table) -> RowDifference:
     counts = {name: pc.sum(mask).as_py() or 0 for name, mask in masks.items()}
     examples = {name: _first(both["id"].filter(mask)) for name, mask in masks.items()}
     return RowDifference(equal=len(both) - sum(counts.values()), **counts, examples=examples)
+
+
+def _with_no_ids(ids: pa.Table) -> pa.Table:
+    """Returns ids with which of them are null: a join finds no pairs of nulls, and what is shown of one may be a text
+    that is an id, too."""
+    return ids.set_column(0, "id", ids["id"].fill_null("null")).append_column(_NO_ID, pc.is_null(ids["id"]))
 
 
 def _first(ids: pa.ChunkedArray) -> list[str]:

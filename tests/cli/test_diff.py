@@ -156,3 +156,15 @@ def test_ids_of_any_type(ids: list[Any], changed: str, tmp_path: Path) -> None:
         curate.from_arrow(table).write_parquet(f"{tmp_path}/{side}", backend="inline")
     told = orjson.loads(diff(f"{tmp_path}/left", f"{tmp_path}/right", "--id-column", "id", "--json").output)["rows"]
     assert (told["equal"], told["changed"], told["examples"]["changed"]) == (3, 1, [changed])
+
+
+@pytest.mark.parametrize("write", ["write_parquet", "write_json"])
+def test_null_is_another_id_than_its_name(write: str, tmp_path: Path) -> None:
+    """Both are shown alike, and each is compared with its own rows."""
+    for side, ids in (("left", ["null", None, "a"]), ("right", [None, "null", "a"])):
+        table = pa.table({"id": ids, "v": [1, 2, 3]})
+        getattr(curate.from_arrow(table), write)(f"{tmp_path}/{side}", backend="inline")
+    found = compare_outputs(f"{tmp_path}/left", f"{tmp_path}/right", "id", 0).rows
+    assert found is not None
+    assert (found.equal, found.changed, found.only_left, found.only_right) == (1, 2, 0, 0)
+    assert found.examples["changed"] == ["null", "null"]
