@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -14,9 +15,9 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.types import is_encoded
 from curate.dataclass import dataclass, field
 from curate.errors import ConfigError
-from curate.report.column import Column, Leaf, leaves, read, shown
+from curate.report.column import SHOWN_CHARS, Column, Leaf, cut, leaves, read
 
-VERSION = 2
+VERSION = 3
 """Part of the identity of a report's shards."""
 MOST_SOURCES = 10_000
 """Sources that are told apart; the rows of others are counted as one."""
@@ -115,6 +116,20 @@ class Corpus:
         )
 
 
+def source_name(value: Any) -> str:
+    """Returns what a source is called: its value, of a long one the beginning and a hash of all of it. So sources that
+    begin alike are told apart, and those of a column of long texts take little memory.
+
+    >>> source_name(7), source_name("a" * 300)[-24:]
+    ('7', 'aaaa... 8b397aa4c75429a2')
+    """
+    text = value.hex(" ") if isinstance(value, bytes) else str(value)
+    if len(text) <= SHOWN_CHARS:
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{cut(text, SHOWN_CHARS - len(digest) - 1)} {digest}"
+
+
 class Sketcher:
     """Takes in the rows of one schema, table by table."""
 
@@ -146,6 +161,6 @@ class Sketcher:
         rows = np.bincount(places, minlength=len(encoded.dictionary)).tolist()
         characters = np.bincount(places, weights=lengths, minlength=len(encoded.dictionary)).tolist()
         for value, count, size in zip(map(read, encoded.dictionary), rows, characters, strict=True):
-            key = None if value is None else str(shown(value))
+            key = None if value is None else source_name(value)
             self.corpus._add(key, Source(count, int(size)))
         self.corpus._tell_apart()

@@ -221,3 +221,14 @@ def test_a_thousand_columns() -> None:
     table = pa.table({f"c{number}": [number, number + 1] for number in range(1000)})
     assert len(stored(sketch(table)).columns) == 1000
     assert pc.sum(table["c7"]).as_py() == sketch(table).columns[7].numbers.sum
+
+
+@pytest.mark.parametrize("type", [pa.string(), pa.binary()])
+def test_sources_that_begin_alike_are_told_apart(type: pa.DataType) -> None:
+    """However long they are; what a long one is called is short, and differs."""
+    values = ["x" * 5_000 + end for end in "aabc"]
+    table = pa.table({"source": pa.array(values).cast(type), "text": ["one"] * 4})
+    merged = stored(sketch(table.slice(0, 1), "source"))
+    merged.merge(stored(sketch(table.slice(1), "source")))
+    assert sorted(source.rows for source in merged.sources.values()) == [1, 1, 2]
+    assert all(len(name) == 200 and name.startswith(("xxx", "78 78")) for name in merged.sources if name)
