@@ -163,7 +163,13 @@ def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
     """Returns the sketch of a dataset; those of its shards are kept below `work`."""
     options: dict[str, Any] = {"allow_incomplete_input": True, "drop_removed": True, "redo_stale": True}
     try:
-        ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
+        try:
+            ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
+        except ConfigError:
+            if not _is_untyped(work):
+                raise
+            options |= {"overwrite": True, "yes": True}
+            ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
     except WriteFailed as error:
         raise ConfigError(
             f"the report of {wanted.corpus} is not complete: {error.summary.done:,} of {error.summary.total:,} shards "
@@ -176,6 +182,15 @@ def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
         else:
             merged.merge(value)
     return merged or Corpus([])
+
+
+def _is_untyped(work: str) -> bool:
+    """Returns whether a report of TFRecords lies there that was made before the ledger of their job had a schema."""
+    found = _job_at(work)
+    return found is not None and (found.job["job"], found.job["identity"].get("read")) == (
+        Sketches.job_name,
+        {"as": Format.TFRECORDS.value},
+    )
 
 
 def _sketches(found: FoundJob) -> Iterator[Corpus]:

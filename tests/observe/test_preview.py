@@ -195,3 +195,15 @@ def test_csv_of_unknown_types_is_compared_with_csv_alone(tmp_path: Path) -> None
     assert compared(tmp_path / "csv", tmp_path / "other") == (1, 0)
     with pytest.raises(ConfigError, match=r"csv is CSV, which tells no types, .* write the other output as CSV, or"):
         compared(tmp_path / "json", tmp_path / "csv")
+
+
+def test_a_report_of_tfrecords_grows_from_nothing(tmp_path: Path) -> None:
+    """Their types are known once there is a row; what was made before is made anew."""
+    (tmp_path / "in").mkdir()
+    out = str(tmp_path / "out")
+    reported = []
+    for name, lines in (("a", ""), ("b", '{"id": 1}\n'), ("c", '{"id": 2}\n')):
+        (tmp_path / "in" / f"{name}.jsonl").write_text(lines)
+        curate.read_json(tmp_path / "in").write_tfrecords(out, backend="inline")
+        reported.append(make_report(wanted(out, backend="inline"))["rows"])
+    assert reported == [0, 1, 2]
