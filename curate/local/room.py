@@ -31,23 +31,6 @@ class Gpus:
         """Takes them from all processes, which are gone."""
         self.free = dict.fromkeys(self.free, 1.0)
 
-    def lacks(self, pools: Sequence[PoolSpec], task: Resources) -> str:
-        """Returns why the smallest size of all pools and a task never get their shares, empty if they do: each in turn,
-        as they are started."""
-        trial = Gpus(dict.fromkeys(self.free, 1.0))
-        asked = [(f"an actor of {pool.name}", pool.resources) for pool in pools for _ in range(pool.min_size)]
-        for who, resources in [*asked, ("a task", task)]:
-            amount = resources.num_gpus
-            if amount > 1 and amount != int(amount):
-                return f"{who} asks for {amount:g} GPUs: a share of one GPU, or whole ones"
-            if trial.take(resources) is None:
-                left = ", ".join(f"{share:g} of GPU {one}" for one, share in trial.free.items())
-                return (
-                    f"{who} asks for {amount:g} GPU, and beside the actors before it there is left {left}; "
-                    "ask for shares that fill a GPU, or shrink a pool"
-                )
-        return ""
-
     def take(self, resources: Resources) -> tuple[str, ...] | None:
         """Returns the GPUs that a process gets, None if they are not free now."""
         amount = resources.num_gpus
@@ -88,7 +71,7 @@ class Room:
         """Returns what this machine has. Raises ConfigError if that cannot hold a task beside the pools."""
         has = machine.holds()
         found = cls(has, machine.gpus())
-        if missing := does_not_fit(has, resources, pools) or found.gpus.lacks(pools, resources):
+        if missing := does_not_fit(has, resources, pools):
             raise ConfigError(missing)
         return found
 

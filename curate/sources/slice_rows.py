@@ -49,6 +49,9 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
         there, metadata = fragment.physical_schema, fragment.metadata
         refuse_damaged_chunks(stored, metadata)
     groups = [RowGroup(number, metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)]
+    if not metadata.num_rows:
+        # Where no row has told its columns, there is none for a filter to look at.
+        return groups
     of_file = pa.schema([field for field in schema if field.name in file_columns(encoding.how).names])
     inside = pa.schema([field for field in schema if field.name not in of_file.names])
     for field in inside:

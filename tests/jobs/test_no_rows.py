@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate import Dataset, col, param
 from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.keywords import on_command_line
@@ -72,3 +74,39 @@ def test_lines_without_a_row_have_no_column_to_choose(job: type[Job], tmp_path: 
     with on_command_line(), pytest.raises(ConfigError, match=r"no input has a row; run it once there are rows$"):
         job().run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend="inline")
     assert not (tmp_path / "out").exists()
+
+
+STEPS: dict[str, Callable[[Dataset], Dataset]] = {
+    "filter": lambda ds: ds.filter(col("n") > 1),
+    "filter by a function": lambda ds: ds.filter(lambda row: row["n"] > 1),
+    "with_column": lambda ds: ds.with_column("m", col("n") * 2),
+    "select_columns": lambda ds: ds.select_columns(["n"]),
+    "rename_columns": lambda ds: ds.rename_columns({"n": "m"}),
+    "map": lambda ds: ds.map(lambda row: {"m": row["n"]}),
+    "random_sample": lambda ds: ds.random_sample(0.5, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_checkpoint_of_no_rows_changes_nothing(name: str, tmp_path: Path) -> None:
+    """What comes behind it is done as without it: its files have no column that an expression could name."""
+
+    class Steps(Job):
+        version = "1"
+        kept: bool = param(False, help="whether there is a checkpoint")
+
+        def build(self, ds: Dataset) -> Dataset:
+            found = ds.filter(col("n") < 8)
+            return STEPS[name](found.checkpoint(tmp_path / "kept") if self.kept else found)
+
+    (tmp_path / "a.jsonl").write_text("")
+    for kept in (False, True):
+        summary = Steps(kept=kept).run(input=tmp_path / "a.jsonl", output=tmp_path / f"out-{kept}", backend="inline")
+        assert (summary.state, summary.failures) == ("complete", ())
+    (tmp_path / "b.jsonl").write_text('{"n": 5}\n{"n": 1}\n')
+    found = [
+        Steps(kept=kept).run(input=tmp_path / "*.jsonl", output=tmp_path / f"new-{kept}", backend="inline", **more)
+        for kept, more in ((False, {}), (True, {"redo_stale": True}))
+    ]
+    assert [one.state for one in found] == ["complete", "complete"]
+    assert found[0].books.rows_out == found[1].books.rows_out
