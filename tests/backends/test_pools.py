@@ -432,6 +432,23 @@ def test_actors_are_gone_with_their_program(pooled: Pooled) -> None:
 
 
 @pytest.mark.parametrize("backend", WORKERS[1:], indirect=True)
+def test_rays_calls_wait_for_no_actor_that_has_no_place(pooled: Pooled, tmp_path: Path) -> None:
+    """There are two actors, and room for one, which is replaced: calls that were sent to either go to that one."""
+    gate = tmp_path.parent / f"{tmp_path.name}-gate"
+    pooled.load(gate=gate, min_size=2, max_size=2, resources=Resources(num_cpus=1.5))
+    (first,) = pooled.pids()
+    gate.touch()
+    os.kill(first, signal.SIGKILL)
+    pooled.until(lambda state: state.starting == 2)
+    pooled.backend.launch(0, [(slowly, k, 0.0) for k in range(8)], 1, announce=True)
+    pooled.news += polled(pooled.backend, lambda news: any(isinstance(one, Started) for one in news))
+    gate.unlink()
+    (items,) = pooled.told(1)
+    assert values(items) == list(range(8))
+    assert len(pooled.pids()) == 2
+
+
+@pytest.mark.parametrize("backend", WORKERS[1:], indirect=True)
 def test_rays_boards_are_gone_with_their_program(pooled: Pooled) -> None:
     """The next program has the CPUs, and nothing is left in the cluster's store."""
     import ray

@@ -312,6 +312,7 @@ class _Call:
 
     def take(self) -> bool:
         """Takes what came; returns False if the actor was lost with it."""
+        self.pool.wait_for_start(self)
         try:
             answer = ray.get(self.ref)
         except exceptions.RayError as error:
@@ -416,6 +417,23 @@ class CalledPool:
                 call.settle(error=CallLostError(TaskFinished(call.task, TaskEnd.LOST, what)))
                 return
             time.sleep(LOOK_AGAIN_S)
+
+    def wait_for_start(self, call: _Call) -> None:
+        """Waits until a call that was sent to an actor which starts has begun there, or is over; sends it to another
+        one that is ready before: the first may wait for a place for ever."""
+        while call.member is None and call.ref is not None:
+            # It lets go of this task's CPU, which that actor may need.
+            if ray.wait([call.ref], timeout=self._board.refresh_s)[0] or _begun(call.began) is not None:
+                return
+            self._look(now=True)
+            ready = {one.serial: one for one in self._board.members if one.serial not in self._gone}
+            if call.serial in ready:
+                call.member = ready[call.serial]
+            elif ready:
+                with contextlib.suppress(exceptions.RayError):
+                    ray.cancel(call.ref)
+                call.ref = call.began = None
+                self._send(call)
 
     @staticmethod
     def _in_order(calls: Iterable[_Call]) -> list[_Call]:
