@@ -351,7 +351,8 @@ class DetachedBooks(ShardBooks):
     """Takes down what user code says about a batch where the books of its shard are not at hand."""
 
     def __init__(self, *, sampled: bool = False) -> None:
-        super().__init__(BadRowBudget("100%"), sampled=sampled)
+        # Whether there are too many, the books of the shard tell.
+        super().__init__(BadRowBudget(str(1 << 62)), sampled=sampled)
         self._rows: list[RejectedRow] = []
 
     def _placed(self, row: RejectedRow) -> RejectedRow:

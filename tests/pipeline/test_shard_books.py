@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from curate.errors import ConfigError, TooManyBadRows
 from curate.job.settings import SETTINGS
 from curate.objects.bad_line import RejectedRow, RowNumbers
-from curate.pipeline.shard_books import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import HOPELESS_BAD_ROWS, BadRowBudget, DetachedBooks, ShardBooks
 
 
 def bad(reason: str = "broken") -> RejectedRow:
@@ -183,3 +183,11 @@ class TestTally:
         assert tally.books.quarantined == 2
         assert tally.quarantine is not None
         assert tally.quarantine.reasons == {"kept": 1, "kept too": 1}
+
+
+def test_books_apart_from_those_of_their_shard_set_no_limit() -> None:
+    """However many rows of one batch are bad: the shard, whose budget may be a number, tells."""
+    apart = DetachedBooks()
+    for number in range(HOPELESS_BAD_ROWS + 2):
+        apart.set_aside(RejectedRow(number, "bad", "{}"))
+    assert len(apart.booked().rows) == HOPELESS_BAD_ROWS + 2
