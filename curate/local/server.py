@@ -46,6 +46,8 @@ FORK, KILL = b"F", b"K"
 """Over a channel: fork a worker of that number, for the socket that comes with this; kill that worker."""
 LOOK_S = 0.2
 """How often it is looked whether the driver lives, and how full the memory is."""
+FAMILY_S = 1.0
+"""How often it is looked what workers have started: a file of each of their threads is read for that."""
 FREED_S = 1.0
 """How long the memory of a worker that was killed may take to be free, before another one is killed."""
 _PARENT_DEATH = 1
@@ -118,6 +120,10 @@ class _Server:
     """By their processes."""
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     looked_s: float = 0.0
+    families: dict[int, list[int]] = field(default_factory=dict)
+    """Workers and what they have started, as far as was seen."""
+    counted_s: float = 0.0
+    """When that was."""
     freed_s: float = 0.0
     """When the last worker that was killed for memory was gone."""
 
@@ -256,7 +262,9 @@ class _Server:
         if now_s - self.looked_s < LOOK_S or not self.workers:
             return
         self.looked_s = now_s
-        families = {pid: machine.family(pid) for pid in self.workers}
+        if now_s - self.counted_s >= FAMILY_S:
+            self.counted_s, self.families = now_s, {pid: machine.family(pid) for pid in self.workers}
+        families = {pid: self.families.get(pid, [pid]) for pid in self.workers}
         held = {pid: sum(map(machine.most_bytes, family)) for pid, family in families.items()}
         limit, (used, there) = machine.memory_limit(), machine.fullest()
         if sum(held.values()) > limit or used > machine.FULL * there:
