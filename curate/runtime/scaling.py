@@ -186,7 +186,9 @@ def does_not_fit(has: Mapping[str, float], resources: Resources, pools: Sequence
             f"{' + '.join(sums)} = {_amount(name, total)}, but this machine has {_amount(name, has.get(name, 0.0))}; "
             "shrink the pool, request less per actor or task, or point RAY_ADDRESS at a larger cluster"
         )
-    return _gpus_do_not_fit(int(has.get("GPU", 0.0)), resources, pools)
+    gpus = has.get("GPU", 0.0)
+    # Without a limit where somebody else says how many there are.
+    return "" if math.isinf(gpus) else _gpus_do_not_fit(int(gpus), resources, pools)
 
 
 def _gpus_do_not_fit(gpus: int, resources: Resources, pools: Sequence[PoolSpec]) -> str:
