@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 
 LOOK_S = 0.1
 """Between two looks, at least: a look takes 50 µs."""
@@ -54,15 +55,8 @@ class HeldMemory:
 
 def _held_bytes() -> int:
     """Returns the peak without what is not of this process alone; 0 if the system does not tell."""
-    try:
-        with open(_STATUS, "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError:
-        return 0
-    kib = {name: int(text.split()[0]) for name, _, text in (line.partition(b":") for line in lines) if name in _NAMES}
-    if len(kib) < len(_NAMES):
-        return 0
-    return max(0, kib[b"VmHWM"] - kib[b"RssFile"] - kib[b"RssShmem"]) << 10
+    kib = _kib(_STATUS, _NAMES)
+    return max(0, kib[b"VmHWM"] - kib[b"RssFile"] - kib[b"RssShmem"]) << 10 if len(kib) == len(_NAMES) else 0
 
 
 _NAMES = (b"VmHWM", b"RssFile", b"RssShmem")
@@ -70,16 +64,21 @@ _NAMES = (b"VmHWM", b"RssFile", b"RssShmem")
 
 def _shared_bytes() -> int:
     """Returns how much of the memory that is of no file is not counted to this process alone, as others have it too."""
-    try:
-        with open(_ROLLUP, "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError:
-        return 0
-    kib = {name: int(text.split()[0]) for name, _, text in (line.partition(b":") for line in lines) if name in _ROLLED}
-    return max(0, kib.get(b"Anonymous", 0) - kib.get(b"Pss_Anon", kib.get(b"Anonymous", 0))) << 10
+    kib = _kib(_ROLLUP, _ROLLED)
+    return max(0, kib[b"Anonymous"] - kib[b"Pss_Anon"]) << 10 if len(kib) == len(_ROLLED) else 0
 
 
 _ROLLED = (b"Anonymous", b"Pss_Anon")
+
+
+def _kib(path: str, names: Collection[bytes]) -> dict[bytes, int]:
+    """Returns what a file of the kernel says of these names, as far as it does."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError:
+        return {}
+    return {name: int(text.split()[0]) for name, _, text in (line.partition(b":") for line in lines) if name in names}
 
 
 def _forget() -> bool:

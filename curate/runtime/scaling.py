@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from curate.dataclass import dataclass
+from curate.runtime.gpus import Gpus
 from curate.runtime.protocol import PoolSpec, Resources
 from curate.units import format_bytes
 
@@ -194,21 +195,18 @@ def does_not_fit(has: Mapping[str, float], resources: Resources, pools: Sequence
 def _gpus_do_not_fit(gpus: int, resources: Resources, pools: Sequence[PoolSpec]) -> str:
     """Returns why the smallest size of all pools and a task never get their shares of GPUs, empty if they do: each in
     turn, as they are started. A share is of one GPU, so that there may be enough of all together and of none."""
-    free = [1.0] * gpus
+    shared = Gpus.of([str(at) for at in range(gpus)])
     asked = [(f"an actor of {pool.name}", pool.resources) for pool in pools for _ in range(pool.min_size)]
-    for who, amount in ((who, one.num_gpus) for who, one in [*asked, ("a task", resources)] if one.num_gpus):
+    for who, one in [*asked, ("a task", resources)]:
+        amount = one.num_gpus
         if amount > 1 and amount != int(amount):
             return f"{who} asks for {amount:g} GPUs: a share of one GPU, or whole ones"
-        # Sums of tenths are not exact.
-        able = [at for at, left in enumerate(free) if left >= min(1.0, amount) - 1e-6]
-        if len(able) < max(1, int(amount)):
-            left = ", ".join(f"{share:g} of GPU {at}" for at, share in enumerate(free))
+        if shared.take(one) is None:
+            left = ", ".join(f"{share:g} of GPU {at}" for at, share in shared.free.items())
             return (
                 f"{who} asks for {amount:g} GPU, and beside the actors before it there is left {left}; "
                 "ask for shares that fill a GPU, or shrink a pool"
             )
-        for at in able[: max(1, int(amount))]:
-            free[at] -= min(1.0, amount)
     return ""
 
 

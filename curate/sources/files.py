@@ -287,8 +287,7 @@ def files(
         named = partition_schema(listing["uri"].to_pylist(), how.schema)
         taken = [*(schema.names if how.schema is None else ()), *([PATH] if how.include_paths else ())]
         how = replace(how, partitions=pa.schema([one for one in named if one.name not in taken]) or None)
-    if how.schema is not None:
-        _warn_of_absent(found, how)
+    _warn_of_absent(found, how)
     schema = with_file_columns(schema, how) if len(schema) else schema
     return replace(found, schema=schema, how=how if how.schema is None else replace(how, schema=schema))
 
