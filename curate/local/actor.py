@@ -85,8 +85,6 @@ class ActorStatus:
     """Calls that wait."""
     task: int | None
     """The task whose call is worked on."""
-    since_s: float
-    """Since when."""
 
 
 def serve(link: socket.socket, program: str, path: str) -> None:
@@ -199,7 +197,7 @@ class _Actor:
             with self._changed:
                 now_s, task = time.monotonic(), self._task
                 worked_s = self._worked_s + (now_s - self._since_s if task is not None else 0.0)
-                status = ActorStatus(now_s, worked_s, len(self._queue), task, self._since_s)
+                status = ActorStatus(now_s, worked_s, len(self._queue), task)
             with contextlib.suppress(OSError):
                 wire.send(self._driver, status)
         if self._inbox.ended:
