@@ -24,6 +24,8 @@ from typing import Any, Literal, Self
 
 import pytest
 
+from curate.clock import Clock, SystemClock
+
 KINDS = ("list", "get", "put", "delete")
 """The operations that are counted. There are others, which are not: the parts of an upload, say."""
 
@@ -96,6 +98,7 @@ class Capacity:
     concurrent: int | None
     per_s: float | None
     takes_s: float
+    clock: Clock
     under_way: int = 0
     tokens: float = 0.0
     filled_s: float = 0.0
@@ -228,13 +231,21 @@ class Emulator(ABC):
             self._random = (random.Random(seed), 1 / one_in, status, frozenset(operations))
 
     def limit(
-        self, *, concurrent: int | None = None, per_s: float | None = None, takes_s: float = 0.0, status: int = 503
+        self,
+        *,
+        concurrent: int | None = None,
+        per_s: float | None = None,
+        takes_s: float = 0.0,
+        status: int = 503,
+        clock: Clock | None = None,
     ) -> Capacity:
-        """Refuses what comes beyond `concurrent` requests at once, or `per_s` a second; returns what happened.
+        """Refuses what comes beyond `concurrent` requests at once, or `per_s` a second of `clock`, by default the
+        machine's; returns what happened.
 
         Each request that is served takes `takes_s`, a refusal no time. All kinds count alike.
         """
-        capacity = Capacity(concurrent, per_s, takes_s, tokens=per_s or 0.0, filled_s=time.monotonic())
+        clock = clock or SystemClock()
+        capacity = Capacity(concurrent, per_s, takes_s, clock, tokens=per_s or 0.0, filled_s=clock.monotonic())
         with self._lock:
             self._capacity, self._over = capacity, self._refusal(status, "too many requests", "rateLimitExceeded")
         return capacity
@@ -326,7 +337,7 @@ class Emulator(ABC):
         capacity.most = max(capacity.most, capacity.under_way + 1)
         full = capacity.concurrent is not None and capacity.under_way >= capacity.concurrent
         if capacity.per_s is not None:
-            now_s = time.monotonic()
+            now_s = capacity.clock.monotonic()
             earned = (now_s - capacity.filled_s) * capacity.per_s
             capacity.tokens, capacity.filled_s = min(capacity.per_s, capacity.tokens + earned), now_s
             full = full or capacity.tokens < 1

@@ -81,33 +81,36 @@ def test_every_operation_fails_once(bench: Bench, operation: str, when: str) -> 
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GCS is retried without waiting, and for long."""
-    monkeypatch.setattr("curate.stores.gcs.Retry", lambda: Retry(deadline_s=1e6, clock=FakeClock()))
+def waits(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """GCS is retried without waiting, and for long: waits pass on this clock alone."""
+    clock = FakeClock()
+    monkeypatch.setattr("curate.stores.gcs.Retry", lambda: Retry(deadline_s=1e6, clock=clock))
+    return clock
 
 
 @pytest.mark.slow
 @pytest.mark.quick(1)
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "storm",
     [
-        lambda emulator: emulator.fail(status=503, nth=20, times=60),
-        lambda emulator: emulator.fail(status=429, nth=5, times=30),
-        lambda emulator: emulator.fail(reset=True, nth=10, times=25),
-        lambda emulator: emulator.fail_randomly(3, seed=5),
-        lambda emulator: emulator.limit(per_s=20),
+        lambda emulator, _: emulator.fail(status=503, nth=20, times=60),
+        lambda emulator, _: emulator.fail(status=429, nth=5, times=30),
+        lambda emulator, _: emulator.fail(reset=True, nth=10, times=25),
+        lambda emulator, _: emulator.fail_randomly(3, seed=5),
+        lambda emulator, clock: emulator.limit(per_s=5, clock=clock),
     ],
-    ids=["503", "429", "resets", "one in three", "twenty a second"],
+    ids=["503", "429", "resets", "one in three", "five a second"],
 )
-def test_a_storm(emulator: GcsEmulator, tmp_path: Path, storm: Callable[[GcsEmulator], object]) -> None:
+def test_a_storm(
+    emulator: GcsEmulator, waits: FakeClock, tmp_path: Path, storm: Callable[[GcsEmulator, FakeClock], object]
+) -> None:
     """Requests in a row that are refused, many at random, or all beyond a rate: the same bytes, books and exit."""
     place = Place("gs://bucket/data", emulator)
     bench = Bench(place, tmp_path / "trace", place.write("in", FILES))
     undisturbed = complete(bench.run(output="whole"))
     begun = bench.begun()
     emulator.reset_counts()
-    storm(emulator)
+    storm(emulator, waits)
     ended = complete(bench.run())
     counts = emulator.counts()
     refused = [status for _, _, status in emulator.requests if status in (0, 429, 503)]
