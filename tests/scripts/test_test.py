@@ -121,15 +121,19 @@ def test_no_test_that_matches_in_one_lane_is_no_failure(checkout: Checkout) -> N
     assert (code, out.endswith("Failed: pytest found no test\n")) == (1, True)
 
 
-def test_interrupted_no_lane_goes_on(checkout: Checkout) -> None:
-    """Ctrl-C reaches what both have started."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_no_lane_goes_on(checkout: Checkout, number: signal.Signals) -> None:
+    """Ctrl-C reaches what both have started; another signal, which only the script gets, ends them too, before it."""
     with_extras(checkout)
     checkout.hold()
     process = checkout.start(f"exec {checkout.root}/scripts/test --slow --extras")
     while not (begun := list(checkout.root.glob("hold.*"))) or len(begun) < 2:
         assert process.poll() is None
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
+    if number is signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     process.communicate(timeout=NEVER_S)
     for one in begun:
         while Path(f"/proc/{one.suffix[1:]}").exists():
