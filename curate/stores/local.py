@@ -538,17 +538,25 @@ def remove_scratch(scratch: str) -> None:
 
 
 class _File(io.FileIO):
-    """A regular file that is read: as one object, if it is given one. Others may write to the file in place."""
+    """A regular file that is read: as one object, if it is given one. Others may write to the file in place.
+
+    What the disk says is a StorageError: of an OSError, who unpacks or parses would think that the bytes are wrong."""
 
     object: Object | None = None
 
     def readinto(self, buffer: Any, /) -> int | None:
-        count = super().readinto(buffer)
+        try:
+            count = super().readinto(buffer)
+        except OSError as error:
+            raise _translated(error, str(self.name)) from error
         self.check()
         return count
 
     def readall(self) -> bytes:
-        data = super().readall()
+        try:
+            data = super().readall()
+        except OSError as error:
+            raise _translated(error, str(self.name)) from error
         self.check()
         return data
 

@@ -94,11 +94,11 @@ class _Packed:
     def blocks(self) -> Iterator[Block]:
         place, lost, within = 0, None, False
         while head := self._at(place, _HEAD, _HEAD):
-            if (behind := self._no_data(place, head)) is not None:
-                place = behind
-                continue
             begins = True
             try:
+                if (behind := self._no_data(place, head)) is not None:
+                    place = behind
+                    continue
                 if not head.startswith(self._magic):
                     raise _Broken(f"no {self._codec} member begins at byte {place:,}")
                 for data, end in self._member(place):
@@ -137,16 +137,18 @@ class _Packed:
         return None
 
     def _no_data(self, place: int, head: bytes) -> int | None:
-        """Returns where a frame that is no data ends; None if there is none. Keeps a dictionary."""
+        """Returns where a frame that is no data ends; None if there is none. Keeps a dictionary. Raises _Broken for one
+        that ends behind the file: its length, behind which all else would be skipped, may be wrong."""
         if self._codec != "zstd" or head[1:4] != _SKIPPED or len(head) < 8 or not 0x50 <= head[0] <= 0x5F:
             return None
         size = int.from_bytes(head[4:8], "little")
+        end = place + 8 + size
+        if end > self._file.seek(0, io.SEEK_END):
+            raise _Broken(f"the zstd frame at byte {place:,} is cut off")
         if head[0] == _DICTIONARY and place == 0 and size <= 64 * MIB:
             self._file.seek(8)
-            data = self._file.read(size)
-            with suppress(OSError):
-                self._dictionary = b"".join(_zstd(io.BytesIO(data), None)) if data.startswith(ZSTD) else data
-        return place + 8 + size
+            self._dictionary = _usable(self._file.read(size))
+        return end
 
     def _member(self, place: int) -> Iterator[tuple[bytes, int | None]]:
         """Yields the unpacked bytes of a member; with the last ones, the place behind it."""
@@ -248,6 +250,24 @@ def _zstd(data: BinaryIO, dictionary: bytes | None) -> Iterator[bytes]:
     reader = ZstdReader(data, dictionary=dictionary)
     while unpacked := reader.read(_UNPACKED):
         yield unpacked
+
+
+def _usable(dictionary: bytes) -> bytes | None:
+    """Returns the dictionary of an archive, unpacked; None if it is broken: frames that need it are broken then."""
+    from fastwarc.stream_io import ZstdReader
+
+    try:
+        if dictionary.startswith(ZSTD):
+            dictionary = b"".join(_zstd(io.BytesIO(dictionary), None))
+        ZstdReader(io.BytesIO(), dictionary=dictionary)
+    except OSError:
+        return None
+    except BaseException as error:
+        # What `fastwarc` raises of one that it cannot use, which is no Exception and has no public name.
+        if type(error).__name__ != "PanicException":
+            raise
+        return None
+    return dictionary
 
 
 def _frame_end(file: BinaryIO, place: int) -> int | None:

@@ -250,6 +250,20 @@ def test_errors_of_the_system_are_translated(
     assert not os.path.exists(f"{root}/x")
 
 
+@pytest.mark.parametrize("read", [lambda file: file.read(), lambda file: file.read(4)])
+def test_what_the_disk_says_while_a_file_is_read_is_an_error_of_the_store(
+    read: Callable[[Any], bytes], store: LocalStore
+) -> None:
+    """For an OSError, those who unpack or parse would hold the bytes for broken ones, which are set aside for good."""
+    if not os.path.exists(memory := "/proc/self/mem"):
+        pytest.skip("there is no file here of which a read fails")
+    with (
+        store.open(store.stat(memory)) as file,
+        pytest.raises(StorageError, match=f"{memory}: Input/output error: .* run again when it works"),
+    ):
+        read(file)
+
+
 def test_a_file_system_without_inodes_is_told_apart(
     monkeypatch: pytest.MonkeyPatch, store: LocalStore, root: str
 ) -> None:

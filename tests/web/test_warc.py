@@ -6,6 +6,7 @@ import gzip
 import io
 import random
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.errors import StorageError
 from curate.units import MIB
 from curate.web.members import Block, Codec, blocks, codec_of
 from curate.web.warc import Broken, Record, records
@@ -228,6 +230,48 @@ def test_what_is_no_archive_is_told_once(data: bytes, codec: Codec | None) -> No
 def test_zstd_frames_without_data_are_skipped_and_a_dictionary_is_used() -> None:
     skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"abcd"
     assert told(skipped + packed(PAGES, "zstd") + skipped, "zstd") == list("01234")
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 2**32 - 1])
+def test_a_zstd_frame_without_data_that_ends_behind_the_file_hides_nothing(size: int) -> None:
+    """Its length is wrong, or the file is cut off: that is told, and what is behind is looked for."""
+    skipped = b"\x50\x2a\x4d\x18" + size.to_bytes(4, "little") + b"abcd"
+    first, rest = packed(PAGES[:1], "zstd"), packed(PAGES[1:], "zstd")
+    assert told(first + skipped, "zstd") == ["0", "!"]
+    if size > len(rest):
+        assert told(first + skipped + rest, "zstd") == ["0", "!", *"1234"]
+
+
+@pytest.mark.parametrize("dictionary", [b"\x37\xa4\x30\xec" + b"q" * 36, b"\x28\xb5\x2f\xfdab", b"abcd", b""])
+def test_a_broken_dictionary_costs_only_the_frames_that_need_it(dictionary: bytes) -> None:
+    frame = b"\x5d\x2a\x4d\x18" + len(dictionary).to_bytes(4, "little") + dictionary
+    assert told(frame + packed(PAGES, "zstd"), "zstd") == list("01234")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_the_store_raises_is_no_broken_record(codec: Codec | None) -> None:
+    """Wherever it is raised, it goes on to whoever reads: the shard is tried again."""
+    data = packed(PAGES, codec)
+
+    class Failing(io.BytesIO):
+        left = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            self.left -= 1
+            if self.left < 0:
+                raise StorageError("the disk failed")
+            return super().read(size)
+
+    for reads in count():
+        file = Failing(data)
+        file.left = reads
+        try:
+            found = list(records(blocks(file, codec), MOST, packed=codec is not None))
+        except StorageError:
+            continue
+        assert len(found) == 5
+        break
+    assert reads > 1
 
 
 @given(
