@@ -2,9 +2,9 @@
 
 Reads web archives: WARC, WARC.gz and WARC.zst, as Common Crawl lays them out. A record becomes a row (id, url, host,
 date, content_type, charset, title, text) if it is the page of a server that answered 200 with HTML, or a text that was
-extracted before (a conversion: WET). Each other response is dropped, and the summary says for what. Records of other
-types (requests, metadata) are no pages, and are counted. The id is the record's own, which no other record has; where
-it has none, `FILE:NUMBER`: its file as the output is called, and its number in it, from 0.
+extracted before (a conversion: WET). Each other response or conversion is dropped, and the summary says for what.
+Records of other types (requests, metadata) are no pages, and are counted. The id is the record's own, which no other
+record has; where it has none, `FILE:NUMBER`: its file as the output is called, and its number in it, from 0.
 
 `--extractor resiliparse` takes the main content, as DCLM did; `trafilatura` does as FineWeb did. `curate/web/page` says
 how each is called. Pages are extracted in a process beside the worker: a page that crashes its parser, or takes more
@@ -35,7 +35,7 @@ from curate.web.page import RESILIPARSE, Extractor, Page, decoded, is_html
 from curate.web.warc import Broken, Record, records
 
 NOT_HTTP, STATUS, NOT_HTML = "no answer of a web server", "status is not 200", "not HTML"
-TOO_LARGE, EMPTY = "too large", "empty after extraction"
+NOT_TEXT, TOO_LARGE, EMPTY = "not text", "too large", "empty after extraction"
 HTML = ("text/html", "application/xhtml+xml")
 SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("id", "url", "host", "date", "content_type", "charset", "title", "text")]
@@ -141,6 +141,8 @@ class Extract(FileJob):
             return _Found(number, place, row, dropped=TOO_LARGE)
         if kind == "conversion":
             row["content_type"] = http.media_type(fields.get("content-type", ""))
+            if not (row["content_type"] or "text/").startswith("text/"):
+                return _Found(number, place, row, dropped=NOT_TEXT)
             if len(record.body) > self.max_page_bytes:
                 return _Found(number, place, row, dropped=TOO_LARGE)
             charset, text = decoded(record.body, None)
@@ -149,7 +151,7 @@ class Extract(FileJob):
         if answer is None:
             return _Found(number, place, row, dropped=NOT_HTTP)
         type = http.media_type(fields.get("warc-identified-payload-type", "")) or answer.content_type
-        row["content_type"] = type or (HTML[0] if is_html(answer.payload) else None)
+        row["content_type"] = type or (HTML[0] if is_html(answer, self.max_page_bytes) else None)
         if answer.status != 200:
             return _Found(number, place, row, dropped=STATUS)
         if row["content_type"] not in HTML:

@@ -10,15 +10,22 @@ from contextlib import suppress
 from typing import Any
 
 from curate.dataclass import dataclass
-from curate.units import KIB, MIB
+from curate.errors import BadRow
+from curate.units import KIB
+from curate.web.fields import fields
+from curate.web.inflate import until_broken
 
 _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.I)
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,200})?(\r?\n)")
+_TRAILER = re.compile(rb"(?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[^\r\n]*\r?\n)*(?:\r?\n)?")
+"""What may come behind the last chunk."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_GZIP_BITS = 31
-"""What `zlib` calls gzip."""
+_MAGIC = {"gzip": _GZIP, "zstd": _ZSTD}
+"""What the encodings begin with that can be told by it, however they are named."""
+_GZIP_BITS, _ZLIB_BITS, _RAW_BITS = 31, 15, -15
+"""What `zlib` calls gzip, and deflate with a header and without."""
 _PIECE = 16 * KIB
 """Bytes that are read at a time: of those that end in an error nothing is left."""
 _NESTED = 3
@@ -49,6 +56,11 @@ class Answer:
         found = _CHARSET.search(self.headers.get("content-type", ""))
         return found[1] if found else None
 
+    def page(self, most: int) -> bytes:
+        """Returns the payload without what it was sent in, as `unpacked` does."""
+        encoding, transfer = (self.headers.get(f"{one}-encoding", "") for one in ("content", "transfer"))
+        return unpacked(self.payload, encoding, transfer, most)
+
 
 def media_type(value: str) -> str | None:
     """Returns the type that a field says, without its parameters; of several that were joined the first.
@@ -65,22 +77,18 @@ def answer(data: bytes) -> Answer | None:
     >>> answer(b"HTTP/1.1 200 OK\\r\\nContent-Type: text/html; charset=utf-8\\r\\n\\r\\n<p>").charset
     'utf-8'
     """
+    place = 0
     while True:
-        first = _STATUS.match(data)
+        first = _STATUS.match(data, place)
         if first is None:
             return None
-        end = _HEAD_END.search(data)
-        head, payload = (data[: end.start()], data[end.end() :]) if end else (data, b"")
-        if not first[1].startswith(b"1") or _STATUS.match(payload) is None:
+        end = _HEAD_END.search(data, place)
+        behind = end.end() if end else len(data)
+        if not first[1].startswith(b"1") or _STATUS.match(data, behind) is None:
             break
-        data = payload  # that was "100 Continue", or hints: the answer comes behind
-    headers: dict[str, str] = {}
-    # Not `splitlines`: 0x85, which ends a line for it, is a part of many letters in UTF-8.
-    for line in re.split("[\r\n]+", head.decode("latin-1"))[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers.setdefault(name.strip().lower(), value.strip())
-    return Answer(int(first[1]), headers, payload)
+        place = behind  # that was "100 Continue", or hints: the answer comes behind
+    head = data[place : end.start() if end else len(data)]
+    return Answer(int(first[1]), fields(head.decode("latin-1")), data[behind:])
 
 
 def unpacked(payload: bytes, encoding: str, transfer: str, most: int) -> bytes:
@@ -88,38 +96,59 @@ def unpacked(payload: bytes, encoding: str, transfer: str, most: int) -> bytes:
     `Transfer-Encoding`). Archives often keep a page unpacked below the header of the packed one: what is not in the
     encoding that is named is returned as it is. What is cut off is unpacked as far as it goes.
 
-    Raises TooLarge for more than `most` bytes.
+    Raises TooLarge for more than `most` bytes, and BadRow for what is packed and has no byte that can be unpacked.
     """
     if "chunked" in transfer.lower():
         payload = _without_chunks(payload)
-    for name in reversed([one.strip().lower() for one in encoding.split(",")]):
-        if name == "deflate":
-            payload = _inflated(payload, 15, most) or _inflated(payload, -15, most) or payload
-        elif name == "br":
-            payload = _from_brotli(payload, most) or payload
+    for name in reversed([one.strip().lower().removeprefix("x-") for one in encoding.split(",")]):
+        payload = _taken_off(payload, name, most)
     for _ in range(_NESTED):
-        if payload.startswith(_GZIP):
-            payload = _inflated(payload, _GZIP_BITS, most) or b""
-        elif payload.startswith(_ZSTD):
-            payload = _from_zstd(payload, most) or b""
-        else:
+        magic = next((name for name, begin in _MAGIC.items() if payload.startswith(begin)), None)
+        if magic is None:
             break
+        payload = _taken_off(payload, magic, most)
     return payload
 
 
+def _taken_off(payload: bytes, name: str, most: int) -> bytes:
+    """Returns a payload without one encoding; as it is if it is not in it."""
+    if name == "deflate":
+        found = _inflated(payload, _ZLIB_BITS, most)
+        if found is None:
+            found = _inflated(payload, _RAW_BITS, most)
+        return payload if found is None else found
+    if name == "br":
+        return _from_brotli(payload, most) or payload
+    if name not in _MAGIC or not payload.startswith(_MAGIC[name]):
+        return payload
+    found = _inflated(payload, _GZIP_BITS, most) if name == "gzip" else _from_zstd(payload, most)
+    if found is None:
+        raise BadRow(f"it cannot be unpacked: its {name} is broken from its first byte on, or cut off there")
+    return found
+
+
 def _inflated(data: bytes, bits: int, most: int) -> bytes | None:
-    """Returns what can be unpacked, of gzip all members; None if nothing can."""
-    inflate = zlib.decompressobj(wbits=bits)
-    found = bytearray()
-    with suppress(zlib.error):
-        while data:
-            found += inflate.decompress(data, 1 * MIB)
-            data = inflate.unconsumed_tail
-            if len(found) > most:
-                raise TooLarge
-            if inflate.eof and inflate.unused_data.startswith(_GZIP) and bits == _GZIP_BITS:
-                data, inflate = inflate.unused_data, zlib.decompressobj(wbits=bits)
-    return bytes(found) or None
+    """Returns what can be unpacked, of gzip all members; None if nothing can. Of one that is broken, or has another
+    checksum, that is all before."""
+    inflate, found, place = zlib.decompressobj(wbits=bits), bytearray(), 0
+    while place < len(data) and len(found) <= most:
+        piece = data[place : place + _PIECE]
+        before = inflate.copy()
+        try:
+            found += inflate.decompress(piece)
+        except zlib.error:
+            # Without a header, what breaks may be a page that is not packed.
+            if bits != _RAW_BITS:
+                found += until_broken(before, piece)
+            break
+        place += len(piece) - len(inflate.unused_data)
+        if inflate.eof:
+            if bits != _GZIP_BITS or not data.startswith(_GZIP, place):
+                break
+            inflate = zlib.decompressobj(wbits=bits)
+    if len(found) > most:
+        raise TooLarge
+    return bytes(found) if found or inflate.eof else None
 
 
 def _from_brotli(data: bytes, most: int) -> bytes | None:
@@ -136,13 +165,14 @@ def _from_zstd(data: bytes, most: int) -> bytes | None:
 
 def _read(reader: Any, most: int) -> bytes | None:
     """Returns what can be read of a stream; None if nothing can."""
-    found = bytearray()
+    found, whole = bytearray(), False
     with suppress(OSError):
         while more := reader.read(_PIECE):
             found += more
             if len(found) > most:
                 raise TooLarge
-    return bytes(found) or None
+        whole = True
+    return bytes(found) if found or whole else None
 
 
 def _without_chunks(data: bytes) -> bytes:
@@ -151,7 +181,7 @@ def _without_chunks(data: bytes) -> bytes:
     while (head := _CHUNK.match(data, place)) is not None:
         size, end = int(head[1], 16), head[2]  # some servers send line feeds alone
         behind = b"" if found else data[head.end() + size : head.end() + size + len(end)]
-        if size and not end.startswith(behind):
+        if not end.startswith(behind) if size else not found and not _TRAILER.fullmatch(data, head.end()):
             # A page without chunks, whose first line only looks like a size.
             break
         found.append(data[head.end() : head.end() + size])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import BinaryIO, Literal
 
 from isal import isal_zlib
@@ -20,6 +19,7 @@ from isal.igzip_lib import IsalError
 from curate.dataclass import dataclass
 from curate.requests.ranges import range_stream
 from curate.units import KIB, MIB
+from curate.web.inflate import until_broken
 
 Codec = Literal["gzip", "zstd"]
 
@@ -222,11 +222,7 @@ class _Packed:
             try:
                 found = inflate.decompress(data)
             except zlib.error:
-                inflate, pieces = before, []
-                with suppress(zlib.error):
-                    for one in range(len(data)):
-                        pieces.append(inflate.decompress(data[one : one + 1]))
-                yield b"".join(pieces)[max(0, sent - read) :], None
+                yield until_broken(before, data)[max(0, sent - read) :], None
                 return
             if read + len(found) > sent:
                 yield found[max(0, sent - read) :], None

@@ -35,6 +35,10 @@ _SUPERSETS = {
     "iso8859-11": "cp874",
 }
 """Codecs of what browsers read as a charset, and pages are written in: more characters than Python's of that name."""
+_UNKNOWN = {"x-mac-cyrillic": "mac-cyrillic", "x-mac-ukrainian": "mac-cyrillic"}
+"""Charsets of browsers that resiliparse does not know."""
+_NARROW = 20
+"""Of so many characters of a page in UTF-16 at least one is ASCII, whatever it is written in."""
 _SNIFFED = 1024
 _SAMPLE = f"<html><title>A title</title><body><article><p>{'Some words of a page. ' * 20}</p></article></body></html>"
 
@@ -104,9 +108,13 @@ def needed(name: str) -> None:
             raise ConfigError(f"{module} is not installed: pip install 'curate[web]'")
 
 
-def is_html(payload: bytes) -> bool:
-    """Returns whether what has no type seems to be a page: it begins as one."""
-    return _HTML.search(payload[:_SNIFFED]) is not None
+def is_html(answer: http.Answer, most: int) -> bool:
+    """Returns whether what has no type seems to be a page, of at most so many bytes: it begins as one, unpacked."""
+    try:
+        page = answer.page(most)
+    except (http.TooLarge, BadRow):
+        return False
+    return _HTML.search(page[:_SNIFFED]) is not None
 
 
 def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
@@ -122,7 +130,8 @@ def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
 
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16", data.decode("utf-16", "replace")
-    said = _possible(map_encoding_to_html5(declared, False) if declared else None, data)
+    known = (map_encoding_to_html5(declared, False) or _UNKNOWN.get(declared.strip().lower())) if declared else None
+    said = _possible(known, data)
     if said is not None and said in _WIDE:
         return said, data.decode(said, "replace")
     try:
@@ -155,10 +164,12 @@ def decoded(data: bytes, declared: str | None) -> tuple[str, str]:
 
 
 def _possible(name: str | None, data: bytes) -> str | None:
-    """Returns the name of a charset, unless the bytes cannot be of it: every tag has zeros in UTF-16."""
-    if name is None or (name in _WIDE and b"\0" not in data):
-        return None
-    return name
+    """Returns the name of a charset, unless the bytes cannot be of it: in UTF-16 each letter of a tag has a zero, on
+    one side of it, where an ASCII page has one by mistake now and then."""
+    if name not in _WIDE:
+        return name
+    upper, lower = (data[1::2], data[::2]) if name == "utf-16-le" else (data[::2], data[1::2])
+    return name if lower.count(0) < upper.count(0) >= len(upper) / _NARROW else None
 
 
 def _replaced(text: str) -> int:

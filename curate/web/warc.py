@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from curate.dataclass import dataclass, replace
 from curate.units import KIB, MIB
+from curate.web.fields import fields
 from curate.web.members import Block
 
 MAX_HEADER = 1 * MIB
@@ -107,7 +108,7 @@ class _Reader:
             reason = self._loss() or "its header has no end"
             self._go_on()
             return Broken(reason, {})
-        headers = _headers(bytes(self._data[:end]))
+        headers = fields(self._data[:end].decode("utf-8", "replace"))
         if (size := _length(headers)) is None:
             self._go_on()
             length = headers.get("content-length", "").strip()
@@ -236,7 +237,7 @@ def _alone(member: bytes, most: int) -> Record | None:
     """Returns the record that a member is, to its last byte, as most are; None where there is more to say."""
     if not member.startswith(_BEGIN) or (end := _HEADER_END.search(member, 0, MAX_HEADER)) is None:
         return None
-    headers = _headers(member[: end.end()])
+    headers = fields(member[: end.end()].decode("utf-8", "replace"))
     size = _length(headers)
     if size is None or size > most or len(member) != end.end() + size + len(_LINES) or not member.endswith(_LINES):
         return None
@@ -247,21 +248,3 @@ def _length(headers: Mapping[str, str]) -> int | None:
     """Returns how long a record says that it is; None if it does not."""
     length = headers.get("content-length", "").strip()
     return int(length) if length.isascii() and length.isdecimal() and len(length) <= _DIGITS else None
-
-
-def _headers(data: bytes) -> dict[str, str]:
-    """Returns the fields of a header by their names in lower case, of several with one name the first."""
-    found: dict[str, str] = {}
-    name = ""
-    # Not `splitlines`, which also ends lines at characters that URLs have.
-    for line in re.split("[\r\n]+", data.decode("utf-8", "replace"))[1:]:
-        if line.startswith((" ", "\t")) and name:
-            found[name] += " " + line.strip()
-            continue
-        before, colon, value = line.partition(":")
-        name = before.strip().lower() if colon else ""
-        if name in found:
-            name = ""
-        elif name:
-            found[name] = value.strip()
-    return found

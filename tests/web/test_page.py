@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import random
+import time
 import zlib
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -16,7 +18,9 @@ from trafilatura import extract
 from trafilatura.deduplication import LRU_TEST
 
 from curate.errors import BadRow
+from curate.units import MIB
 from curate.web import http
+from curate.web.fields import fields
 from curate.web.page import OPTIONS, Extractor, Page, decoded, is_html
 from scripts.benches.pages import made_pages
 
@@ -24,6 +28,8 @@ from scripts.benches.pages import made_pages
 pack = partial(gzip.compress, mtime=0)
 HTML = "<html><title> Ä\n title </title><body><p>Größe: 5 €, 日本語.</p></body></html>"
 MOST = 1_000_000
+BROTLI = bytes([0x8B, 0x01, 0x80, *b"page", 0x03])
+"""The page "page", as a brotli stream of one literal block."""
 
 
 @pytest.mark.parametrize(
@@ -77,12 +83,39 @@ def test_a_page_with_a_byte_of_no_charset_loses_that_byte_alone(
         ("①②髙日本語", "cp932", "shift_jis"),
         ("똠방각하", "cp949", "euc-kr"),
         ("ราคา “ทดสอบ”", "cp874", "tis-620"),
+        ("Привет, мир", "mac_cyrillic", "x-mac-cyrillic"),
+        ("Привіт, їжак", "mac_cyrillic", " X-Mac-Ukrainian"),
         ("<p>plain</p>", "utf-16-le", "utf-16"),
         ("<p>plain</p>", "utf-16-be", "utf-16be"),
     ],
 )
 def test_a_charset_is_what_browsers_read_as_it(text: str, codec: str, declared: str) -> None:
     assert decoded(text.encode(codec), declared)[1] == text
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p>plain</p>",
+        "plain text",
+        "<html><p>" + "日本語の文章。㰼㰼" * 20 + "</p></html>",
+        "<p>Привет</p>",
+        "Привет, мир",
+    ],
+)
+def test_a_page_is_in_utf_16_where_its_tags_are(codec: str, page: str) -> None:
+    assert decoded(page.encode(codec), codec) == (codec, page)
+    assert decoded(("\ufeff" + page).encode(codec), None) == ("utf-16", page)
+
+
+@pytest.mark.parametrize("place", [0, 4, 5, 12, 13, 40])
+def test_a_zero_does_not_make_an_ascii_page_utf_16(place: int) -> None:
+    """Whatever is said; of a page in another charset neither."""
+    page = "<html><meta charset=utf-16><p>Some words of a page</p></html>"
+    wrong = page[:place] + "\0" + page[place:]
+    assert decoded(wrong.encode(), "utf-16") == decoded(wrong.encode(), None) == ("utf-8", wrong)
+    assert decoded(f"{wrong}<p>Größe</p>".encode("cp1252"), "utf-16be")[1] == f"{wrong}<p>Größe</p>"
 
 
 def test_no_page_is_in_utf_16_without_zeros() -> None:
@@ -123,6 +156,12 @@ def deflated(data: bytes, bits: int) -> bytes:
         (b"2\r\npa\r\n9\r\nge", "", "Chunked"),
         (b"2\npa\n2;x=y\nge\n0\n\n", "", "chunked"),
         (b"2\npa\n9\nge", "", "chunked"),
+        (deflated(pack(b"page"), -15), "gzip, deflate", ""),
+        (pack(deflated(b"page", 15)), "deflate, gzip", ""),
+        (pack(deflated(b"page", -15)), "deflate, x-gzip", ""),
+        (zstd(deflated(b"page", 15)), "deflate, zstd", ""),
+        (pack(BROTLI), "br, gzip", ""),
+        (BROTLI, "br", ""),
         (b"page", "br", ""),
         (b"page", "zstd", ""),
         (zstd(b"page"), "zstd", ""),
@@ -133,11 +172,50 @@ def test_what_a_page_was_sent_in_is_taken_off_if_it_is_there(payload: bytes, enc
     assert http.unpacked(payload, encoding, transfer, MOST) == b"page"
 
 
-@pytest.mark.parametrize("line", [b"Database connected", b"Deprecated: x", b"add", b"2"])
+@pytest.mark.parametrize("line", [b"Database connected", b"Deprecated: x", b"add", b"2", b"0"])
 def test_a_page_without_chunks_keeps_a_first_line_that_begins_as_their_sizes_do(line: bytes) -> None:
     for end in (b"\r\n", b"\n"):
         page = line + end + b"<html>" + b"x" * 4000
         assert http.unpacked(page, "", "chunked", MOST) == page
+
+
+@pytest.mark.parametrize("data", [b"0\r\n\r\n", b"0\n\n", b"0\r\n", b"0\r\nEtag: x\r\n\r\n", b"00;x=y\r\n\r\n"])
+def test_a_page_of_no_chunk_is_empty(data: bytes) -> None:
+    assert http.unpacked(data, "", "chunked", MOST) == b""
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@given(st.integers(0, 9), st.floats(0.01, 1), st.sampled_from([300, 60_000]))
+def test_what_is_broken_is_unpacked_up_to_there(encoding: str, seed: int, share: float, size: int) -> None:
+    """Wherever a byte is wrong: before it, all that a cut-off page has is returned; a wrong checksum costs nothing."""
+    page = " ".join(map(str, random.Random(seed).choices(range(10**6), k=size // 6))).encode()
+    packed = pack(page) if encoding == "gzip" else deflated(page, 15)
+    trailer = 8 if encoding == "gzip" else 4
+    place = min(int(share * len(packed)), len(packed) - 1)
+    broken = bytearray(packed)
+    broken[place] ^= 0xFF
+    found = b""
+    with suppress(BadRow):
+        found = http.unpacked(bytes(broken), encoding, "", MOST)
+    if place >= len(packed) - trailer:
+        assert found == page
+    elif place >= 150:
+        cut = zlib.decompressobj(wbits=31 if encoding == "gzip" else 15).decompress(packed[:place])
+        assert found.startswith(cut)
+
+
+@pytest.mark.parametrize("payload", [pack(b"page")[:10], pack(b"page")[:5], zstd(b"page")[:6], b"\x1f\x8b no gzip"])
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", ""])
+def test_what_is_packed_and_has_no_byte_is_a_bad_row(payload: bytes, encoding: str) -> None:
+    with pytest.raises(BadRow, match=r"it cannot be unpacked: its (gzip|zstd) is broken from its first byte on"):
+        http.unpacked(payload, encoding, "", MOST)
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding"), [(pack(b""), "gzip"), (deflated(b"", 15), "deflate"), (zstd(b""), "zstd")]
+)
+def test_a_page_of_no_bytes_is_empty_however_it_is_packed(payload: bytes, encoding: str) -> None:
+    assert http.unpacked(payload, encoding, "", MOST) == b""
 
 
 def test_what_is_cut_off_is_unpacked_as_far_as_it_goes() -> None:
@@ -169,7 +247,8 @@ def test_a_page_that_unpacks_to_too_much_is_told(encoding: str) -> None:
     st.sampled_from(["", "chunked"]),
 )
 def test_any_bytes_are_a_payload(data: bytes, encoding: str, transfer: str) -> None:
-    http.unpacked(data, encoding, transfer, MOST)
+    with suppress(BadRow):
+        http.unpacked(data, encoding, transfer, MOST)
     http.answer(b"HTTP/1.1 200 OK\r\n" + data)
 
 
@@ -186,7 +265,45 @@ def test_answers() -> None:
     assert found is not None
     assert (found.charset, found.headers["y"]) == ("x", "")
     assert [http.answer(one) for one in (b"", b"hello", b"HTTP/1.1 abc\r\n\r\n")] == [None] * 3
-    assert [is_html(one) for one in (b" <!doctype HTML>", b"<p>", b"%PDF <html>"[:6])] == [True, False, False]
+    assert [
+        is_html(http.Answer(200, headers, payload), 100)
+        for headers, payload in (
+            ({}, b" <!doctype HTML>"),
+            ({}, b"<p>"),
+            ({}, b"%PDF <html>"[:6]),
+            ({}, pack(b"<html>")),
+            ({"content-encoding": "br"}, BROTLI),
+            ({"content-encoding": "deflate", "transfer-encoding": "chunked"}, b"e\r\n" + deflated(b"<html>", 15)),
+            ({}, pack(b"<html>" * 100)),
+            ({}, pack(b"<html>")[:10]),
+        )
+    ] == [True, False, False, True, False, True, False, False]
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_a_field_may_go_on_in_the_next_line(end: str) -> None:
+    lines = [
+        "HTTP/1.1 200 OK",
+        "Content-Type: text/html;",
+        "\tcharset=",
+        "  shift_jis",
+        "X: 1",
+        "x: 2",
+        " 3",
+        "",
+        "page",
+    ]
+    found = http.answer(end.join(lines).encode())
+    assert found is not None
+    assert (found.charset, found.headers["x"], found.payload) == ("shift_jis", "1", b"page")
+
+
+def test_what_is_read_of_a_header_takes_as_many_steps_as_it_has_bytes() -> None:
+    """A copy of the rest for each answer, or of a value for each of its lines, is minutes for a page of some MiB."""
+    start = time.thread_time()
+    assert http.answer(b"HTTP/1.1 100 C\n\n" * (MIB // 16)) is not None
+    assert len(fields("X\na: b\n" + " c\n" * (MIB // 3))["a"]) > MIB // 2
+    assert time.thread_time() - start < 2
 
 
 def test_the_answer_behind_those_that_say_to_wait_is_the_one() -> None:
