@@ -18,6 +18,8 @@ def region_of(uri: str, store: object) -> str:
 
 def machine_region() -> str:
     """Returns where this machine is; empty if it is in no cloud that is known here."""
+    from http.client import HTTPException
+
     # Asked of the hardware first: elsewhere the metadata servers are not there, and a look takes long.
     try:
         vendor = Path("/sys/class/dmi/id/sys_vendor").read_text()
@@ -27,13 +29,15 @@ def machine_region() -> str:
         if "Amazon" in vendor:
             base = "http://169.254.169.254/latest"
             token = _fetch(f"{base}/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
-            return f"AWS {_fetch(f'{base}/meta-data/placement/region', {'X-aws-ec2-metadata-token': token})}"
+            region = _fetch(f"{base}/meta-data/placement/region", {"X-aws-ec2-metadata-token": token})
+            return f"AWS {region}" if region else ""
         if "Google" in vendor:
             url = "http://169.254.169.254/computeMetadata/v1/instance/zone"
             zone = _fetch(url, {"Metadata-Flavor": "Google"}).rpartition("/")[2]
-            return f"GCP {zone.rpartition('-')[0]}"
-    except OSError:
-        pass
+            region = zone.rpartition("-")[0]
+            return f"GCP {region}" if region else ""
+    except (OSError, HTTPException, ValueError):
+        pass  # whatever answers there is no metadata server
     return ""
 
 

@@ -17,7 +17,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, replace
@@ -88,16 +88,17 @@ class Window:
         return Window(max(bounds.floor, int(self.limit * bounds.kept)), 0, now_s, self.limit)
 
 
-_LIMITERS: WeakSet[Limiter] = WeakSet()
-"""Those of this process."""
+_LIMITERS: WeakValueDictionary[int, Limiter] = WeakValueDictionary()
+"""Those of this process. Threads add to them while others look: `valuerefs` copies them in one step, which no lock does
+that the child of a fork might find taken."""
 REFUSED_S = 60.0
 """A store that refused a request so long ago still counts as one that does."""
 
 
 def refusing() -> str:
     """Returns in words that a store refuses requests of this process; empty if none does now."""
-    for one in list(_LIMITERS):
-        if text := one.refusing():
+    for reference in _LIMITERS.valuerefs():
+        if (one := reference()) is not None and (text := one.refusing()):
             return text
     return ""
 
@@ -119,7 +120,7 @@ class Limiter:
         self._changed = threading.Condition()
         self._held: set[threading.Thread] = set()
         self._queue: deque[object] = deque()
-        _LIMITERS.add(self)
+        _LIMITERS[id(self)] = self
 
     def refusing(self) -> str:
         """Returns in words that the store refuses requests; empty if it does not now."""

@@ -164,7 +164,8 @@ class GCSStore:
         if self._limiter is not None:
             return self._limiter
         # The child of a fork has none of the threads that its parent's limiter waits for.
-        return _limiters.setdefault((os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", "")), Limiter())
+        key = (os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", ""))
+        return _limiters.get(key) or _limiters.setdefault(key, Limiter())
 
     def region(self, uri: str) -> str:
         """Returns where a bucket is, as "GCP us-east1"; empty if that is not known, or many regions. Not counted."""

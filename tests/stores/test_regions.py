@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,26 @@ def test_a_machine_of_a_cloud_is_asked(monkeypatch: pytest.MonkeyPatch, vendor: 
     monkeypatch.setattr(regions, "_fetch", fetch)
     assert machine_region() == region
     assert bool(asked) == bool(region)
+
+
+@pytest.mark.parametrize("vendor", ["Google", "Amazon EC2"])
+@pytest.mark.parametrize(
+    "answer",
+    ["", BadStatusLine("SSH-2.0"), IncompleteRead(b"ab"), UnicodeDecodeError("utf-8", b"x", 0, 1, ""), OSError()],
+)
+def test_what_is_no_metadata_server_knows_no_region(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, answer: str | Exception
+) -> None:
+    """Whatever answers at its address: a run begins all the same."""
+
+    def fetch(*_: Any) -> str:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Path, "read_text", lambda _: vendor)
+    monkeypatch.setattr(regions, "_fetch", fetch)
+    assert machine_region() == ""
 
 
 def test_it_is_said_before_a_run(s3_emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import heapq
 import itertools
 import os
 import random
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,10 @@ from curate.requests import throttle
 from curate.requests.retry import Retry
 from curate.requests.throttle import Bounds, Limiter, Window, refusing
 from curate.storage.protocol import Outcome
+from curate.stores import gcs
 from curate.stores.gcs import GCSStore
+from curate.stores.s3 import service
+from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
 
@@ -427,7 +431,7 @@ def test_a_server_that_takes_few_at_once_refuses_few(emulator: GcsEmulator) -> N
 def test_a_store_that_refuses_is_named_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """In words that a screen shows; one that has not refused, or not lately, is not."""
     # Stores that other tests use in this process may have refused.
-    monkeypatch.setattr(throttle, "_LIMITERS", WeakSet())
+    monkeypatch.setattr(throttle, "_LIMITERS", WeakValueDictionary())
     clock = FakeClock()
     limiter = Limiter(Bounds(start=16), clock)
     assert limiter.refusing() == ""
@@ -438,3 +442,29 @@ def test_a_store_that_refuses_is_named_for_a_minute(monkeypatch: pytest.MonkeyPa
     assert said in refusing()
     clock.advance(61.0)
     assert limiter.refusing() == ""
+
+
+def test_a_look_at_all_limiters_is_safe_while_others_are_made() -> None:
+    """It is taken at each tick of a run, whose threads make the first requests to further stores meanwhile."""
+    made: list[Limiter] = []
+    maker = threading.Thread(target=lambda: made.extend(Limiter() for _ in range(5_000)))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        maker.start()
+        while maker.is_alive():
+            refusing()
+    finally:
+        sys.setswitchinterval(before)
+        maker.join()
+
+
+def test_a_request_makes_no_limiter_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://nowhere.example")
+    monkeypatch.setattr(service, "_limiters", {})
+    made: list[object] = []
+    for module in (gcs, service):
+        monkeypatch.setattr(module, "Limiter", lambda: made.append(None) or Limiter())
+    for store in (GCSStore(), S3Store().service):
+        assert len({store.limiter for _ in range(5)}) == 1
+    assert len(made) == 2

@@ -55,7 +55,8 @@ class Service:
         if self._limiter is not None:
             return self._limiter
         # The child of a fork has none of the threads that its parent's limiter waits for.
-        return _limiters.setdefault((os.getpid(), self.endpoint), Limiter())
+        key = (os.getpid(), self.endpoint)
+        return _limiters.get(key) or _limiters.setdefault(key, Limiter())
 
     @property
     def _client(self) -> Client:
