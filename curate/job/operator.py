@@ -36,6 +36,7 @@ from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute, SideTable
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.inputs import InputFile
+from curate.tasks.books import LEAST, MOST
 
 
 def check_name(text: Any, call: str) -> str:
@@ -58,8 +59,8 @@ def check_count(n: Any, call: str, *, whole: bool = True) -> Any:
         raise TypeError(f"{call}: expected a number, found {type(n).__name__}")
     if whole and not isinstance(value, int):
         raise TypeError(f"{call}: expected a whole number of rows, found {value!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"{call}: {value} cannot be added up")
+    if not (LEAST <= value <= MOST if isinstance(value, int) else math.isfinite(value)):
+        raise ValueError(f"{call}: {value} cannot be added up; give a finite number, or a whole one of 64 bits at most")
     return value
 
 

@@ -21,6 +21,10 @@ UNSPECIFIED = "unspecified"
 """The reason under which rows are booked that `process` did not return and said nothing about."""
 
 
+LEAST, MOST = -(2**63), 2**64 - 1
+"""Between these lie the whole numbers that JSON of ours has; sums beyond them are floats."""
+
+
 @dataclass(slots=True)
 class Books:
     """What happened to the rows of a shard, a run or a job, and the counters that user code kept."""
@@ -142,7 +146,8 @@ def _sum(*values: float | Fraction) -> float | Fraction:
 
 
 def _rounded(value: float | Fraction) -> int | float:
-    if not isinstance(value, Fraction):
+    """Returns a sum as JSON has it: what is no whole number of 64 bits is a float."""
+    if isinstance(value, float) or (isinstance(value, int) and LEAST <= value <= MOST):
         return value + 0  # a sum has no negative zero
     try:
         return float(value)

@@ -241,6 +241,14 @@ class TestChecks:
         with pytest.raises(ValueError, match="cannot be added up"):
             check_count(n, "count(..)", whole=False)
 
+    @pytest.mark.parametrize("n", [2**64, -(2**63) - 1, 2**70])
+    def test_a_number_fits_in_64_bits(self, n: int) -> None:
+        """Larger ones are nowhere in JSON; sums of those that fit may be."""
+        with pytest.raises(ValueError, match=r"count\(\.\.\): .* cannot be added up; .* a whole one of 64 bits"):
+            check_count(n, "count(..)", whole=False)
+        fits = n - 1 if n == 2**64 else n + 1
+        assert n == 2**70 or check_count(fits, "count(..)", whole=False) == fits
+
     @pytest.mark.parametrize("name", [None, 3, "", "\ud800"])
     def test_names_are_text(self, name: Any) -> None:
         with pytest.raises((TypeError, ValueError), match="text"):

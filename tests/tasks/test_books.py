@@ -121,6 +121,15 @@ def test_counts_stay_whole_numbers() -> None:
     assert [type(value) for value in books.sorted_counters().values()] == [int, float]
 
 
+@given(st.lists(st.sampled_from([2**64 - 1, 2**63 - 1, 1, 0, -1, -(2**63)]), max_size=6))
+def test_a_sum_beyond_64_bits_is_a_float(counts: list[int]) -> None:
+    """Each run would end with a traceback otherwise, and no other would help."""
+    books = total([Books(counters={"n": one}, metrics={"m": one}) for one in counts] or [Books(counters={"n": 0})])
+    found = orjson.loads(orjson.dumps([books.sorted_counters(), books.sorted_metrics()]))
+    sums = [found[0]["n"], *found[1].get("metrics", {}).values()]
+    assert set(sums) == {sum(counts) if -(2**63) <= sum(counts) < 2**64 else float(sum(counts))}
+
+
 def test_what_is_no_number_does_not_stop_a_resume() -> None:
     """JSON has no NaN: the ledger says null, and null is read as NaN."""
     books = total([Books(counters={"x": math.nan, "y": math.inf, "z": 1e308}), Books(counters={"x": 1.0, "z": 1e308})])
