@@ -37,9 +37,10 @@ class Marks:
         """Returns whether a run has a mark."""
         return event in self.told.get(run_id, ())
 
-    def open_runs(self) -> list[str]:
-        """Returns the newest runs of whose end nobody was told."""
-        return [one for one in sorted(self.run_ids) if not self.has(one, END)][-NEWEST_RUNS:]
+    def open_runs(self, *, asked: bool = False) -> list[str]:
+        """Returns the newest runs of whose end nobody was told; if `asked`, of those of which somebody is to be."""
+        runs = [one for one in sorted(self.run_ids) if not self.has(one, END)]
+        return [one for one in runs if not asked or self.has(one, ASKED)][-NEWEST_RUNS:]
 
 
 def read_marks(ledger: Ledger) -> Marks:
@@ -102,7 +103,7 @@ def earlier_events(output: str, now: float) -> list[Event]:
     """
     ledger = open_ledger(output)
     marks = read_marks(ledger)
-    asked = [one for one in marks.open_runs() if marks.has(one, ASKED)]
+    asked = marks.open_runs(asked=True)
     if not asked:
         return []
     return untold(job_name(ledger), output, marks, last_words(ledger, asked), now)
@@ -111,7 +112,7 @@ def earlier_events(output: str, now: float) -> list[Event]:
 def last_words(ledger: Ledger, run_ids: Collection[str]) -> list[Heartbeat]:
     """Returns what runs last said of themselves; of one that was killed before it said anything, that it began, and of
     one that was killed after it had completed the job, that it did."""
-    beats = read_heartbeats(ledger, run_ids, begun=True)
+    beats = read_heartbeats(ledger, run_ids, begun=True, newest=len(run_ids))
     for run_id in set(run_ids) - {beat.run_id for beat in beats}:
         try:
             value = ledger.read_json(layout.run_file(run_id, "run.json"))

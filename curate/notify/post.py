@@ -21,6 +21,7 @@ TRY_S = 600.0
 """How long a post is tried while the run goes on."""
 END_S = 5.0
 """How long the end of a run waits for its posts: what was not told by then, the next run tells."""
+LATER = "the next run with notify sends it"
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 
@@ -41,12 +42,13 @@ class To(Protocol):
 class Poster:
     """Posts events in order. A receiver that does not answer delays nobody but the ones behind."""
 
-    def __init__(self, to: To, by: str, clock: Clock, *, try_s: float = TRY_S) -> None:
-        """`by` is who tells, as messages say it."""
+    def __init__(self, to: To, by: str, clock: Clock, *, try_s: float = TRY_S, later: str = LATER) -> None:
+        """`by` is who tells, as messages say it; `later` says who sends what does not arrive."""
         self.by = by
         self._to = to
         self._clock = clock
         self._try_s = try_s
+        self._later = later
         self._queue: deque[Event] = deque()
         self._changed = threading.Condition()
         self._leaving = threading.Event()
@@ -74,12 +76,10 @@ class Poster:
             self._thread.join(within_s)
         except KeyboardInterrupt:
             # The run is over and says so; only this is given up.
-            self._log.warning("interrupted while a notification was sent; the next run with notify sends it")
+            self._log.warning(f"interrupted while a notification was sent; {self._later}")
             return
         if self._thread.is_alive():
-            self._log.warning(
-                "no time was left to send a notification; the next run with notify sends it", host=self._to.name
-            )
+            self._log.warning(f"no time was left to send a notification; {self._later}", host=self._to.name)
 
     def _work(self) -> None:
         while True:
@@ -92,7 +92,7 @@ class Poster:
             try:
                 self.tell(event)
             except Exception:  # noqa: BLE001 - were this thread to die, nothing more would be told
-                self._log.warning("a notification was not sent; the next run with notify sends it", exc_info=True)
+                self._log.warning(f"a notification was not sent; {self._later}", exc_info=True)
 
     def tell(self, event: Event) -> bool:
         """Posts an event, again and again if it does not arrive, and marks it. Returns whether it arrived."""
@@ -114,7 +114,7 @@ class Poster:
             )(self._to.post, message)
         except PostError as error:
             self._log.warning(
-                "a notification was not sent; the next run with notify sends it",
+                f"a notification was not sent; {self._later}",
                 of=event.id,
                 state=event.state,
                 why=str(error),

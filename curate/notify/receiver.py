@@ -19,6 +19,8 @@ ATTEMPT_S = 4.0
 """How long one attempt may take: connecting, sending, the answer."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_IN_A_URL = re.compile("[^!-~]")
+_LEAST_SECRET = 20
+"""A path of so many characters is hidden also where it stands without its host."""
 _AGAIN = (408, 425, 429)
 """Answers of which the sender is not to blame, beside those of 500 and more."""
 
@@ -47,21 +49,19 @@ class Receiver:
         return urlsplit(self.url).hostname or ""
 
     def post(self, message: Mapping[str, Any]) -> None:
-        """Posts a message as JSON, once, and follows no redirect. Raises PostError unless the answer is 2xx."""
+        """Posts a message as JSON, once, and follows no redirect. Raises PostError unless the answer is 2xx, and begins
+        within `ATTEMPT_S`; what it says besides is not read: the message has arrived."""
         # Late: what only looks at runs posts nothing.
         from http.client import HTTPException
         from urllib.error import HTTPError
-        from urllib.request import HTTPRedirectHandler, Request, build_opener
+        from urllib.request import Request
 
-        class NoRedirect(HTTPRedirectHandler):
-            def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-                return None
+        from curate.notify.one_request import answered
 
         headers = {"Content-Type": "application/json", "User-Agent": "curate"}
         request = Request(self.url, orjson.dumps(message), headers, method="POST")
         try:
-            with build_opener(NoRedirect).open(request, timeout=ATTEMPT_S) as answer:
-                answer.read(1024)
+            answered(request, ATTEMPT_S)
         except HTTPError as error:
             with error:
                 again = error.code in _AGAIN or error.code >= 500
@@ -69,6 +69,8 @@ class Receiver:
         except (OSError, HTTPException, ValueError) as error:
             # Of its text only what the system says: some errors quote the address.
             reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                raise PostError(f"{self.name} did not answer within {ATTEMPT_S:g} s", again=True) from None
             said = getattr(reason, "strerror", None) or type(reason).__name__
             raise PostError(f"{self.name} cannot be reached: {log.redacted(str(said))}", again=True) from None
 
@@ -110,9 +112,16 @@ def parse_receiver(given: str | None, environ: Mapping[str, str] = os.environ) -
             f"{what} {problem}; expected a URL such as https://hooks.slack.com/services/... (it is not shown, because "
             "it is a secret)"
         )
-    secret = url.partition(parts.netloc)[2]
-    log.hide(secret, secret.strip("/"))
+    path = url.partition("//")[2].removeprefix(parts.netloc)
+    if _is_secret(path):
+        log.hide(path, path.strip("/"))
     return Receiver(url)
+
+
+def _is_secret(path: str) -> bool:
+    """Returns whether what is behind a host looks like a secret where it stands alone, too. A name, such as that of a
+    topic, may be that of a job or a folder, which are in each message."""
+    return len(path) >= _LEAST_SECRET or (any(map(str.isupper, path)) and not path.isupper())
 
 
 def _problem(parts: SplitResult, url: str) -> str:

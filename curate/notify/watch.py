@@ -21,6 +21,7 @@ from curate.notify.post import Poster, To
 LOOK_S = 30.0
 """Time between two looks at all jobs."""
 BY = "curate serve"
+LATER = "curate serve sends it at its next look"
 
 
 class Watcher:
@@ -31,7 +32,8 @@ class Watcher:
     ) -> None:
         """`outputs` are looked up each time. `after_s`: seconds without a shard that ended after which a run makes no
         progress; None: as each run says."""
-        self._poster = Poster(to, BY, clock, try_s=LOOK_S)
+        # Each event once a look: a receiver that does not answer keeps it from the other jobs for some seconds alone.
+        self._poster = Poster(to, BY, clock, try_s=0.0, later=LATER)
         self._outputs = outputs
         self._clock = clock
         self._after_s = after_s
@@ -55,11 +57,14 @@ class Watcher:
 
     def _work(self) -> None:
         while not self._ended.is_set():
-            self.look()
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - were this thread to die, nothing more would be told
+                get_logger().warning(f"cannot look at jobs; the next look is in {LOOK_S:g} s", exc_info=True)
             self._ended.wait(LOOK_S)
 
     def look(self) -> None:
-        """Looks at all outputs once, and tells what is to be told; returns when that has arrived, or was given up."""
+        """Looks at all outputs once, and tells what is to be told; returns when each has arrived or was tried."""
         try:
             outputs = self._outputs()
         except CurateError as error:
@@ -71,11 +76,14 @@ class Watcher:
             except CurateError as error:
                 # A job that was removed, or whose store is away: the others are looked at.
                 get_logger().warning("cannot look at a job", output=output, error=str(error))
+            except Exception:  # noqa: BLE001 - whatever is wrong with it, the others are looked at
+                get_logger().warning("cannot look at a job", output=output, exc_info=True)
 
     def _look_at(self, output: str) -> None:
         ledger, now = open_ledger(output), self._clock.now()
         marks = read_marks(ledger)
-        open_runs = [one for one in marks.open_runs() if one not in self._over]
+        runs = {*marks.open_runs(), *marks.open_runs(asked=True)}
+        open_runs = sorted(runs - self._over)
         beats = last_words(ledger, open_runs) if open_runs else []
         for beat in beats:
             asked = marks.has(beat.run_id, ASKED) or beat.run_id in self._unmarked

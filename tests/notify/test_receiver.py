@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from curate import log
 from curate.errors import ConfigError
+from curate.notify import receiver as module
 from curate.notify.receiver import PostError, Receiver, parse_receiver
 from tests.support.receiver import receiving
 
@@ -55,6 +59,106 @@ def test_nothing_of_this_process_shows_the_url(given: str) -> None:
     assert HIDDEN_PART not in repr(receiver)
     for text in (f"--notify={url}", f"POST /T1/{HIDDEN_PART}?token=x", f"the path T1/{HIDDEN_PART}?token=x"):
         assert HIDDEN_PART not in log.redacted(text)
+
+
+@pytest.mark.parametrize("path", ["/toxicity-in", "/c4-filter?x=1", "/hooks/toxicity", "", "/", "/hot-topic-2024"])
+@pytest.mark.parametrize("host", ["ntfy.example", "http", "t", "s:8080"])
+def test_a_path_that_is_a_name_is_shown_where_it_stands_alone(path: str, host: str, hidden: set[str]) -> None:
+    """A job and a folder may be called as a topic is: messages would be full of [secret], and commands wrong."""
+    given = parse_receiver(url := f"http://{host}{path}")
+    assert (given, log.redacted(f"POST {path}: {path.strip('/')}")) == (
+        Receiver(url),
+        f"POST {path}: {path.strip('/')}",
+    )
+    assert log.redacted(f"--notify={url} ") == "--notify=[secret] "
+    assert hidden == {url}
+
+
+@pytest.mark.parametrize("path", ["/T1/B2/abc", "/hook/aB3", "/hook/SECRETSECRET", f"/{'a' * 20}", "/?key=Xy1"])
+@pytest.mark.parametrize("host", ["hooks.example", "http", "t"])
+def test_a_path_that_may_be_a_secret_is_hidden_alone_too(path: str, host: str, hidden: set[str]) -> None:
+    parse_receiver(f"https://{host}{path}")
+    assert hidden == {f"https://{host}{path}", path, path.strip("/")} - {
+        one for one in (path, path[1:]) if len(one) < 8
+    }
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What is hidden from now on."""
+    monkeypatch.setattr(log, "_hidden", set())
+    return log._hidden
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[tuple[str, list[bytes]]]:
+    """Yields the URL of a server that takes requests and answers as it is told, and what it was sent."""
+    taken: list[bytes] = []
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            link, _ = server.accept()
+            with link:
+                taken.append(link.recv(65536))
+                if not ended.is_set():
+                    answer(link)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/{HIDDEN_PART}", taken
+        finally:
+            ended.set()
+            socket.create_connection(server.getsockname()).close()
+            thread.join()
+
+
+def test_an_attempt_ends_though_its_answer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then is in time for each look at a socket, and never for the answer."""
+    monkeypatch.setattr(module, "ATTEMPT_S", 0.2)
+    left = threading.Event()
+
+    def drip(link: socket.socket) -> None:
+        link.settimeout(0.01)
+        link.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        while True:
+            try:
+                link.sendall(b"a")
+                if not link.recv(65536):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        left.set()
+
+    with answering(drip) as (url, taken):
+        with pytest.raises(PostError, match=r"127.0.0.1 did not answer within 0.2 s") as failed:
+            Receiver(url).post({"id": "x"})
+        assert failed.value.again
+        # And the thread that reads it does not stay.
+        assert left.wait(60)
+        assert len(taken) == 1
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"Transfer-Encoding: chunked\r\n\r\nzz", b"Content-Length: 9\r\n\r\n", b"Content-Length: 9\r\n\r\nabc", b"\r\n"],
+)
+def test_what_a_receiver_says_behind_200_is_not_waited_for(rest: bytes) -> None:
+    """The message has arrived: to send it again would tell of it twice."""
+
+    def answer(link: socket.socket) -> None:
+        link.sendall(b"HTTP/1.1 200 OK\r\n" + rest)
+        with suppress(OSError):
+            while link.recv(65536):  # until it is left
+                pass
+
+    with answering(answer) as (url, taken):
+        Receiver(url).post({"id": "x"})
+    assert len(taken) == 2  # the last one ends this server
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import pytest
 
 from curate.errors import PermissionDenied
 from curate.ledger import layout
+from curate.ledger.ledger import open_ledger
 from curate.notify import watch
+from curate.notify.marks import earlier_events
 from curate.notify.message import stall_name
 from curate.notify.receiver import Receiver
 from curate.notify.watch import Watcher
@@ -137,6 +139,64 @@ def test_one_job_hides_no_other(stub: StubReceiver, tmp_path: Path) -> None:
     watcher.look()
     watcher.look()
     assert {post["output"].rpartition("/")[2] for post in stub.taken} >= {"fine"}
+
+
+def test_an_error_of_any_kind_ends_no_watch(
+    stub: StubReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`curate serve` would go on to say whom it notifies, and tell nobody."""
+    output = f"{tmp_path}/out"
+    make_job(output, total=10, done=4, runs={RUN: beat("failed")}).create_json(layout.told_file(RUN, "asked"), {})
+    asked = iter([RuntimeError("can't start new thread"), ["broken", output]])
+
+    def outputs() -> list[str]:
+        found = next(asked, [])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def opened(uri: str) -> Any:
+        if uri == "broken":
+            raise ValueError("no such thing")
+        return open_ledger(uri)
+
+    monkeypatch.setattr(watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(watch, "open_ledger", opened)
+    watcher = Watcher(Receiver(stub.url), outputs, FakeClock(NOW))
+    watcher.start()
+    stub.wait_for(1)
+    watcher.close()
+    assert stub.states == ["failed"]
+
+
+def test_a_receiver_that_is_away_is_tried_once_a_look(stub: StubReceiver, tmp_path: Path) -> None:
+    """The other jobs are looked at meanwhile, and the next look sends what this one did not."""
+    outputs = {f"{tmp_path}/{run}": run for run in (RUN, OTHER)}
+    for output, run in outputs.items():
+        make_job(output, total=10, done=4, runs={run: beat("failed")}).create_json(layout.told_file(run, "asked"), {})
+    watcher = Watcher(Receiver(stub.url), lambda: [*outputs], FakeClock(NOW))
+    stub.answers.extend([503, 503, 503, 200])
+    for posts in (2, 4, 5, 5):
+        watcher.look()
+        assert len(stub.posts) == posts
+    assert [post["run_id"] for post in stub.taken] == [OTHER, RUN]
+
+
+@pytest.mark.parametrize("asked", [0, 5, 24])
+def test_a_run_of_which_somebody_is_to_be_told_is_not_hidden_by_later_ones(
+    stub: StubReceiver, tmp_path: Path, asked: int
+) -> None:
+    """Whoever tells: a server, or the next run. Many runs without --notify may have been made since."""
+    runs = [f"20231114T22{number:02}00.000Z-abc123" for number in range(25)]
+    output = f"{tmp_path}/out"
+    ledger = make_job(output, total=10, done=4, runs={one: beat("failed") for one in runs})
+    ledger.create_json(layout.told_file(runs[asked], "asked"), {})
+    told = [(one.run_id, one.state) for one in earlier_events(output, NOW)]
+    look(stub, output)
+    assert told == [(runs[asked], "failed")]
+    assert [(post["run_id"], post["state"], post["summary"]["shards"]["done"]) for post in stub.posts] == [
+        (runs[asked], "failed", 4)
+    ]
 
 
 def test_the_command(stub: StubReceiver, tmp_path: Path, curate: Curate, monkeypatch: pytest.MonkeyPatch) -> None:
