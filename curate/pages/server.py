@@ -9,6 +9,7 @@ name that leads here. GET and HEAD are all it knows; neither changes anything.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from curate.clock import Clock
 from curate.errors import ConfigError, CurateError
 from curate.keywords import option
 from curate.ledger.heartbeat import RUNNING
+from curate.log import get_logger
 from curate.observe.job import NoJobError
 from curate.observe.registry import list_jobs
 from curate.observe.status import JobStatus
@@ -36,6 +38,8 @@ from curate.stores.open import wrap_stores
 LOOPBACK = "127.0.0.1"
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
+HTTP_PORT = 80
+"""The port that browsers leave out where they name a host."""
 REFRESH_S = 15
 """How often the browser asks again for what changes."""
 
@@ -74,6 +78,12 @@ class PageServer(ThreadingHTTPServer):
     def url(self) -> str:
         """Where a browser finds it."""
         return f"http://{LOOPBACK}:{self.port}/"
+
+    def handle_error(self, *_: Any) -> None:
+        """Says in a line what went wrong with a request; nothing of a browser that went away."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError):
+            get_logger().warning("a request was not answered", error=f"{type(error).__name__}: {error}")
 
     def entries(self) -> list[dict[str, Any]]:
         """Returns the jobs that it serves, as the list of known jobs has them."""
@@ -115,7 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - as above
 
     def _refuse_others(self) -> None:
-        hosts = {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}
+        names = {LOOPBACK, "localhost"}
+        hosts = {f"{name}:{self.server.port}" for name in names}
+        if self.server.port == HTTP_PORT:
+            hosts |= names
         if self.headers.get("Host", "").lower() not in hosts:
             raise _Answer(HTTPStatus.FORBIDDEN, f"This server answers at {self.server.url} only.")
 

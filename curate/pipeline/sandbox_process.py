@@ -74,7 +74,10 @@ def fork_server(number: int, timeout_s: float | None) -> None:
     _send(control, LOADED, b"")
     child = 0
     while True:
-        command, sockets, *_ = socket.recv_fds(control, 1, 2)
+        try:
+            command, sockets, *_ = socket.recv_fds(control, 1, 2)
+        except ConnectionError:  # the worker was killed while an answer was on its way
+            command, sockets = b"", []
         if command == START:
             child = _forked(control, sockets, partial(_timed, fn, timeout_s) if timeout_s else fn)
             control.sendall(NUMBER.pack(child))
@@ -129,6 +132,8 @@ def _run(control: socket.socket, numbers: Sequence[int], fn: Callable[[Any], Any
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [OUT_OF_TIME])
         _serve(link, _Answers(link, bell), fn)
         status = 0
+    except ConnectionError:
+        pass  # the worker was killed: nobody wants an answer
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:  # noqa: BLE001 - nothing is above it: told as the interpreter would tell it

@@ -8,11 +8,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 from urllib.parse import quote
 
 import pytest
+import structlog
 
 from curate.errors import ConfigError
 from curate.observe import registry
@@ -129,6 +132,43 @@ class TestNobodyElse:
             assert policy.startswith("default-src 'none'")
             assert policy.endswith("frame-ancestors 'none'")
             assert answer.getheader("X-Content-Type-Options") == "nosniff"
+
+
+def test_a_browser_leaves_out_the_port_of_http(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only that one: names without a port are of no other server of this machine."""
+    with serving(jobs["finished"]) as ask:
+        for port, status in ((-1, 403), (ANY, 200)):
+            monkeypatch.setattr("curate.pages.server.HTTP_PORT", port)
+            found = [ask("/healthz", host=one)[0].status for one in ("localhost", "127.0.0.1", "evil.example")]
+            assert found == [status, status, 403]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ConnectionResetError(), 0), (BrokenPipeError(), 0), (ValueError("what"), 1)],
+)
+def test_a_browser_that_goes_away_is_no_error(
+    jobs: Jobs, error: Exception, said: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And of what is one, a line is said."""
+    done = threading.Event()
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    def handled(server: PageServer, *given: Any) -> None:
+        real(server, *given)
+        done.set()
+
+    real = PageServer.handle_error
+    monkeypatch.setattr(PageServer, "handle_error", handled)
+    monkeypatch.setattr("curate.pages.server._Handler._answer", fails)
+    with serving(jobs["finished"]) as ask, structlog.testing.capture_logs() as logs:
+        with pytest.raises(RemoteDisconnected):
+            ask("/healthz")
+        assert done.wait(60)
+    assert [one["error"] for one in logs] == ["ValueError: what"] * said
+    assert capsys.readouterr().err == ""
 
 
 def test_metrics(jobs: Jobs) -> None:

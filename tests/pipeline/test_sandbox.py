@@ -572,6 +572,21 @@ if {how == "is killed"}:
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
+def test_a_worker_that_is_killed_before_it_has_an_answer_is_no_error_of_the_child() -> None:
+    """A traceback of a process that nobody needs any more would be the last that is seen of the run."""
+    program = """
+import socket
+from curate.pipeline.sandbox_process import _run
+
+(link, worker), (bell, _), (control, _) = (socket.socketpair() for _ in range(3))
+link.send(b"an answer")
+worker.close()
+_run(control, [link.detach(), bell.detach()], print)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=NEVER_S, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
 # As a step of a dataset
 
 
