@@ -356,7 +356,11 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 @click.option(
     "-o", "--output", "file", metavar="FILE", callback=_not_empty, help="Where the page goes; - is standard output."
 )
-@click.option("--work", metavar="PATH", help="Where the report's own files go; by default beside CORPUS.")
+@click.option(
+    "--work",
+    metavar="PATH",
+    help="Where the report's own files go; by default to _report-NAME beside CORPUS, which nothing reads as data.",
+)
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where tasks run.")
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as one JSON object; write no page.")

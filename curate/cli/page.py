@@ -22,7 +22,7 @@ from curate.pages.document import GENERATOR, document
 from curate.pages.read import read_page
 from curate.pages.server import PageServer
 from curate.resume.options import parse_quiet
-from curate.storage.uris import normalise
+from curate.storage.uris import normalise_input
 from curate.units import json_line
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def make_corpus_page(wanted: Wanted, asked: Asked) -> int:
 
 
 def _name(output: str, otherwise: str) -> str:
-    return normalise(output).rstrip("/").rpartition("/")[2] or otherwise
+    return normalise_input(output).rstrip("/").rpartition("/")[2] or otherwise
 
 
 def _give(asked: Asked, name: str, data: bytes, generator: str) -> int:

@@ -41,9 +41,12 @@ from curate.report.model import Origin, report_of, tenths
 from curate.report.sink import Sketches
 from curate.sources.listing import Search
 from curate.sources.patterns import parse_input
+from curate.storage.uris import is_foreign, join, normalise, normalise_input
 from curate.stores.open import open_store
 from curate.units import shell_word
 
+BESIDE = "_report-"
+"""What the name of a report's folder begins with: what begins with `_` is nobody's data."""
 READERS = 16
 GLOB = "*?["
 MOST_QUARANTINED = 100_000
@@ -68,7 +71,7 @@ class Wanted:
     corpus: str
     """An output of a job, a folder, a file or a glob."""
     work: str
-    """Prefix of the sketches, which are a job's outputs."""
+    """Folder of what the report keeps: the outputs of some jobs, each in a folder of its own."""
     by: str = ""
     """The column that names the source of a row."""
     backend: str | None = None
@@ -89,14 +92,27 @@ def wanted(
     """Returns what is to be reported; its files go beside the corpus, unless said. Raises ConfigError for a glob, which
     has no such place."""
     if work is None:
-        if any(sign in corpus for sign in GLOB):
-            raise ConfigError(f"a report of {corpus!r} needs {option('work', 'PATH')}: a glob has no place beside it")
         # Of each column a report of its own, whatever it is called.
         apart = f"-by-{by if by.isidentifier() else hashlib.sha256(by.encode()).hexdigest()[:16]}" if by else ""
-        work = f"{corpus.rstrip('/')}-report{apart}"
+        work = f"{_beside(corpus)}{apart}"
     if id_column and not against:
         raise ConfigError(f"{option('id_column', id_column)} compares rows: add {option('against', 'OTHER')}")
-    return Wanted(corpus, work, by, backend, against, id_column)
+    return Wanted(corpus, normalise(work), by, backend, against, id_column)
+
+
+def _beside(corpus: str) -> str:
+    """Returns where the report of a corpus keeps its files: beside it, under a name that is passed over where the
+    folder around both is read as data. Raises ConfigError if nothing can be beside it."""
+    why = "a glob has no place beside it" if any(sign in corpus for sign in GLOB) else ""
+    # As a path `.` has a name, too.
+    folder, _, name = normalise_input(corpus).rpartition("/")
+    if not name or folder.endswith(":/"):
+        why = "it is all of a store, so nothing is beside it"
+    if is_foreign(corpus):
+        why = "curate only reads where it is"
+    if why:
+        raise ConfigError(f"a report of {corpus!r} needs {option('work', 'PATH')}: {why}")
+    return f"{folder}/{BESIDE}{name}"
 
 
 def make_report(wanted: Wanted) -> dict[str, Any]:
@@ -109,10 +125,10 @@ def make_report(wanted: Wanted) -> dict[str, Any]:
     if other is None:
         return report
     # What is made of the other corpus lies beside what is made of this one: there, nobody may write.
-    work = f"{wanted.work}-against-{hashlib.sha256(wanted.against.encode()).hexdigest()[:16]}"
+    work = join(wanted.work, f"against-{hashlib.sha256(wanted.against.encode()).hexdigest()[:16]}")
     by = wanted.by if wanted.by in (other.columns() or []) else ""
     beside = _report(other, replace(wanted, corpus=wanted.against, work=work, by=by))
-    ids = compare_ids(ds, other, wanted.id_column, f"{work}-ids", wanted.backend) if wanted.id_column else None
+    ids = compare_ids(ds, other, wanted.id_column, join(work, "ids"), wanted.backend) if wanted.id_column else None
     return report | {"against": {"report": beside, "ids": None if ids is None else ids.as_dict()}}
 
 
@@ -132,7 +148,7 @@ def _refuse_unknown(wanted: Wanted, ds: Dataset, other: Dataset | None) -> None:
 
 def _report(ds: Dataset, wanted: Wanted) -> dict[str, Any]:
     found = _job_at(wanted.corpus)
-    corpus = _sketch(ds, wanted.work, wanted)
+    corpus = _sketch(ds, join(wanted.work, "rows"), wanted)
     return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted, ds))
 
 
@@ -230,8 +246,8 @@ def _duplicates(
     place = place_of(found)
     if not place or not found.matched.count:
         return None
-    removed, work = _dataset([place]), f"{wanted.work}-duplicates"
-    sketch = _sketch(removed, work, replace(wanted, by=""))
+    removed, work = _dataset([place]), join(wanted.work, "duplicates")
+    sketch = _sketch(removed, join(work, "rows"), replace(wanted, by=""))
     alike = next((one for one in sketch.columns if one.name == "similarity"), None)
     if alike is None:
         return None
@@ -242,15 +258,17 @@ def _duplicates(
             inputs = _dataset(_paths(inputs_of_job(found)["uri"].to_pylist()))
             if {id_column, wanted.by} <= set(inputs.columns() or []):
                 columns = (id_column, wanted.by)
-                sources = removed_by_source(inputs, removed, columns, f"{work}-by", wanted.backend, read.read_parquet)
+                sources = removed_by_source(
+                    inputs, removed, columns, join(work, "by"), wanted.backend, read.read_parquet
+                )
         except (ConfigError, ObjectNotFound) as error:
             get_logger().warning("what was removed of each source is not known", error=str(error))
     return {
         "rows": sketch.rows,
-        "clusters": cluster_sizes(removed, f"{work}-sizes", wanted.backend, read.read_parquet),
+        "clusters": cluster_sizes(removed, join(work, "sizes"), wanted.backend, read.read_parquet),
         "similarities": tenths(alike),
         "sources": sources,
-        "lost_to": lost_to(removed, f"{work}-lost", wanted.backend, read.read_parquet),
+        "lost_to": lost_to(removed, join(work, "lost"), wanted.backend, read.read_parquet),
         "pairs": pairs,
     }
 
@@ -261,7 +279,7 @@ def _sources_in(found: FoundJob, wanted: Wanted) -> tuple[Mapping[str | None, So
         ds = _dataset(_paths(inputs_of_job(found)["uri"].to_pylist()))
         if wanted.by not in (ds.columns() or []):
             return {}, f"the inputs of the job have no column {wanted.by!r}"
-        return _sketch(ds.select_columns([wanted.by]), f"{wanted.work}-inputs", wanted).sources, ""
+        return _sketch(ds.select_columns([wanted.by]), join(wanted.work, "inputs"), wanted).sources, ""
     except (ConfigError, ObjectNotFound) as error:
         return {}, str(error)
 

@@ -203,7 +203,7 @@ class Watched:
 
 def bury(copy: Path) -> None:
     """Has the ledger say that its runs were of a process that is gone, which is this one."""
-    for path in copy.glob("_curate/runs/*/*.json"):
+    for path in copy.glob("*/_curate/runs/*/*.json"):
         path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"pid_started": "1"}))
 
 

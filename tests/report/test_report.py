@@ -385,4 +385,4 @@ def test_a_report_is_called_so_on_screens(tmp_path: Path) -> None:
     """The list of known jobs, and the display of its run, say what it is."""
     pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "a.parquet")
     make_report(wanted(str(tmp_path / "a.parquet"), work=str(tmp_path / "work"), backend="inline"))
-    assert read_status(str(tmp_path / "work"), 0.0).job == "report"
+    assert read_status(str(tmp_path / "work" / "rows"), 0.0).job == "report"
