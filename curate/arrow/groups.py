@@ -15,6 +15,7 @@ import pyarrow.types as pt
 
 from curate.arrow.offsets import one_array
 from curate.arrow.order import Order, take_rows
+from curate.arrow.recast import python_value
 from curate.arrow.types import is_text_or_binary
 from curate.dataclass import dataclass, field
 from curate.errors import SumOverflow
@@ -189,7 +190,9 @@ def _valid(values: pa.Array) -> Numbers:
 
 def _teller(order: Order, table: pa.Table) -> Callable[[int], str]:
     names = [key.column for key in order.keys]
-    return lambda row: ", ".join(f"{name} is {table[name][row].as_py()!r}" for name in names) or "all rows are together"
+    return lambda row: (
+        ", ".join(f"{name} is {python_value(table[name][row])!r}" for name in names) or "all rows are together"
+    )
 
 
 def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:

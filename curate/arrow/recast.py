@@ -309,3 +309,19 @@ def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return column.to_pylist()  # type: ignore[no-any-return]
     valid = column.is_valid().to_pylist()
     return [one if there else None for one, there in zip(column.to_pandas(), valid, strict=True)]
+
+
+def python_value(value: pa.Scalar) -> Any:
+    """Returns a value as Python has it; as the text that Arrow prints, one that Python has none for: times and spans
+    that its types do not reach, or of a zone that it does not know, and texts that are not UTF-8.
+
+    >>> python_value(pa.scalar(7)), python_value(pa.scalar(2**39, pa.timestamp("s")))
+    (7, '19391-01-25 12:18:08')
+    """
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError, KeyError):
+        if is_encoded(value.type) or isinstance(value.type, pa.BaseExtensionType):
+            return python_value(value.value)
+        # Without the brackets of a column.
+        return pa.repeat(value, 1).to_string(skip_new_lines=True)[1:-1]

@@ -28,6 +28,7 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.order import rows_where
+from curate.arrow.recast import python_value
 from curate.errors import BadRow
 from curate.objects.bad_line import GivenRows, RejectedRow
 from curate.pipeline.classify import PASSING, kind_of, summary_of
@@ -254,15 +255,7 @@ def _too_late(error: BadRow, held_bytes: int) -> Exception:
 def row_at(rows: pa.Table, position: int) -> dict[str, Any]:
     """Returns a row as Python values; those that Python does not have as Arrow prints them."""
     row = rows.slice(position, 1)
-    return {name: _value(column) for name, column in zip(row.column_names, row.columns, strict=True)}
-
-
-def _value(column: Any) -> Any:
-    try:
-        return column[0].as_py()
-    except (ValueError, OverflowError):
-        # Nanoseconds, years that Python's dates do not have: as Arrow prints it, without the brackets of the column.
-        return column.combine_chunks().to_string(skip_new_lines=True)[1:-1]
+    return {name: python_value(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
 
 
 def _other(value: Any) -> Any:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.hashing import Words, digest_rows, hash_words
+from curate.arrow.recast import python_value
 from curate.arrow.types import is_text
 from curate.dataclass import dataclass
 from curate.errors import ConfigError
@@ -347,11 +348,7 @@ def shown(value: pa.Scalar, depth: int = 0) -> tuple[Any, int | None]:
         elements = value.values
         some = [shown(one, depth + 1)[0] for one in elements[:SHOWN_ELEMENTS]]
         return some, len(elements) if len(elements) > len(some) else None
-    try:
-        plain = value.as_py()
-    except (ValueError, OverflowError):
-        # Years that Python's dates do not have: as Arrow prints it, without the brackets of a column.
-        return pa.array([value], type).to_string(skip_new_lines=True)[1:-1][:SHOWN_CHARS], None
+    plain = python_value(value)
     if isinstance(plain, float) and not math.isfinite(plain):
         return str(plain), None
     if isinstance(plain, bool | float) or (isinstance(plain, int) and abs(plain) < 2**63):

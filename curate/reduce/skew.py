@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order, take_rows
+from curate.arrow.recast import python_value
 from curate.dataclass import dataclass
 from curate.late_pandas import numbers
 from curate.reduce.index import Index
@@ -44,7 +45,7 @@ def heaviest(order: Order, index: Index) -> HeavyKey | None:
     rows, bytes = (np.add.reduceat(one[places], starts) for one in (index.heavy_rows, index.heavy_bytes))
     worst = int(bytes.argmax())
     row = take_rows(keys, pa.array([int(starts[worst])]))
-    key = {name: _python(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
+    key = {name: python_value(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
     return HeavyKey(key, int(rows[worst]), int(bytes[worst]))
 
 
@@ -76,13 +77,6 @@ def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int = 1, 
         f"drop columns that you do not need; or raise memory_budget to {-(-needed // budget_bytes)} times its value"
         f"{instead and f'; or {instead}'}."
     )
-
-
-def _python(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError):  # a time that Python has no value for
-        return f"{scalar.value} in {scalar.type}"
 
 
 def _shown(value: Any) -> str:

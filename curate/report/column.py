@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.hashing import digest_rows
+from curate.arrow.recast import python_value
 from curate.arrow.types import is_binary, is_encoded, is_list, is_text
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
@@ -273,17 +274,14 @@ def _whole(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def read(value: pa.Scalar) -> Any:
-    """Returns a value of a column; of a text that is not UTF-8, what can be read of it.
+    """Returns a value of a column, as text where Python has none for it; of a text that is not UTF-8, what can be read.
 
     >>> read(pa.scalar("a"))
     'a'
     """
-    try:
-        return value.as_py()
-    except UnicodeDecodeError:
-        if isinstance(value, pa.StringScalar | pa.LargeStringScalar | pa.StringViewScalar):
-            return value.as_buffer().to_pybytes().decode(errors="replace")
-        return f"a value of {value.type} that is not UTF-8"
+    if value.is_valid and isinstance(value, pa.StringScalar | pa.LargeStringScalar | pa.StringViewScalar):
+        return value.as_buffer().to_pybytes().decode(errors="replace")
+    return python_value(value)
 
 
 def shown(value: Any) -> Any:

@@ -17,7 +17,7 @@ from curate.dataclass import dataclass, field
 from curate.errors import ConfigError
 from curate.report.column import SHOWN_CHARS, Column, Leaf, cut, leaves, read
 
-VERSION = 3
+VERSION = 4
 """Part of the identity of a report's shards."""
 MOST_SOURCES = 10_000
 """Sources that are told apart; the rows of others are counted as one."""

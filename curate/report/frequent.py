@@ -14,7 +14,7 @@ from curate.dataclass import dataclass, field
 KEPT = 8192
 """Different values whose counts are kept within a shard."""
 STORED = 1024
-"""Those of a shard that are stored. Where there are more, those that are there once are not."""
+"""Those of a shard that are stored, with their values. Where there are more, those that are there once are not."""
 SHOWN = 32
 """Values that are told of: the most frequent ones."""
 
@@ -25,6 +25,10 @@ class Frequent:
 
     What is forgotten, when there are more than `KEPT`, are the rarest (lossy counting, Manku and Motwani 2002).
     `missed` is the most that a count can lack for that.
+
+    Of the `STORED` most frequent ones the value is known, in all of their batches and shards: who comes to be one of
+    them does so with a count that is added, and what adds it has the value. So what is most frequent in all shards
+    is shown, however far behind it is in each.
     """
 
     keys: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -35,23 +39,26 @@ class Frequent:
     def add(self, hashes: Words, value: Callable[[int], Any]) -> None:
         """Takes in values by their hashes; `value` returns that at a place, as JSON."""
         self._take(*_counted(np.sort(hashes)))
-        top = self.keys[self._top()]
-        for key in top.tolist():
-            if key not in self.values and len(places := np.flatnonzero(hashes == np.uint64(key))):
-                self.values[key] = value(int(places[0]))
+        top = self.keys[self._top(STORED)]
         self._forget(top)
+        new = np.array(sorted(set(top.tolist()) - self.values.keys()), np.uint64)
+        if len(new):
+            at = np.minimum(np.searchsorted(new, hashes), len(new) - 1)
+            found = np.flatnonzero(new[at] == hashes)
+            keys, first = np.unique(hashes[found], return_index=True)
+            for key, place in zip(keys.tolist(), found[first].tolist(), strict=True):
+                self.values[key] = value(place)
 
     def merge(self, other: Self) -> None:
         """Takes in what another sketch has seen."""
         self.missed += other.missed
         self._take(other.keys, other.counts)
         self.values = other.values | self.values
-        self._forget(self.keys[self._top()])
+        self._forget(self.keys[self._top(STORED)])
 
     def top(self) -> list[tuple[Any, int]]:
         """Returns the most frequent values and how often they are there, the most frequent first."""
-        found = [(int(self.keys[at]), int(self.counts[at])) for at in self._top()]
-        return [(self.values[key], count) for key, count in found if key in self.values]
+        return [(self.values[int(self.keys[at])], int(self.counts[at])) for at in self._top(SHOWN)]
 
     def _take(self, keys: Words, counts: npt.NDArray[np.int64]) -> None:
         both = np.concatenate([self.keys, keys])
@@ -71,8 +78,8 @@ class Frequent:
         """The most frequent first, and of those that are as frequent the lowest hashes: the same on every machine."""
         return np.lexsort((self.keys, -self.counts))
 
-    def _top(self) -> npt.NDArray[np.int64]:
-        return self._order()[:SHOWN]
+    def _top(self, most: int) -> npt.NDArray[np.int64]:
+        return self._order()[:most]
 
     def _forget(self, top: Words) -> None:
         kept = set(top.tolist())
@@ -83,6 +90,7 @@ class Frequent:
         if len(self.keys) > STORED:
             order = self._order()[:STORED]
             self._keep(order[self.counts[order] > 1])
+            self._forget(self.keys)
         return {
             "keys": self.keys.tolist(),
             "counts": self.counts.tolist(),

@@ -119,6 +119,21 @@ def test_frequent_is_exact(batches: list[list[int]]) -> None:
     assert one.missed == 0
 
 
+@given(st.lists(st.lists(st.integers(0, 60), max_size=90), max_size=6), st.integers(1, 4))
+def test_what_is_most_frequent_in_all_shards_is_shown(shards: list[list[int]], most: int) -> None:
+    """However far behind it is in each of them."""
+    merged = Frequent()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frequent, "SHOWN", most)
+        for shard in shards:
+            one = Frequent()
+            for batch in (shard[::2], shard[1::2]):
+                one.add(np.array(batch, np.uint64), lambda place, batch=batch: batch[place])  # type: ignore[misc]
+            merged.merge(Frequent.parse(orjson.loads(orjson.dumps(one.as_dict()))))
+        counted = Counter(value for shard in shards for value in shard)
+        assert merged.top() == sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+
+
 def test_frequent_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A count that is told lacks no more than is said; what is there most often is found."""
     monkeypatch.setattr(frequent, "KEPT", 200)
@@ -232,3 +247,30 @@ def test_sources_that_begin_alike_are_told_apart(type: pa.DataType) -> None:
     merged.merge(stored(sketch(table.slice(1), "source")))
     assert sorted(source.rows for source in merged.sources.values()) == [1, 1, 2]
     assert all(len(name) == 200 and name.startswith(("xxx", "78 78")) for name in merged.sources if name)
+
+
+FAR = pa.array([2**60, 2**39, 5], pa.timestamp("s"))
+NO_ZONE = pa.array([2**39, 2**38, 5], pa.timestamp("s", "Etc/GMT+99"))
+BEYOND: dict[str, pa.Array] = {
+    "times": FAR,
+    "days": pa.array([2**31 - 1, 2**30, 5], pa.int32()).cast(pa.date32()),
+    "a zone that is not known": NO_ZONE,
+    "spans": pa.array([2**62, 2**61, 5], pa.duration("s")),
+    "dictionaries": FAR.dictionary_encode(),
+    "lists": pa.ListArray.from_arrays([0, 1, 2, 3], FAR),
+    "lists of another zone": pa.ListArray.from_arrays([0, 1, 2, 3], NO_ZONE),
+    "maps": pa.MapArray.from_arrays([0, 1, 2, 3], ["a", "b", "c"], FAR),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_values_that_python_has_none_for_are_shown_as_text(name: str) -> None:
+    """Each by one of its own, as a value and as a source; and they cost no other column its report."""
+    values = pa.concat_arrays([BEYOND[name], BEYOND[name].slice(0, 1)])
+    table = pa.table({"x": values, "n": [1, 2, 3, 4]})
+    corpus = stored(sketch(table, "" if pa.types.is_nested(values.type) else "x"))
+    top = corpus.columns[0].frequent.top()
+    assert sorted(count for _, count in top) == [1, 1, 2]
+    assert len({str(value) for value, _ in top}) == 3
+    assert corpus.columns[1].numbers.sum == 10
+    assert sum(source.rows for source in corpus.sources.values()) == (4 if corpus.by else 0)
