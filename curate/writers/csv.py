@@ -27,6 +27,7 @@ from curate.writers.lines import LinesWriter
 class CsvOutput(LinesWriter):
     """Writes tables of one schema as compressed CSV; `close` adds the record behind it."""
 
+    format = "CSV"
     rows_at_once = 16_384
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:

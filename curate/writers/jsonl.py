@@ -29,6 +29,8 @@ from curate.writers.lines import LinesWriter
 class JsonlOutput(LinesWriter):
     """Writes tables of one schema as compressed JSON lines; `close` adds the record behind them."""
 
+    format = "JSON lines"
+
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
         """Raises ConfigError for a column of a type that JSON has no place for."""
         for field in schema:

@@ -23,6 +23,7 @@ _KINDS = {pa.binary(): "bytes_list", pa.float32(): "float_list", pa.int64(): "in
 class TFRecordOutput(LinesWriter):
     """Writes tables of one schema as framed Examples; `close` adds the record behind them."""
 
+    format = "a tf.train.Example"
     rows_at_once = 1024
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:

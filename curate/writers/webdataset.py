@@ -23,6 +23,7 @@ from curate.formats.read.webdataset import IMAGES, KEY, NUMBERS, kind_of
 from curate.objects.compress import Envelope, Sink
 from curate.objects.tar import END, packed, split_name
 from curate.writers.jsonl import json_lines
+from curate.writers.lines import refuse_broken_texts
 from curate.writers.npy import ndarray
 
 _PILLOW = {"jpg": "jpeg", "pgm": "ppm", "pbm": "ppm", "pnm": "ppm"}
@@ -46,6 +47,7 @@ class WebDatasetOutput:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for keys
         that are null, there twice or no names, and for rows without a value."""
         table = conform(table, self._schema)
+        refuse_broken_texts(table, "a WebDataset", self.rows)
         keys = table[KEY].to_pylist() if KEY in self._schema.names else None
         columns = [encode(table[name]) for name, encode in self._encoders]
         for row in range(table.num_rows):
@@ -88,7 +90,7 @@ def _encoder(field: pa.Field) -> Encoder:
     if is_binary(type):
         return _each(bytes)
     if kind == "json" and readable(type) and not json_text(field):
-        return _json
+        return partial(_json, field.name)
     if is_text(type):
         return _each(str.encode)
     if kind in NUMBERS and pt.is_integer(type):
@@ -105,9 +107,10 @@ def _each(encode: Callable[[Any], bytes]) -> Encoder:
     return lambda column: [None if value is None else encode(value) for value in column.to_pylist()]
 
 
-def _json(column: pa.ChunkedArray) -> list[bytes | None]:
-    lines = json_lines(pa.table({"v": column}), exact=True)
-    values = [line[len('{"v":') : -len("}\n")] for line in lines]
+def _json(name: str, column: pa.ChunkedArray) -> list[bytes | None]:
+    lines = json_lines(pa.table({name: column}), exact=True)
+    before = len(json_lines(pa.table({name: [0]}))[0]) - len("0}\n")
+    values = [line[before : -len("}\n")] for line in lines]
     return [data if valid else None for data, valid in zip(values, column.is_valid().to_pylist(), strict=True)]
 
 
