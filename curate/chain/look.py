@@ -78,6 +78,7 @@ def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
 
 def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Looks) -> StepState:
     """Returns the state with what its inputs are now, beside what it has planned of them."""
+    read = paths
     if step.reads and any(name not in looks.found for name in step.reads):
         # Nothing is there to be listed before the first run of a step that it reads.
         paths = step.input
@@ -102,16 +103,26 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
     last_known = max(pc.indices_nonzero(pc.invert(is_new)).to_pylist(), default=-1)
     gone = known.filter(pc.invert(pc.is_in(known["uri"], value_set=listed["uri"].combine_chunks())))
     lost = pc.sum(pc.is_in(gone["uri"], value_set=expected)).as_py() or 0
+    removed = len(gone) - lost
     coming = pc.invert(pc.is_in(expected, value_set=pa.concat_arrays([*known["uri"].chunks, *listed["uri"].chunks])))
     return replace(
         state,
         new=len(pc.unique(new["uri"])),
         inserted=pc.sum(is_new[: last_known + 1]).as_py() or 0,
         changed=_changed(known, listed, looks, told=not (state.frozen and 0 < state.done < state.total)),
-        removed=len(gone) - lost,
+        removed=removed,
         lost=lost,
+        made_of=_made_of(known, listed, read) if state.only_steps and removed == len(known) else "",
         coming=(pc.sum(coming).as_py() or 0) if found is not None else 0,
     )
+
+
+def _made_of(known: Any, listed: Any, paths: Sequence[str]) -> str:
+    """Returns the folder of the first of planned inputs, of which none is there; empty where the steps that wrote them
+    may do so again, as nothing of theirs is there."""
+    uris = known["uri"].to_pylist()
+    again = not len(listed) and any(uri.startswith(f"{path}/") for uri in uris for path in paths)
+    return uris[0].rpartition("/")[0] if uris and not again else ""
 
 
 def _listed(path: str, looks: Looks, *, made: bool) -> Any:

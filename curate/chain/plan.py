@@ -50,6 +50,8 @@ class StepState:
     """Inputs that are gone, and that no earlier step will make again."""
     lost: int = 0
     """Inputs that are gone, and that an earlier step makes again."""
+    made_of: str = ""
+    """The folder of the inputs that it has planned, where the steps that it reads now have and make none of them."""
     coming: int = 0
     """Outputs that earlier steps have planned and not made, and that this step has not planned."""
     frozen: bool = False
@@ -120,6 +122,8 @@ def _verdict(state: StepState, read: Sequence[Verdict], asked: Asked) -> Verdict
     replaced = any(one.changes and not one.adds for one in read)
     if state.frozen and _needs_other_inputs(state, after, replaced=replaced):
         return Verdict(state.name, Action.REFUSED, (_frozen(state, after),))
+    if state.made_of:
+        return Verdict(state.name, Action.REFUSED, (_of_others(state),))
     if not state.begun:
         return Verdict(state.name, Action.RUN, (_first(state, read),), changes=True)
     return _to_do(state, after, asked, replaced=replaced)
@@ -188,6 +192,14 @@ def _first(state: StepState, read: Sequence[Verdict]) -> str:
     if any(one.action is not Action.NOTHING for one in read):
         return f"once {', '.join(one.name for one in read if one.action is not Action.NOTHING)} is done"
     return f"{format_count(state.new, 'input')}, nothing is done yet"
+
+
+def _of_others(state: StepState) -> str:
+    return (
+        f"its output {state.output} was made of files in {state.made_of}, and {', '.join(state.reads)}, which it reads "
+        "now, has none of them: to take all of them out would remove that output; make it, and what reads it, anew "
+        f"with {option('overwrite', [state.name])}, or give it another output"
+    )
 
 
 def _frozen(state: StepState, after: Sequence[str]) -> str:

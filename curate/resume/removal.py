@@ -222,9 +222,9 @@ def refuse_other_inputs(there: JobOutputs, growth: InputDiff) -> None:
     """Raises ConfigError if no input of the job is there any more: to take all out is not what was meant."""
     if growth.missing.all():
         raise ConfigError(
-            f"{option('drop_removed')} would take all {len(there.plan):,} shards out of {there.ledger.root}: none of "
-            "the inputs of earlier runs is among the inputs of this run, which look like those of another job; check "
-            "them, or remove the whole output"
+            f"taking out what is removed ({option('drop_removed')}) would take all {len(there.plan):,} shards out of "
+            f"{there.ledger.root}: none of the inputs of earlier runs is among the inputs of this run, which look like "
+            f"those of another job; check them, or make all of it anew with {option('overwrite')}"
         )
 
 

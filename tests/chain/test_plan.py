@@ -60,6 +60,10 @@ NONE = Asked()
         (replace(FIRST, new=1, changed=1), EXTENSIBLE, Asked(redo_stale=True), (RUN, REFUSED)),
         (replace(FIRST, done=3), replace(EXTENSIBLE, coming=1), NONE, (RUN, RUN)),
         (StepState("a", "/a", new=4), EXTENSIBLE, NONE, (RUN, REFUSED)),
+        # What was made of another step's outputs is refused before what it is to read now is made.
+        (StepState("a", "/a", new=4), replace(SECOND, removed=4, made_of="/c"), NONE, (RUN, REFUSED)),
+        (FIRST, replace(SECOND, removed=4, new=4, made_of="/c"), Asked(drop_removed=True), (NOTHING, REFUSED)),
+        (FIRST, replace(SECOND, removed=4, new=4, made_of="/c"), Asked(overwrite={"b"}), (NOTHING, RUN)),
     ],
 )
 def test_what_must_run(first: StepState, second: StepState, asked: Asked, expected: tuple[Action, Action]) -> None:
