@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -44,6 +45,15 @@ def whole(what: str, value: Any, least: int, most: int = LARGEST) -> int:
     if number > most:
         raise ConfigError.of_argument(what, value, f" is {value!r}, expected a whole number, at most {most:,}")
     return number
+
+
+def is_finite(value: float) -> bool:
+    """Returns whether a number is one as a double, too: whole numbers of Python and of TOML have any number of digits.
+
+    >>> is_finite(0.5), is_finite(-(10**300)), is_finite(10**400), is_finite(float("nan"))
+    (True, True, False, False)
+    """
+    return abs(value) <= sys.float_info.max
 
 
 def whole_seed(value: Any) -> int:

@@ -21,7 +21,7 @@ def read_steps(path: str) -> list[Step]:
     Whether a job takes the other keys of its step is known once the job is imported: they are the step's options.
     """
     try:
-        told = tomllib.loads(Path(path).read_text("utf-8"))
+        told = tomllib.loads(Path(path).read_text("utf-8-sig"))
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file {path}; pass the TOML file of a chain of jobs") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -18,6 +18,7 @@ from curate.graph.entry import dry_run, run
 from curate.job.job import Job
 from curate.job.locate import named_job
 from curate.job.origin import job_origin
+from curate.job.params import recorded_value
 from curate.job.settings import SIZES, TUNABLE
 from curate.keywords import in_file, of_step, option
 from curate.ledger.summary import RunState, Summary
@@ -314,12 +315,16 @@ def digest_of(steps: Sequence[Step]) -> str:
         {
             "step": one.name,
             "job": job_origin(one.job) if isinstance(one.job, Job) else one.job,
-            "options": dict(sorted(one.options.items())),
+            "options": {name: _recorded(value) for name, value in sorted(one.options.items())},
             "reads": one.input_from,
         }
         for one in steps
     ]
     return hashlib.sha256(json_line(told, default=str)).hexdigest()
+
+
+def _recorded(value: Any) -> Any:
+    return recorded_value(value, _recorded)
 
 
 def _options(step: Step, inputs: Sequence[str], request: Request) -> RunOptions:

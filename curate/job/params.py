@@ -20,6 +20,7 @@ from curate.job.asset import Asset
 from curate.keywords import called, naming_columns
 from curate.log import holds_secret
 from curate.resume.options import OPTIONS
+from curate.units import is_finite
 
 SCALARS = (str, int, float, bool)
 
@@ -45,8 +46,9 @@ def check_scalar(what: str, value: Any, kind: Any) -> Any:
     if kind is Any:
         return _check_json(what, value)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isnan(value):
-            raise ConfigError(f"{what} is nan; pass a number")
+        if math.isnan(value) if isinstance(value, float) else not is_finite(value):
+            number = "nan" if isinstance(value, float) else "a whole number above the greatest double"
+            raise ConfigError(f"{what} is {number}; pass a number")
         return float(value)
     if kind is bool and isinstance(value, bool):
         return value

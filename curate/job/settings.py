@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
 from curate.runtime.protocol import Resources
-from curate.units import LARGEST
+from curate.units import LARGEST, is_finite
 
 C = TypeVar("C", bound=type)
 
@@ -96,7 +95,7 @@ def _counted(value: int | None) -> str:
 
 
 def _held(value: float) -> str:
-    return "" if math.isfinite(value) and value >= 0 else "expected a finite number, at least 0"
+    return "" if is_finite(value) and value >= 0 else "expected a finite number, at least 0"
 
 
 def _custom(value: Mapping[str, float]) -> str:
@@ -131,7 +130,7 @@ def _schema(value: pa.Schema | None) -> str:
 
 
 def _timeout(value: float | None) -> str:
-    return "" if value is None or (math.isfinite(value) and value > 0) else "expected a number of seconds above 0"
+    return "" if value is None or (is_finite(value) and value > 0) else "expected a number of seconds above 0"
 
 
 def _text(value: str | None) -> str:

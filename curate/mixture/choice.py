@@ -179,6 +179,8 @@ class Stock:
     rows: list[int]
     unlisted: dict[str | None, int]
     """Rows of sources which the mixture does not name."""
+    others: int
+    """Rows of further ones."""
     first: int
     """The first row of all."""
     keys: int
@@ -189,6 +191,7 @@ class Stock:
         """Counts. Raises CannotBeMet for too many strata."""
         had: dict[Group, list[int]] = {}
         unlisted: dict[str | None, int] = {}
+        others = 0
         first, keys = -1, 0
         for table in tables:
             keys += table.num_rows
@@ -198,8 +201,10 @@ class Stock:
             source = numbers(table[SOURCE])
             unnamed = table.filter(pa.array((source < 0) & (numbers(table[SIZE]) > 0)))
             for row in unnamed.select([NAME, SIZE]).to_pylist():
-                name = row[NAME] if len(unlisted) < MOST_NAMES else None
-                unlisted[name] = unlisted.get(name, 0) + row[SIZE]
+                if row[NAME] in unlisted or len(unlisted) < MOST_NAMES:
+                    unlisted[row[NAME]] = unlisted.get(row[NAME], 0) + row[SIZE]
+                else:
+                    others += row[SIZE]
             table = table.filter(pa.array(source >= 0))
             # Before there is a table of all of them with all sources.
             _refuse_many(pc.count_distinct(table[STRATUM]).as_py() if mixing.strata_column is not None else 1, mixing)
@@ -215,7 +220,8 @@ class Stock:
         for source in {*range(len(mixing.mixture.names))} - {source for source, _ in had}:
             had[source, 0] = [0, 0]
         groups = sorted(had)
-        return cls(groups, [had[one][0] for one in groups], [had[one][1] for one in groups], unlisted, first, keys)
+        held, counts = ([had[one][at] for one in groups] for at in (0, 1))
+        return cls(groups, held, counts, unlisted, others, first, keys)
 
     def grouped(self, tables: Iterator[pa.Table]) -> Iterator[tuple[Ints, pa.Table]]:
         """Yields the rows of the mixture's sources, each with the number of its group."""
@@ -258,7 +264,8 @@ class Stock:
         told = ", ".join(f"{'null' if name is None else repr(name)} ({rows:,} rows)" for name, rows in most)
         return (
             f"The mixture does not name these values of {mixing.source_column!r}: {told}"
-            f"{', ...' * (len(self.unlisted) > SHOWN_NAMES)}. "
+            f"{', ...' * (len(self.unlisted) > SHOWN_NAMES)}"
+            f"{f', and others ({self.others:,} rows)' if self.others else ''}. "
         )
 
     def drawn(self, quotas: Sequence[Quota], reached: Sequence[Reached]) -> pa.Table:

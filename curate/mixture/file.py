@@ -30,7 +30,7 @@ def parse_mixture(text: str, called: str) -> Mixture:
 max_epochs, files
     """
     try:
-        told = tomllib.loads(text)
+        told = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{called} is not valid TOML: {error}; correct it there") from error
     try:

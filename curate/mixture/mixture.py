@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
 from curate.dataclass import dataclass
 from curate.errors import ConfigError, refuse_other
-from curate.units import LARGEST_SEED, keep_whole, whole
+from curate.units import LARGEST_SEED, is_finite, keep_whole, whole
 
 DOCUMENTS, CHARACTERS, TOKENS = "documents", "characters", "tokens"
 UNITS = (DOCUMENTS, CHARACTERS, TOKENS)
@@ -100,6 +99,6 @@ class Mixture:
 
 def _check_number(what: str, value: Any) -> None:
     number = not isinstance(value, bool) and isinstance(value, int | float)
-    if not number or not math.isfinite(value) or value <= 0:
+    if not number or not is_finite(value) or value <= 0:
         zero = "; to use none of it, remove the source" if number and value == 0 else ""
         raise ConfigError(f"mixture: {what} is {value!r}, expected a number above 0{zero}")

@@ -12,7 +12,6 @@ Prices are in `$CURATE_HOME/prices.toml`, all of them optional:
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from curate.observe.registry import home
 from curate.pages.model import Costs
 from curate.storage.protocol import Calls
 from curate.stores.open import open_store
+from curate.units import is_finite
 
 PRICES = "prices.toml"
 KINDS = tuple(Calls().as_dict())
@@ -47,7 +47,7 @@ def read_prices() -> Prices | None:
     except ObjectNotFound:
         return None
     try:
-        return parse_prices(tomllib.loads(data.decode()))
+        return parse_prices(tomllib.loads(data.decode("utf-8-sig")))
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{uri}: {error}; no prices are shown") from error
 
@@ -69,7 +69,7 @@ def parse_prices(told: Mapping[str, Any]) -> Prices:
         )
     numbers = {**requests, **({"slot_hour": told["slot_hour"]} if "slot_hour" in told else {})}
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not is_finite(value) or value < 0:
             raise ConfigError(f"{name} is {value!r}, expected a number that is not negative")
     currency = told.get("currency", "USD")
     if not isinstance(currency, str) or not 0 < len(currency) <= 8:

@@ -68,7 +68,8 @@ class Numbers:
             _count(self.unit, np.minimum((inside * UNIT).astype(np.int64), UNIT - 1))
         self.count += len(finite)
         own = values if whole else finite
-        least, greatest = own.min().item(), own.max().item()
+        # Without the sign of a zero, which would depend on the order of the batches.
+        least, greatest = own.min().item() + 0, own.max().item() + 0
         self.least = least if self.least is None else min(self.least, least)
         self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
         _count(self.bins, bins_of(finite))
@@ -104,6 +105,9 @@ class Numbers:
         assert self.least is not None
         assert self.greatest is not None
         middle: float | int = (low + high) / 2
+        if math.isinf(middle):
+            # Of the greatest doubles the sum alone is beyond them.
+            middle = low / 2 + high / 2
         if isinstance(self.least, int) and math.isfinite(middle):
             middle = math.floor(middle) if low >= 0 else math.ceil(middle)
         return min(max(middle, self.least), self.greatest)

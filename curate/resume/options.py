@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
@@ -22,7 +21,7 @@ from curate.operators.arguments import path_text, path_texts
 from curate.storage.uris import normalise
 from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
-from curate.units import LARGEST, parse_duration, parse_percent
+from curate.units import LARGEST, is_finite, parse_duration, parse_percent
 
 
 def resolve_output(text: str) -> str:
@@ -108,7 +107,7 @@ def _fraction(text: str | None) -> float | None:
 
 
 def _seconds(value: float) -> float:
-    if not math.isfinite(value) or value <= 0:
+    if not is_finite(value) or value <= 0:
         raise ConfigError(f"{option('target_task_seconds', value)} is not a time above 0")
     return value
 

@@ -96,6 +96,7 @@ class TestGiven:
             ("size", True, "Everything.size is True (bool), expected int"),
             ("ratio", "0.5", "Everything.ratio is '0.5' (str), expected float"),
             ("ratio", float("nan"), "Everything.ratio is nan; pass a number"),
+            ("ratio", 10**400, "Everything.ratio is a whole number above the greatest double; pass a number"),
             ("strict", 1, "Everything.strict is 1 (int), expected bool"),
             ("word", None, "Everything.word is None, expected str; annotate it str | None"),
             ("word", "\udc80", "not valid Unicode"),

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import curate
+from curate.errors import ExchangeFailed
 from curate.mixture.choice import KEYS, Drawn, Keys
 from curate.mixture.mixture import Mixture, Source
 from curate.mixture.rows import Mixing
@@ -104,3 +107,13 @@ def test_no_row_is_there_more_often_for_others(mixing: Mixing, rows: Rows, new: 
     assert all(one <= other for one, other in zip(after, before, strict=False))
     if mixing.mixture.unit == "documents" and sum(before) == mixing.mixture.budget:
         assert sum(after) == sum(before)
+
+
+def test_sources_beyond_those_that_are_told_apart_are_called_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not null, which is a value; those that are told apart are counted to the end."""
+    monkeypatch.setattr("curate.mixture.choice.MOST_NAMES", 3)
+    rows = [{"id": f"d{at}", "source": ["a", None, "b", "c", "d"][at % 5], "text": ""} for at in range(50)]
+    with pytest.raises(
+        ExchangeFailed, match=r"'source': null \(10 rows\), 'a' \(10 rows\), 'b' \(10 rows\), and others \(20 rows\)\."
+    ):
+        curate.from_items(rows).mix_sources({"web": 1}, 5, source_column="source", id_column="id").take_all()

@@ -33,6 +33,16 @@ def test_a_mixture_is_read() -> None:
     }
 
 
+def test_a_byte_order_mark_says_nothing() -> None:
+    assert parse_mixture("\ufeff" + GOOD, "mix.toml") == parse_mixture(GOOD, "mix.toml")
+
+
+def test_a_weight_above_all_doubles_is_refused() -> None:
+    """Whole numbers of TOML have any number of digits."""
+    with pytest.raises(ConfigError, match=r"mix.toml: mixture: weight of 'web' is 1000.*, expected a number above 0$"):
+        parse_mixture(GOOD.replace("0.75", "1" + "0" * 400), "mix.toml")
+
+
 def test_what_is_said_is_what_counts() -> None:
     """Comments, and the order of keys and tables, change no digest; a number does."""
     other = 'seed = 7\nbudget = 1000 # rows\nunit = "tokens"\n'

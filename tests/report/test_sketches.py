@@ -79,6 +79,26 @@ def test_quantiles(values: list[float], share: float) -> None:
     assert one.quantile(share) == pytest.approx(true, rel=1 / 128, abs=1e-320)
 
 
+@pytest.mark.parametrize("value", [9.1e307, -9.1e307, 1.7e308, -1.7e308])
+def test_quantiles_of_the_greatest_numbers(value: float) -> None:
+    """The middle of two edges whose sum is beyond the doubles: not one end of all numbers."""
+    one = Numbers()
+    one.add(np.array([1.0, -1.0, value, value * 1.0001, -1.79e308, 1.79e308]))
+    share = 0.6 if value > 0 else 0.4
+    assert one.quantile(share) == pytest.approx(value, rel=1 / 128)
+
+
+@pytest.mark.parametrize("zeros", [[0.0, -0.0], [-0.0, 0.0], [-0.0]])
+def test_a_zero_has_no_sign(zeros: list[float]) -> None:
+    """It would be that of the batch that comes first."""
+    one, other = Numbers(), Numbers()
+    one.add(np.array(zeros))
+    other.add(np.array(zeros[::-1]))
+    one.merge(other)
+    assert [math.copysign(1, end) for end in (one.least or 0.0, one.greatest or 0.0)] == [1, 1]
+    assert str((one.least, one.greatest)) == "(0.0, 0.0)"
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @example(sys.float_info.max)
 @example(-sys.float_info.max)
