@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.hashing import digest_rows
+from curate.arrow.recast import decoded, python_value
 from curate.dataclass import dataclass, field
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
 from curate.report.column import cut
+from curate.report.column import read as read_value
 from curate.report.written import written_anew
 
 EQUAL, CHANGED, APPEARED, WENT = "equal", "changed", "appeared", "went"
@@ -81,7 +83,24 @@ def _hashed(batch: pa.Table, id_column: str, names: tuple[str, str]) -> pa.Table
     # Sums of these do not overflow.
     own = {names[0]: (digests >> np.uint64(24)).astype(np.int64), names[1]: one + 1}
     values = [own.get(name, nothing) for name in _SCHEMA.names[1:]]
-    return pa.table([batch[id_column].cast(pa.string()), *values], schema=_SCHEMA)
+    return pa.table([_texts(batch[id_column]), *values], schema=_SCHEMA)
+
+
+def _texts(ids: pa.ChunkedArray) -> pa.ChunkedArray | list[str | None]:
+    """Returns ids as texts: bytes that are none in hexadecimal digits, and as Arrow prints it what else it makes no
+    text of, such as times of a zone that it does not know."""
+    ids = decoded(ids)
+    try:
+        return ids.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return [_text(python_value(one)) for one in ids]
+
+
+def _text(value: Any) -> str | None:
+    try:
+        return value.decode() if isinstance(value, bytes) else None if value is None else str(value)
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
 
 
 def _states(batch: pa.Table) -> pa.Table:
@@ -98,7 +117,7 @@ def _read(work: str, id_column: str, equal: int) -> IdDifference:
     counted: Counter[str] = Counter()
     kept: dict[str, list[tuple[int, str | None]]] = {CHANGED: [], APPEARED: [], WENT: []}
     for batch in read.read_parquet(work).iter_batches(batch_format="pyarrow"):
-        for one, state in zip(batch["id"].to_pylist(), batch[_STATE].to_pylist(), strict=True):
+        for one, state in zip(map(read_value, batch["id"]), batch[_STATE].to_pylist(), strict=True):
             counted[state] += 1
             digest = hashlib.blake2b(repr(one).encode("utf-8", "surrogatepass"), digest_size=8).digest()
             own = kept[state]

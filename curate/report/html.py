@@ -283,7 +283,7 @@ def _against(report: Mapping[str, Any]) -> Html | None:
         "Beside another corpus",
         tag("p", "The other one is ", tag("code", other["corpus"])),
         table("Both as a whole", SIDES, _wholes(report, other), ".nnn"),
-        _ids(told["ids"]),
+        _ids(told["ids"], ours, theirs),
         table("Columns that are not the same in both", ("column", *SIDES), columns, "..nnn") if columns else None,
         None if columns else tag("p", "All columns have the same numbers."),
     )
@@ -338,7 +338,7 @@ def _pair(here: Any, there: Any) -> tuple[str, str, str]:
     return shown[0], shown[1], f"{'+' * (here > there)}{number(here - there)}{share}" if here != there else ""
 
 
-def _ids(ids: Mapping[str, Any] | None) -> Html:
+def _ids(ids: Mapping[str, Any] | None, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Html:
     if ids is None:
         return tag("p", "Rows were not compared: no column of ids was named.", class_="soft")
     says = {
@@ -360,7 +360,9 @@ def _ids(ids: Mapping[str, Any] | None) -> Html:
         for name, own in ids["examples"].items()
         if own
     ]
-    return tag("div", counted, shown)
+    here, there = (side.get(ids["column"], {}).get("type") for side in (ours, theirs))
+    note = f"Ids are {here} here and {there} there, and compared as texts: 1.00 and 1 are two." if here != there else ""
+    return tag("div", counted, tag("p", note, class_="soft") if note else None, shown)
 
 
 def _id(one: str | None) -> Html:

@@ -137,13 +137,18 @@ def _refuse_unknown(wanted: Wanted, ds: Dataset, other: Dataset | None) -> None:
     with naming_columns({"by": wanted.by, "id_column": wanted.id_column}):
         if (names := ds.columns()) and wanted.by:
             refuse_unknown("reporting by source", [wanted.by], names)
-            if pa.types.is_nested(kind := ds.schema().field(wanted.by).type):
-                raise ConfigError(
-                    f"reporting by source: {wanted.by!r} is {kind}; choose a column of texts or numbers with "
-                    f"{option('by', 'COLUMN')}"
-                )
+            _refuse_nested("reporting by source", ds, "by", wanted.by)
         for one in (ds, other) if other is not None and wanted.id_column else ():
-            refuse_unknown("comparing rows by id", [wanted.id_column], one.columns() or [])
+            refuse_unknown("comparing rows by id", [wanted.id_column], names := one.columns() or [])
+            if names:
+                _refuse_nested("comparing rows by id", one, "id_column", wanted.id_column)
+
+
+def _refuse_nested(what: str, ds: Dataset, named: str, column: str) -> None:
+    if pa.types.is_nested(kind := ds.schema().field(column).type):
+        raise ConfigError(
+            f"{what}: {column!r} is {kind}; choose a column of texts or numbers with {option(named, 'COLUMN')}"
+        )
 
 
 def _report(ds: Dataset, wanted: Wanted) -> dict[str, Any]:
