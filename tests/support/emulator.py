@@ -12,7 +12,6 @@ import random
 import socket
 import struct
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
