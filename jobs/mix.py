@@ -20,7 +20,7 @@ A source gives its share of the budget: whole epochs first, all of its rows; the
 `--id-column` once more. A source of which 2.3 epochs are wanted has every row twice, and 30 % of them a third time. A
 budget of documents is met to the row. One of characters (of `--text-column`) or tokens (of `--count-column`) is met
 from below: what is missing is less than the next row of the source has. With `--strata-column lang` each language keeps
-the share that it has in its source.
+the share that it has in its source, to a row: what is left where no row fits goes to the languages that have most left.
 
 Which rows are drawn depends on the ids in a source alone, not on files, their order or other sources. As the corpus
 grows, a row is there as often as it was, or less, if the budget is the same: as many go as come. With strata, their

@@ -315,8 +315,8 @@ class Exchanges(Base):
         A source gives its share of the budget: whole epochs of all its rows first, then those with the lowest hashes of
         `id_column` once more, up to its share: in documents to the row, in characters or tokens below it by less than
         the next row has. `count_column` has the size of a row (`unit="tokens"`); characters are those of `text_column`
-        without one. With `strata_column` each of its values keeps its share in the source. Rows stay in order, each
-        followed by its copies; `epoch_column` is added, with 0, 1, 2, ... for these.
+        without one. With `strata_column` each of its values keeps its share in the source, to a row. Rows stay in
+        order, each followed by its copies; `epoch_column` is added, with 0, 1, 2, ... for these.
 
         With more rows in the input and the same budget, a row of before is there as often as it was, or less (strata
         aside). A source that has too little for its share, in `max_epochs`, is refused, with both numbers; with

@@ -11,6 +11,7 @@ on other sources. With more rows, each has a hash to be below that is lower, so 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from curate.errors import CannotBeMet
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.late_pandas import numbers
-from curate.mixture.lowest import NOTHING, Histogram, Ints, Reached
+from curate.mixture.lowest import NOTHING, Histogram, Ints, Reached, handed_on
 from curate.mixture.quotas import Quota, largest_remainder, quota, strata
 from curate.mixture.rows import Mixing
 from curate.operators.protocol import OperatorDefaults
@@ -163,7 +164,7 @@ class Drawn(InOneGo):
             crossings = histogram.crossings([one.rest for one in quotas])
             for group, table in stock.grouped(read()):
                 crossings.add(group, *(numbers(table[name]) for name in (HASH, ROW_ID, SIZE)))
-            reached = crossings.reached()
+            reached = stock.handed_on(quotas, crossings.reached())
         made = stock.drawn(quotas, reached)
         tally.drop(max(0, stock.keys - made.num_rows), GROUPED)
         yield made
@@ -233,8 +234,7 @@ class Stock:
 
     def of_source(self, source: int) -> range:
         """Returns the numbers of the groups of a source."""
-        found = [at for at, (one, _) in enumerate(self.groups) if one == source]
-        return range(found[0], found[-1] + 1)
+        return range(bisect_left(self.groups, (source, 0)), bisect_left(self.groups, (source + 1, 0)))
 
     def quotas(self, mixing: Mixing) -> list[Quota]:
         """Returns what is taken of each group. Raises CannotBeMet, with all numbers, if a source has too little, unless
@@ -255,6 +255,14 @@ class Stock:
                 f"mix: {'; '.join(short)}. {self._unlisted(mixing)}Lower the budget or its weight, let it be repeated "
                 "more often (max epochs), or write what there is (allow shortfall)"
             )
+        return found
+
+    def handed_on(self, quotas: Sequence[Quota], reached: Sequence[Reached]) -> list[Reached]:
+        """Returns what is taken of each group where the strata of a source hand on what none of their rows fits in."""
+        found: list[Reached] = []
+        while len(found) < len(self.groups):
+            own = self.of_source(self.groups[len(found)][0])
+            found += handed_on([quotas[at].rest for at in own], [reached[at] for at in own])
         return found
 
     def _unlisted(self, mixing: Mixing) -> str:

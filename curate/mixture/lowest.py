@@ -31,9 +31,35 @@ class Reached:
     row: int
     units: int
     rows: int
+    next: int
+    """Units of the row at that hash and row, for which there was no room."""
+
+    @property
+    def with_next(self) -> Reached:
+        """What is taken with that row."""
+        return Reached(self.hash, self.row + 1, self.units + self.next, self.rows + 1, 0)
 
 
-NOTHING = Reached(0, 0, 0, 0)
+NOTHING = Reached(0, 0, 0, 0, 0)
+
+
+def handed_on(rests: Sequence[int], reached: Sequence[Reached]) -> list[Reached]:
+    """Returns what strata of one source take with what all of them have left: the one that has most left takes its next
+    row, of equal ones that of the lowest hash, and so on until a row does not fit.
+
+    >>> handed_on([5, 5], [Reached(7, 0, 0, 0, 9), Reached(3, 1, 0, 0, 9)])[1]
+    Reached(hash=3, row=2, units=9, rows=1, next=0)
+    """
+    room = [rest - one.units for rest, one in zip(rests, reached, strict=True)]
+    found, left = list(reached), sum(room)
+    # None takes two, and none without room takes any: all have less left than the next rows of those with room need.
+    with_room = [at for at, own in enumerate(room) if own]
+    for at in sorted(with_room, key=lambda at: (-room[at], reached[at].hash, reached[at].row)):
+        if reached[at].next > left:
+            break
+        found[at] = reached[at].with_next
+        left -= reached[at].next
+    return found
 
 
 class Histogram:
@@ -117,5 +143,6 @@ class Crossings:
             taken = int(np.searchsorted(total, self.wanted[one], side="right"))
             units = int(total[taken - 1]) if taken else int(self.before[one])
             first = low + taken
-            found[one] = Reached(int(hashes[first]), int(rows[first]), units, int(self.rows[one]) + taken)
+            number = int(self.rows[one]) + taken
+            found[one] = Reached(int(hashes[first]), int(rows[first]), units, number, int(sizes[first]))
         return found

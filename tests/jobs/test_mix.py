@@ -132,10 +132,13 @@ def test_quotas_are_met_to_the_row_and_the_books_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["characters", "tokens"])
-def test_sizes_are_met_from_below_to_a_document(tmp_path: Path, unit: str) -> None:
+@pytest.mark.parametrize("strata", [None, "lang", "id"])
+def test_sizes_are_met_from_below_to_a_document(tmp_path: Path, unit: str, strata: str | None) -> None:
+    """However many strata there are, and though each of them is owed less than a row."""
     rows = corpus(600, 4)
     path = mixture(tmp_path, 1777, unit, web=0.5, books=0.2, code=0.3)
-    ran = run_local(Mix(mixture=path, count_column="tokens" if unit == "tokens" else None), rows)
+    job = Mix(mixture=path, count_column="tokens" if unit == "tokens" else None, strata_column=strata)
+    ran = run_local(job, rows)
     size = (lambda row: row["tokens"]) if unit == "tokens" else (lambda row: len(row["text"]))
     assert sum(one["wanted"] for one in books(ran).values()) == 1777
     empty = [row for row in rows if row["source"] != "other" and not size(row)]

@@ -35,7 +35,8 @@ def shares(total: int, weights: Sequence[Fraction | int]) -> list[int]:
 
 
 def mixed(mixing: Mixing, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns how often each row is there: rows of a stratum are laid end to end, again and again, lowest first."""
+    """Returns how often each row is there: rows of a stratum are laid end to end, again and again, lowest first; what
+    strata have left goes to the rows at which they stopped, that of the stratum with most left first."""
     copies: Counter[int] = Counter()
     mixture, numbers = mixing.mixture, hashes(mixing, rows)
     quotas = shares(mixture.budget, [Fraction(str(one.weight)) for one in mixture.sources])
@@ -51,12 +52,19 @@ def mixed(mixing: Mixing, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         had = [sum(size(mixing, rows[at]) for at in of) for of in ordered]
         if not sum(had):
             continue
+        stopped, left = [], wanted
         for of, own in zip(ordered, shares(wanted, had), strict=True):
-            used = 0
             for at in sorted(of, key=lambda at: (numbers[at], at)) * source.max_epochs:
-                used += size(mixing, rows[at])
                 # What follows a row that is too large is not taken either.
-                if used > own:
+                if size(mixing, rows[at]) > own:
+                    stopped.append((-own, numbers[at], at))
                     break
+                own -= size(mixing, rows[at])
+                left -= size(mixing, rows[at])
                 copies[at] += 1
+        for _, _, at in sorted(stopped):
+            if size(mixing, rows[at]) > left:
+                break
+            left -= size(mixing, rows[at])
+            copies[at] += 1
     return [copies[at] for at in range(len(rows))]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError
 from curate.mixture import lowest
-from curate.mixture.lowest import NOTHING, Histogram
+from curate.mixture.lowest import NOTHING, Histogram, Reached, handed_on
 
 HASHES = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1])
 Row = tuple[int, int, int]
@@ -57,6 +57,29 @@ def test_as_many_as_there_is_room_for(rows: list[Row], shares: list[float], cell
             continue
         assert [of for of in own if of[:2] < (reached.hash, reached.row)] == taken
         assert (reached.units, reached.rows) == (sum(size for *_, size in taken), len(taken))
+        assert reached.next == own[len(taken)][2]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(1, 9)).map(
+            # What a stratum has left is less than its next row.
+            lambda one: (one[0] + min(one[1], one[2] - 1), Reached(one[1], 0, one[0], 1, one[2]))
+        ),
+        max_size=9,
+    )
+)
+def test_what_strata_have_left_is_less_than_the_next_row_in_all(strata: list[tuple[int, Reached]]) -> None:
+    """A stratum takes one row more, at most; none is passed over for one with less left."""
+    rests, reached = [one for one, _ in strata], [one for _, one in strata]
+    taken = handed_on(rests, reached)
+    assert all(one in (before, before.with_next) for one, before in zip(taken, reached, strict=True))
+    left = sum(rests) - sum(one.units for one in taken)
+    order = sorted(range(len(strata)), key=lambda at: (reached[at].units - rests[at], reached[at].hash, at))
+    more = [taken[at].rows - 1 for at in order]
+    assert more == sorted(more, reverse=True)
+    assert left >= 0
+    assert not left or left < reached[order[sum(more)]].next
 
 
 def test_an_id_that_all_rows_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
