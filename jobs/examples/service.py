@@ -2,8 +2,8 @@
 
 The service is sent {"texts": [...]} and answers {"scores": [...]}, a number for each text. What may go wrong with it:
 
-- It is busy or down (429, 500 and above, no connection, no answer): the batch waits as long as the service says, and is
-  asked for again.
+- It is busy or down (429, 500 and above, no connection, no answer, or one that is cut off): the batch waits as long as
+  the service says, and is asked for again.
 - It refuses a text (400, 413, 422): the row is found by asking for parts of the batch, and is set aside.
 - It refuses the caller (401, 403), or answers something else: the shard fails with the answer.
 
@@ -17,6 +17,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from http.client import BadStatusLine, IncompleteRead
 
 import pyarrow as pa
 
@@ -56,7 +57,7 @@ class Service(TextJob):
                 wait = error.headers.get("Retry-After", "")
                 raise RetryLater(float(wait) if wait.isdecimal() else 30, f"HTTP {error.code}") from None
             raise
-        except OSError as error:  # no connection, or no answer in time
+        except (OSError, IncompleteRead, BadStatusLine) as error:  # no connection, or no whole answer in time
             raise RetryLater(30, str(error)) from None
         if len(scores) != len(texts):
             raise ValueError(f"the service answered {len(scores)} scores for {len(texts)} texts")

@@ -36,8 +36,9 @@ def test_each_is_a_program(path: Path) -> None:
 
 
 @contextmanager
-def serving(refuse: str = "", busy_first: int = 0) -> Iterator[tuple[str, Counter[int]]]:
+def serving(refuse: str = "", busy_first: int = 0, cut_to: int | None = None) -> Iterator[tuple[str, Counter[int]]]:
     """Serves the length of each text as its score: 503 to the first requests, 422 to those with the text `refuse`.
+    With `cut_to`, the first requests are answered by so many bytes of what they would be.
 
     Yields the address, and how often which status was answered.
     """
@@ -51,6 +52,9 @@ def serving(refuse: str = "", busy_first: int = 0) -> Iterator[tuple[str, Counte
                 code = 503 if sum(answered.values()) < busy_first else 422 if refuse in asked["texts"] else 200
                 answered[code] += 1
             body = json.dumps({"scores": [len(text) for text in asked["texts"]]}).encode()
+            if code == 503 and cut_to is not None:
+                self.wfile.write((b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)[:cut_to])
+                return
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Retry-After", "7")
@@ -80,6 +84,13 @@ class TestService:
             ran = run_local(Service(url=url, batch_size=4), self.ROWS)
         assert [row["score"] for row in ran.rows] == list(range(10))
         assert answered == {503: 3, 200: 4}
+
+    @pytest.mark.parametrize("cut_to", [0, 4, 50], ids=["nothing", "status", "body"])
+    def test_an_answer_that_is_cut_off_is_asked_for_again(self, cut_to: int) -> None:
+        with serving(refuse="none", busy_first=2, cut_to=cut_to) as (url, answered):
+            ran = run_local(Service(url=url), self.ROWS)
+        assert [row["score"] for row in ran.rows] == list(range(10))
+        assert answered == {503: 2, 200: 2}
 
     def test_a_text_that_is_refused_is_set_aside_alone(self) -> None:
         with serving(refuse="xxxxx") as (url, _):
@@ -145,6 +156,40 @@ class TestWarc:
         [bad] = ran.quarantine
         assert reason in bad["reason"]
         assert json.loads(bad["row"]) == {"record": record}
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (response(b"<p>", "text/html; charset=nonsense"), "unknown encoding: nonsense"),
+            (response(b"<p>", "text/html; charset=base64"), "'base64' is not a text encoding"),
+            (response(b"<p>", 'text/html; charset="a\0b"'), "embedded null character"),
+            (response(b"+2AA-", "text/html; charset=utf-7"), "surrogates not allowed"),
+            (response(b"").replace(b" 200 OK", b""), "no status is in b'HTTP/1.1'"),
+            (response(b"").replace(b"200", b"abc"), "no status is in b'HTTP/1.1 abc OK'"),
+            (response(b"").replace(b"200", b"9" * 20), "no status is in b'HTTP/1.1 99999"),
+        ],
+    )
+    def test_a_page_that_cannot_be_read_costs_no_other(self, body: bytes, reason: str) -> None:
+        odd = record("response", "http://odd.example/", body)
+        ran = run_local(Warc, files={"a.warc": b"".join([*RECORDS[:2], odd, *RECORDS[2:]])})
+        assert ran.summary.state == "complete"
+        assert [row["url"][7] for row in ran.rows] == ["a", "b", "d"]
+        [bad] = ran.quarantine
+        assert json.loads(bad["row"]) == {"record": 3}
+        assert reason in bad["reason"]
+
+    @pytest.mark.parametrize("length", [b"", b"Content-Length: -5\r\n", b"Content-Length: 1_0\r\n", b"Content-Length"])
+    def test_a_record_without_an_end_is_set_aside_with_what_follows(self, length: bytes) -> None:
+        """No length, one that is none, or a file that ends there: the pages before it are kept."""
+        odd = b"WARC/1.0\r\nWARC-Type: response\r\n" + length + b"\r\n<p>" * length.endswith(b"\n")
+        ran = run_local(Warc, files={"a.warc": b"".join([*RECORDS[:2], odd])})
+        assert ran.summary.state == "complete"
+        assert [row["url"][7] for row in ran.rows] == ["a"]
+        assert [json.loads(bad["row"]) for bad in ran.quarantine] == [{"record": 3}]
+
+    def test_an_address_that_is_not_ascii_is_a_text(self) -> None:
+        ran = run_local(Warc, files={"a.warc": record("response", "http://ä.example/", response(b""))})
+        assert [row["url"] for row in ran.rows] == ["http://ä.example/"]
 
     def test_a_page_that_is_too_large_is_left_out(self) -> None:
         ran = run_local(Warc(max_page_bytes=8), files={"a.warc": b"".join(RECORDS)})
