@@ -70,7 +70,7 @@ class Dolma(TextRecipe):
         yield Part("personal", "pii", {**passed, "kinds": sorted(REPLACEMENTS), "replacements": REPLACEMENTS})
         yield Part("paragraphs", "paragraphs", {**columns, "unit": "line", "normalise": "exact", "min_words": 1})
         sets = {"sets": [one.uri for one in self.eval_sets], "set_columns": self.eval_columns}
-        why = "" if self.eval_sets else "no evaluation set is given (--eval-sets)"
+        why = "" if self.eval_sets else f"no evaluation set is given (--eval-sets){self.unused('eval_columns')}"
         yield Part("decontaminate", "decontaminate", {**columns, **sets}, left_out=why)
         yield self.in_random_order()
 

@@ -55,7 +55,7 @@ class FineWeb(TextRecipe):
         yield from self.pages(begin, "trafilatura")
         lists = self.lists(*LISTS)
         given = ", ".join(f"--{name.replace('_', '-')}" for name in LISTS)
-        why = "" if lists else f"no list of domains, URLs or words is given ({given})"
+        why = "" if lists else f"no list of domains, URLs or words is given ({given}){self.unused('url_column')}"
         yield Part("urls", "urls", {"url_column": self.url_column, **lists}, left_out=why)
         passed = {**self.columns, "keep_columns": self.kept(begin)}
         yield Part("languages", "langid", {**passed, "keep": ["en"], "min_score": 0.65})

@@ -52,8 +52,9 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import RowsJob
+from curate.keywords import option
 from curate.mixture.file import digest, parse_mixture
-from curate.mixture.mixture import Mixture
+from curate.mixture.mixture import CHARACTERS, Mixture
 
 
 class Mix(RowsJob):
@@ -75,10 +76,14 @@ class Mix(RowsJob):
     allow_shortfall: bool = param(False, help="write what there is where a source has too little", identity=False)
 
     def check(self) -> None:
-        """Raises ConfigError for a file that is no mixture, and a column without a name."""
+        """Raises ConfigError for a file that is no mixture, and a column without a name. Says which column has no
+        effect."""
         if self.epoch_column == "":
             raise ConfigError("--epoch-column is empty; name the column, or leave it out")
-        self._read()
+        if self._read().unit != CHARACTERS:
+            self._say_unused(("text_column",), f'unit = "{CHARACTERS}" in {self.mixture.uri}')
+        elif self.count_column is not None:
+            self._say_unused(("text_column",), option("count_column", ...), "with")
 
     def identity(self) -> Mapping[str, Any]:
         mixture = self._read()

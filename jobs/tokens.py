@@ -24,6 +24,7 @@ from curate.errors import ConfigError, CorruptInput
 from curate.job.asset import Asset
 from curate.job.params import param
 from curate.job.shapes import TextJob
+from curate.keywords import option
 from curate.late_pandas import numbers
 from curate.objects.record import OutputFormat
 from curate.texts.pieces import shown
@@ -81,7 +82,8 @@ class Tokenize(TextJob):
         return pa.schema([(TOKENS, tokens)]) if self.format in FLAT else sequence_schema(tokens)
 
     def check(self) -> None:
-        """Raises ConfigError for a tokenizer that does not fit, and parameters that contradict each other."""
+        """Raises ConfigError for a tokenizer that does not fit, and parameters that contradict each other. Says which
+        have no effect."""
         if TOKENS in (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns):
             raise ConfigError(f"the output has a column {TOKENS!r} of its own; leave {TOKENS!r} out of what is kept")
         if not 0 <= self.max_unknown <= 1:
@@ -96,8 +98,10 @@ class Tokenize(TextJob):
                 f"attributes are tokens of each row beside its place in the input, and {what}; leave out --pack, and "
                 "write parquet"
             )
+        self._say_what_packs_nothing()
         vocabulary = self._vocabulary()
         self._tokens_of(vocabulary)
+        self._padding(vocabulary)
         self._packing(vocabulary)
         self._type(vocabulary)
         if vocabulary.loses and self.max_unknown < 1:
@@ -179,6 +183,21 @@ class Tokenize(TextJob):
             )
         return begin, end
 
+    def _say_what_packs_nothing(self) -> None:
+        if self.pack is None:
+            self._say_unused(("pack_by", "long", "tail", "pad_token"), option("pack", ...))
+        elif self.pack_by == BEST_FIT:
+            self._say_unused(("tail",), option("pack_by", CONCATENATE))
+        else:
+            self._say_unused(("long",), option("pack_by", BEST_FIT))
+            if self.tail == "drop":
+                self._say_unused(("pad_token",), option("tail", "pad"))
+
+    def _padding(self, vocabulary: Vocabulary) -> int | None:
+        """Returns the token of padding, if there is one. Raises ConfigError for one that the vocabulary has not."""
+        name = self.pad_token if self.pad_token is not None else self.end_token
+        return None if name is None else vocabulary.id_of("--pad-token", name)
+
     def _packing(self, vocabulary: Vocabulary) -> Packing | None:
         """Returns how sequences are made. Raises ConfigError if they cannot be."""
         if self.pack is None:
@@ -187,11 +206,11 @@ class Tokenize(TextJob):
             raise ConfigError(f"--pack {self.pack}: expected 2 or more tokens in a sequence, {LONGEST:,} at most")
         if self.pack_by == CONCATENATE and self.tail == "drop":
             return Packing(self.pack, self.pack_by, None)
-        name = self.pad_token if self.pad_token is not None else self.end_token
-        if name is None:
+        padding = self._padding(vocabulary)
+        if padding is None:
             drop = ", or leave the tail out with --tail drop" if self.pack_by == CONCATENATE else ""
             raise ConfigError(f"sequences that are not full need a token of padding; give --pad-token{drop}")
-        return Packing(self.pack, self.pack_by, vocabulary.id_of("--pad-token", name))
+        return Packing(self.pack, self.pack_by, padding)
 
     def _type(self, vocabulary: Vocabulary) -> pa.DataType:
         """Returns the type of a token. Raises ConfigError if the largest id is above it."""

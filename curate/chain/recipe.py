@@ -12,6 +12,7 @@ from curate.chain.steps import Step
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect
+from curate.keywords import option
 from curate.resume.options import PathText
 
 
@@ -47,7 +48,7 @@ class Recipe:
     _params: ClassVar[Mapping[str, Param]] = {}
 
     def __init_subclass__(cls) -> None:
-        cls._params = collect(cls, {}, ("parts", "chain", "left_out"))
+        cls._params = collect(cls, {}, ("parts", "chain", "left_out", "unused"))
 
     def __init__(self, **parameters: Any) -> None:
         """Raises ConfigError for a parameter that there is not, that is missing, or that does not fit its type."""
@@ -69,6 +70,11 @@ class Recipe:
     def left_out(self, begin: str = "") -> dict[str, str]:
         """Returns the steps that are not there with what was given, and why."""
         return {one.name: one.left_out for one in self.parts(self._begin(begin)) if one.left_out}
+
+    def unused(self, *names: str) -> str:
+        """Returns the end of a reason to leave a step out: which of its parameters are given, and have no effect."""
+        given = [option(name, ...) for name in names if getattr(self, name) != self._params[name].default]
+        return f", so {', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect" if given else ""
 
     def chain(
         self,

@@ -219,6 +219,20 @@ def test_lists_are_options_that_may_be_repeated(place: Path, curate: Curate) -> 
     assert "step addresses: left out: rows have no URL without --url-column" in said.err
     assert "decontaminate: left out" not in said.err
     assert "step decontaminate: left out" in curate(*command).err
+    told = "no evaluation set is given (--eval-sets), so --eval-columns ... has no effect"
+    assert told in curate(*command, "--eval-columns", "question").err
+
+
+def test_parameters_of_a_step_that_is_left_out_are_said_to_have_no_effect() -> None:
+    assert Dolma(shards=1, eval_columns=["q"]).left_out("rows")["decontaminate"] == (
+        "no evaluation set is given (--eval-sets), so eval_columns=... has no effect"
+    )
+    assert (
+        FineWeb(shards=1, url_column="address")
+        .left_out("rows")["urls"]
+        .endswith("--block-parts), so url_column=... has no effect")
+    )
+    assert not any("effect" in why for one in (Dolma, FineWeb) for why in one(shards=1).left_out("rows").values())
 
 
 def test_the_digest_is_of_what_is_done() -> None:

@@ -18,12 +18,16 @@ from curate.testing.local import run_local
 from jobs.corpus import Corpus
 from jobs.decontaminate import Decontaminate
 from jobs.langid import LangId
+from jobs.mix import Mix
 from jobs.paragraphs import Paragraphs
 from jobs.quality import SETS, Quality
+from jobs.tokens import Tokenize
 from jobs.urls import Urls
 from tests.job.inline import run_job
 from tests.jobs.test_classify import model  # noqa: F401 - a fixture
+from tests.jobs.test_mix import mixture
 from tests.jobs.test_numbers import KINDS, jobs, needed, of, source  # noqa: F401 - fixtures
+from tests.support.tiny_tokenizers import END, PAD, byte_level
 
 ROWS = [{"id": "a", "text": "One line of text.\nAnd one more, of the same length.\nOne line of text."}]
 
@@ -69,6 +73,48 @@ def test_a_number_of_soft_words_needs_a_list_of_these(tmp_path: Path) -> None:
         "max_soft_words=... has no effect without soft_words=..."
     ]
     assert said(Urls(soft_words=words, max_soft_words=3)) == said(Urls(block_words=words)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "unused"),
+    [
+        ({"pack_by": "best-fit", "long": "cut", "tail": "drop", "pad_token": PAD}, "without pack=..."),
+        ({"pack": 8, "pack_by": "best-fit", "tail": "drop", "long": "cut"}, "without pack_by='concatenate'"),
+        ({"pack": 8, "long": "drop", "pad_token": PAD}, "without pack_by='best-fit'"),
+        ({"pack": 8, "tail": "drop", "pad_token": PAD}, "without tail='pad'"),
+        ({"pack": 8, "tail": "drop"}, ""),
+        ({"pack": 8, "pad_token": PAD}, ""),
+        ({"pack": 8, "pack_by": "best-fit", "long": "cut", "pad_token": PAD}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_packs_no_tokens_is_said(tmp_path: Path, given: dict[str, Any], unused: str) -> None:
+    """And leaves the rows, or the sequences, as they are without it."""
+    job: dict[str, Any] = {"tokenizer": str(byte_level(tmp_path / "tokenizer.json")), "end_token": END}
+    told = said(Tokenize(**job, **given))
+    assert [one.partition("effect ")[2] for one in told] == [unused] * bool(unused)
+    names = [one.removesuffix("=...") for one in "".join(told).partition(" ha")[0].split(", ") if one]
+    without = {name: value for name, value in given.items() if name not in names}
+    assert run_local(Tokenize(**job, **given), ROWS).rows == run_local(Tokenize(**job, **without), ROWS).rows
+
+
+def test_a_token_of_padding_is_looked_up_though_none_is_needed(tmp_path: Path) -> None:
+    tokenizer = str(byte_level(tmp_path / "tokenizer.json"))
+    packings: list[dict[str, Any]] = [{}, {"pack": 8, "tail": "drop"}, {"pack": 8}]
+    for packing in packings:
+        with pytest.raises(ConfigError, match=r"^--pad-token '<nonsense>': the tokenizer has no such token"):
+            Tokenize(tokenizer=tokenizer, end_token=END, pad_token="<nonsense>", **packing).spec()
+
+
+def test_a_text_that_a_mixture_does_not_measure_is_said(tmp_path: Path) -> None:
+    def mix(unit: str, **given: str) -> list[str]:
+        path = mixture(tmp_path, 10, unit, web=1.0)
+        return [one.replace(path, "mix.toml") for one in said(Mix(mixture=path, text_column="body", **given))]
+
+    assert mix("characters") == []
+    assert mix("characters", count_column="n") == ["text_column=... has no effect with count_column=..."]
+    without = ['text_column=... has no effect without unit = "characters" in mix.toml']
+    assert mix("documents") == mix("tokens", count_column="n") == without
 
 
 def test_columns_that_are_kept_are_no_attributes() -> None:
