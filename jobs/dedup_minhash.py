@@ -12,6 +12,7 @@ however unlike it the others are. Rows keep their order, files and columns. Null
     --priority-column source --priority books,web     of rows that are alike, those of books stay, then those of web
 
 Rows that may not be dropped come first, then those of each value of `--priority`, then all others, each in input order.
+The summary counts the rows of each value that is listed: 0 of one that no row has.
 
 MinHash selects the pairs to compare: those that agree in one of `--bands` bands of `--rows` places. It finds a share of
 1 - (1 - s**rows)**bands of the pairs with similarity s:

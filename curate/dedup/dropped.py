@@ -51,8 +51,8 @@ class DropNear(MarkingDefaults):
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         marks = None if self.marks is None else marks_of(self.marks, batch, place)
-        if self.marks is not None and (unlisted := self.near.unlisted(batch)):
-            tally.count(f"{self.near.priority} not in the priority list", unlisted)
+        for name, number in self.near.counted(batch).items() if self.marks is not None else ():
+            tally.count(name, number)
         if self.marks is not None and (unread := readable(batch[self.near.column])[1]):
             tally.count(NOT_UTF8, unread)
         if marks is None or not marks.num_rows:

@@ -21,6 +21,7 @@ those of each value of the priority list, then all others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,10 @@ DROPS = (VERIFIED, COMPONENT)
 PLACES = 1 << 14
 """Of a signature, most: Penedo et al. 2023 (RefinedWeb) have 450 bands of 20 rows. Of 1,024 texts, bands of one row
 then take 0.5 GB."""
+
+MOST_COUNTED = 40
+"""Values of a list up to which rows of each are counted."""
+NAME_CHARS = 80
 
 CLASS, ID, SOURCE = "__class", "__id", "__source"
 
@@ -135,12 +140,8 @@ class NearDedup:
             if not pa.types.is_boolean(type):
                 told = f"dedup_minhash: exempt column {self.exempt!r} is {type}, expected booleans"
                 raise ConfigError.of_column(f"{told}; or name its values that may not be dropped", self.exempt)
-        for what, of, values in (
-            ("exempt", self.exempt, self.exempt_values),
-            ("priority", self.priority, self.priority_values),
-        ):
-            if of is not None and values is not None:
-                _values_of(what, of, values, found.field(of).type)
+        for what, of, values in self._lists:
+            _values_of(what, of, values, found.field(of).type)
 
     def shingles(self, texts: pa.ChunkedArray) -> Shingles:
         """Returns the n-grams of texts; none of a text that is not UTF-8."""
@@ -160,11 +161,31 @@ class NearDedup:
             found[_places("exempt", self.exempt, self.exempt_values, batch[self.exempt]) >= 0] = 0
         return found
 
-    def unlisted(self, batch: pa.Table) -> int:
-        """Returns how many rows come last, since their value is not in the priority list."""
-        if self.priority is None:
-            return 0
-        return int((self.classes(batch) > len(self.priority_values)).sum())
+    def counted(self, batch: pa.Table) -> Mapping[str, int]:
+        """Returns how many rows are exempt, have each listed value, or come last since they have none of the priority
+        list. A listed value that no row has is counted, too: with 0, which tells a misspelt one."""
+        found: Counter[str] = Counter()
+        classes = self.classes(batch)
+        if self.exempt is not None:
+            found["exempt rows"] = int((classes == 0).sum())
+        if self.priority is not None and (unlisted := int((classes > len(self.priority_values)).sum())):
+            found[f"{self.priority} not in the priority list"] = unlisted
+        for what, of, values in self._lists:
+            if len(values) <= MOST_COUNTED:
+                places = _places(what, of, values, batch[of])
+                numbers = np.bincount(places[places >= 0], minlength=len(values)).tolist()
+                for value, number in zip(values, numbers, strict=True):
+                    found[f"{what} rows: {of} {value}"[:NAME_CHARS]] += number
+        return found
+
+    @property
+    def _lists(self) -> list[tuple[str, str, Values]]:
+        """The lists of values, each with what it is for and the column that has them."""
+        lists = (
+            ("exempt", self.exempt, self.exempt_values),
+            ("priority", self.priority, self.priority_values),
+        )
+        return [(what, of, values) for what, of, values in lists if of is not None and values is not None]
 
     def identity(self) -> Any:
         """Returns what decides which rows are duplicates, as JSON values."""

@@ -109,6 +109,29 @@ def test_what_each_source_lost_to_which() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "counted"),
+    [
+        ({}, {}),
+        ({"exempt_column": "safe"}, {"exempt rows": 1}),
+        (
+            {"exempt_column": "source", "exempt_values": ["bookz", "web"]},
+            {"exempt rows": 1, "exempt rows: source bookz": 0, "exempt rows: source web": 1},
+        ),
+        ({"exempt_column": "id", "exempt_values": list("ABD") * 14}, {"exempt rows": 2}),
+        (
+            {"priority_column": "source", "priority": ["wiki", "books"]},
+            {"source not in the priority list": 2, "priority rows: source wiki": 0, "priority rows: source books": 1},
+        ),
+    ],
+    ids=["nothing", "true", "exempt values", "too many values", "priority"],
+)
+def test_a_value_that_no_row_has_is_counted(given: dict[str, Any], counted: dict[str, int]) -> None:
+    """With 0, beside the others: a misspelt one protects nothing."""
+    found = run_local(DedupMinhash(**given), chain()).summary.books.counters
+    assert {name: number for name, number in found.items() if name != "side duplicates"} == counted
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"drop_by": "verify"}, "drop_by is 'verify', expected one of .*; did you mean 'verified'"),
