@@ -23,7 +23,7 @@ from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
 from curate.job.settings import Settings
 from curate.keywords import option
-from curate.ledger.side_outputs import MAIN, check_side
+from curate.ledger.side_outputs import MAIN, check_sides
 from curate.objects.places import POSITION, placed_schema
 from curate.objects.record import OutputFormat
 from curate.operators.columns import FilterExpression
@@ -379,9 +379,8 @@ def refuse_idle_pool(job: Settings, steps: Iterable[Operator]) -> None:
 
 def sides_of(owner: str, declared: Sequence[str], built: Mapping[Any, Any]) -> tuple[str, ...]:
     """Returns the names of the extra outputs that `build` gave, in order."""
+    check_sides(owner, (name for name in built if name != MAIN))
     for name, ds in built.items():
-        if name != MAIN:
-            check_side(owner, name)
         if not isinstance(ds, Dataset):
             raise ConfigError(f"{owner} returned {type(ds).__name__} for the output {name!r}, expected a Dataset")
     if MAIN not in built:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from curate.dataclass import dataclass
 from curate.errors import ConfigError, did_you_mean
 from curate.keywords import called
-from curate.ledger.side_outputs import check_side
+from curate.ledger.side_outputs import check_sides
 from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
@@ -138,11 +138,10 @@ def _text(value: str | None) -> str:
 
 
 def _sides(value: Any) -> str:
-    for name in value:
-        try:
-            check_side("a name", name)
-        except ConfigError as error:
-            return str(error)
+    try:
+        check_sides("a name", value)
+    except ConfigError as error:
+        return str(error)
     if len(set(value)) < len(value):
         return "a name occurs twice"
     for name, schema in value.items() if isinstance(value, Mapping) else ():

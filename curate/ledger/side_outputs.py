@@ -28,7 +28,7 @@ main output. How many rows an extra one has is the shard's counter `side <name>`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,19 @@ def check_side(owner: str, name: Any) -> str:
         why = "that is the main output" if name == MAIN else wanted
         raise ConfigError(f"{owner}: {name!r} cannot be the name of an extra output: {why}")
     return name
+
+
+def check_sides(owner: str, names: Iterable[Any]) -> None:
+    """Raises ConfigError for a name that no extra output can have, and for two that are one folder where a file system
+    takes small and capital letters for the same."""
+    folders: dict[str, str] = {}
+    for name in names:
+        other = folders.setdefault(check_side(owner, name).lower(), name)
+        if other != name:
+            raise ConfigError(
+                f"{owner}: the extra outputs {other!r} and {name!r} differ by small and capital letters alone, and are "
+                "one folder on some file systems; rename one"
+            )
 
 
 def counter(side: str) -> str:

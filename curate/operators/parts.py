@@ -16,7 +16,7 @@ from curate.arrow.order import rows_where
 from curate.arrow.unknown import empty
 from curate.dataclass import dataclass
 from curate.errors import ConfigError
-from curate.ledger.side_outputs import check_side
+from curate.ledger.side_outputs import check_sides
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.sample import below
 from curate.operators.unfit import nulls, set_aside
@@ -45,8 +45,8 @@ class SplitOff(OperatorDefaults):
     def __post_init__(self) -> None:
         if not self.parts:
             raise ConfigError('split_off: there is no part; name at least one with its share, as {"test": 0.01}')
+        check_sides("split_off", self.sides)
         for name, share in self.parts:
-            check_side("split_off", name)
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
                 raise ConfigError(f"split_off: the share of {name!r} is {share!r}, expected a number between 0 and 1")
         total = math.fsum(share for _, share in self.parts)

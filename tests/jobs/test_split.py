@@ -141,6 +141,10 @@ def test_rows_without_an_id_are_set_aside(tmp_path: Path) -> None:
             "there is no part 'train'; did you mean 'tarin'?; there are tarin, test",
         ),
         ({"parts": {"train": 0.9, "a/b": 0.1}}, "'a/b' cannot be the name of an extra output"),
+        (
+            {"parts": {"train": 0.8, "Test": 0.1, "test": 0.1}},
+            "the extra outputs 'Test' and 'test' differ by small and capital letters alone, and are one folder on some",
+        ),
         ({"id_column": "ids"}, "there is no column 'ids'; did you mean 'id'?"),
         ({"cluster_column": "clutser"}, "there is no column 'clutser'"),
         ({"seed": -1}, "seed is -1, expected a whole number, at least 0"),
@@ -150,6 +154,11 @@ def test_what_makes_no_parts_is_refused(given: dict[str, Any], said: str) -> Non
     """With the arithmetic, before anything runs."""
     with pytest.raises(ConfigError, match=re.escape(said)):
         run_local(Split(**given), numbered(3))
+
+
+def test_the_main_part_has_no_folder_that_another_could_be_in() -> None:
+    ran = run_local(Split(parts={"Test": 0.5, "test": 0.5}, main_part="test"), numbered(30))
+    assert set(parts_of(ran, "test").values()) == {"Test", "test"}
 
 
 def test_shares_that_are_1_but_for_rounding_are_1() -> None:

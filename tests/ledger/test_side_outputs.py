@@ -613,6 +613,11 @@ class TestWhatBuildMayGive:
         [
             (lambda ds: {"odd": ds}, {}, "returned the outputs 'odd', but not 'main'"),
             (lambda ds: {"main": ds, "../x": ds}, {}, "'../x' cannot be the name of an extra output"),
+            (
+                lambda ds: {"main": ds, "bad": ds, "Bad": ds},
+                {},
+                "the extra outputs 'bad' and 'Bad' differ by small and",
+            ),
             (lambda ds: {"main": ds, 3: ds}, {}, "3 cannot be the name of an extra output"),
             (lambda ds: {"main": ds, "odd": None}, {}, "returned NoneType for the output 'odd'"),
             (lambda ds: {"main": ds, "odd": curate.range(3)}, {}, "expected a Dataset derived from the one"),
