@@ -162,6 +162,8 @@ class Emulator(ABC):
         self._counts: Counter[str] = Counter()
         self.bytes_got = 0
         """Bytes of objects in the answers so far, those that were lost included."""
+        self.failed_randomly = 0
+        """Requests so far that failed because of `fail_randomly`."""
         self._stopped = threading.Event()
         self.requests: deque[tuple[str, str, int]] = deque(maxlen=10_000)
         """The latest requests: operation, path with query, status (0 if the connection was reset)."""
@@ -397,6 +399,7 @@ class Emulator(ABC):
             if self._random is not None:
                 chance, rate, status, operations = self._random
                 if asked.operation in operations and chance.random() < rate:
+                    self.failed_randomly += 1
                     when: Literal["before", "after"] = "before" if chance.random() < 0.5 else "after"
                     return Fault(None, None, None, 1, 1, status, when, chance.random() < 0.25, False, None, 0.0, 0.0)
         return None

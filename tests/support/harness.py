@@ -56,15 +56,39 @@ def rows(file: str, n: int, rng: random.Random) -> list[dict[str, Any]]:
     ]
 
 
-def corpus(seed: int = 1, sizes: tuple[int, ...] = (120, 3, 60, 0, 200, 1, 75, 40)) -> dict[str, bytes]:
+SIZES = (120, 3, 60, 0, 200, 1, 75, 40)
+BAD_LINES = (b'{"file": "x", "id": ', b"\xff\xfe", b'{"file": "x", "id": 1, "text": null}')
+
+
+def corpus(seed: int = 1, sizes: tuple[int, ...] = SIZES) -> dict[str, bytes]:
     """Returns inputs of very unequal size and three formats, one of them empty, with a few lines that are no JSON."""
+    return {
+        name: encoded(_suffix(name), data, bad_lines=_has_bad_lines(number))
+        for number, (name, data) in enumerate(corpus_rows(seed, sizes).items())
+    }
+
+
+def corpus_rows(seed: int = 1, sizes: tuple[int, ...] = SIZES) -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows of each input of a corpus, without its bad lines."""
     rng = random.Random(seed)
-    files = {}
-    for number, size in enumerate(sizes):
-        suffix = (".jsonl.gz", ".jsonl", ".parquet")[number % 3]
-        name = f"{2020 + number % 2}/RC-{number:02d}{suffix}"
-        files[name] = encoded(suffix, rows(name, size, rng), bad_lines=number % 4 == 1)
-    return files
+    suffixes = (".jsonl.gz", ".jsonl", ".parquet")
+    names = [f"{2020 + number % 2}/RC-{number:02d}{suffixes[number % 3]}" for number in range(len(sizes))]
+    return {name: rows(name, size, rng) for name, size in zip(names, sizes, strict=True)}
+
+
+def bad_lines(sizes: tuple[int, ...] = SIZES) -> int:
+    """Returns how many lines of a corpus are no rows; Parquet has none."""
+    names = corpus_rows(sizes=(0,) * len(sizes))
+    bad = [name for number, name in enumerate(names) if _has_bad_lines(number) and _suffix(name) != ".parquet"]
+    return len(BAD_LINES) * len(bad)
+
+
+def _has_bad_lines(number: int) -> bool:
+    return number % 4 == 1
+
+
+def _suffix(name: str) -> str:
+    return name[name.index(".") :]
 
 
 def encoded(suffix: str, data: list[dict[str, Any]], *, bad_lines: bool = False) -> bytes:
@@ -77,7 +101,7 @@ def encoded(suffix: str, data: list[dict[str, Any]], *, bad_lines: bool = False)
         return sink.getvalue().to_pybytes()
     lines = [json.dumps(row, ensure_ascii=False).encode() for row in data]
     if bad_lines:
-        lines += [b'{"file": "x", "id": ', b"\xff\xfe", b'{"file": "x", "id": 1, "text": null}']
+        lines += BAD_LINES
     text = b"".join(line + b"\n" for line in lines)
     return gzip.compress(text, mtime=0) if suffix.endswith(".gz") else text
 
@@ -359,9 +383,12 @@ class Driver:
             self.process.kill()
             self.process.communicate(timeout=NEVER_S)
 
-    def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process alone."""
+    def signal(self, number: signal.Signals) -> bool:
+        """Sends a signal to the process alone; returns whether there was one to send it to."""
+        if self.process.poll() is not None or not alive(self.process.pid):
+            return False
         self.process.send_signal(number)
+        return True
 
     def interrupt_group(self) -> None:
         """What Ctrl-C does: SIGINT for the whole foreground group."""
