@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -79,7 +80,8 @@ class Tunnel:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self._port: int = found.getsockname()[1]
-        self._log = Path(tempfile.mkdtemp(prefix="curate-tunnel-")) / "log"
+        self._log: Path | None = None
+        """What the tunnel prints, in a folder that goes with it."""
 
     @property
     def address(self) -> str:
@@ -89,6 +91,7 @@ class Tunnel:
         """Ends the tunnel that there is, and returns when a new one stands. Raises ConnectionLost if none comes."""
         self.close()
         words = ("ray", "dashboard", self._file, "--port", str(self._port))
+        self._log = Path(tempfile.mkdtemp(prefix="curate-tunnel-")) / "log"
         self._process = self._shell.start(*words, log=self._log)
         until = time.monotonic() + TUNNEL_S
         while time.monotonic() < until:
@@ -99,8 +102,9 @@ class Tunnel:
             if self._process.poll() is not None:
                 break
             time.sleep(0.2)
+        said = _last_line(self._log)
         self.close()
-        raise ConnectionLost(f"`ray dashboard` made no tunnel: {self._said()}")
+        raise ConnectionLost(f"`ray dashboard` made no tunnel: {said}")
 
     def close(self) -> None:
         """Ends the tunnel, and what it started."""
@@ -109,10 +113,14 @@ class Tunnel:
             subprocess.run(["kill", "--", f"-{self._process.pid}"], check=False, capture_output=True)
             self._process.wait()
             self._process = None
+        if self._log is not None:
+            shutil.rmtree(self._log.parent)
+            self._log = None
 
-    def _said(self) -> str:
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip() if lines else "it printed nothing"
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it printed nothing"
 
 
 def needs_google() -> None:

@@ -122,8 +122,13 @@ def normal(address: str) -> str:
     'http://head:8265'
     """
     address = address if "://" in address else f"http://{address}"
-    found = urlsplit(address)
-    if found.scheme not in ("http", "https") or not found.hostname or found.username is not None:
+    try:
+        found = urlsplit(address)
+        # Looked at here: a port that is none raises when it is asked for.
+        fine = found.scheme in ("http", "https") and found.hostname and found.username is None and found.port != 0
+    except ValueError:
+        fine = False
+    if not fine:
         raise Refused(f"{address!r} is not the address of a dashboard: expected http://HOST:8265")
     return address.rstrip("/")
 

@@ -46,13 +46,14 @@ async def follow(
 ) -> Mapping[str, Any] | None:
     """Shows a job's log until the job has ended; returns what the cluster says of it, None if it lost the job.
 
-    A connection that breaks is made anew, for as long as it takes.
+    A connection that breaks is made anew, for as long as it takes; after longer and longer pauses, unless the log went
+    on meanwhile, or was open for as long as a look takes.
     """
     poll_s = POLL_S if poll_s is None else poll_s
     log = _Log(show)
     failures = 0
     while True:
-        pump = asyncio.create_task(log.pump(source.tail()))
+        pump, shown = asyncio.create_task(log.pump(source.tail())), log.shown
         try:
             while True:
                 before = now()
@@ -60,7 +61,8 @@ async def follow(
                 if now() - before > poll_s + ASLEEP_S:
                     raise ConnectionLost("this machine slept")
                 state = await asyncio.to_thread(source.details)
-                failures = 0
+                if log.shown > shown or not pump.done():
+                    failures = 0
                 if state is None or state["status"] in ENDED:
                     await asyncio.wait({pump}, timeout=DRAIN_S)
                     return state
@@ -88,16 +90,17 @@ class _Log:
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
-        self._shown = 0
+        self.shown = 0
+        """Characters so far."""
 
     async def pump(self, pieces: AsyncIterator[str]) -> None:
         position = 0
         async for piece in pieces:
-            fresh = piece[max(0, self._shown - position) :]
+            fresh = piece[max(0, self.shown - position) :]
             position += len(piece)
             if fresh:
                 self._show(fresh)
-                self._shown = position
+                self.shown = position
 
 
 class RayJob:

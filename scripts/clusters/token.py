@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from .problems import Refused
 
 
 def token_file(cluster: str) -> Path:
@@ -16,14 +19,30 @@ def token_file(cluster: str) -> Path:
 def make_token(path: Path) -> bool:
     """Makes a token of 256 random bits that only this user may read; returns False where there is one."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        # A link that somebody else laid there is not followed.
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "w") as out:
+            out.write(secrets.token_hex(32))
+        # Whole or not at all: who is killed leaves no half token. A link that somebody else laid there is not followed.
+        os.link(name, path)
     except FileExistsError:
+        _read(path)
         return False
-    with os.fdopen(file, "w") as out:
-        out.write(secrets.token_hex(32))
+    finally:
+        Path(name).unlink()
     return True
+
+
+def _read(path: Path) -> str | None:
+    """Returns the token in a file; None where there is no file. Raises Refused for an empty one."""
+    if not path.is_file():
+        return None
+    if not (found := path.read_text().strip()):
+        raise Refused(
+            f"the token in {path} is empty; remove the file: `scripts/cluster up` makes a token for a new cluster, and "
+            "the administrator of a running one has its token"
+        )
+    return found
 
 
 def with_token(env: Mapping[str, str], path: Path) -> dict[str, str]:
@@ -41,4 +60,4 @@ def token_of(env: Mapping[str, str]) -> str | None:
     if given := env.get("RAY_AUTH_TOKEN"):
         return given.strip()
     path = Path(env.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray/auth_token")
-    return path.read_text().strip() if path.is_file() else None
+    return _read(path)

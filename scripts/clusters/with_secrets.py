@@ -56,7 +56,16 @@ def fetch(where: str) -> str:
         raise OSError(f"no access to Secret Manager: {error}") from error
     if answer.status_code != 200:
         raise OSError(f"Secret Manager answered {answer.status_code}; roles/secretmanager.secretAccessor is needed")
-    return base64.b64decode(answer.json()["payload"]["data"]).decode().rstrip("\n")
+    return base64.b64decode(answer.json().get("payload", {}).get("data", "")).decode().rstrip("\n")
+
+
+def _usable(value: str) -> str:
+    """Returns a secret that a variable may have. Raises ValueError, which does not repeat it."""
+    if not value:
+        raise ValueError("it is empty")
+    if "\0" in value:
+        raise ValueError("it has a NUL character, which no environment variable can have")
+    return value
 
 
 def main(words: list[str]) -> None:
@@ -66,7 +75,7 @@ def main(words: list[str]) -> None:
     for word in words[:cut]:
         name, where = reference(word)
         try:
-            env[name] = fetch(where)
+            env[name] = _usable(fetch(where))
         except (OSError, ValueError) as error:
             sys.exit(f"error: the secret {name} cannot be read from {where}: {error}")
     command = words[cut + 1 :]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.machinery
+import importlib.util
 import io
 import itertools
 import json
@@ -16,10 +18,12 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -33,6 +37,15 @@ from tests.support.ports import free_port
 
 SCRIPT = ROOT / "scripts/cluster"
 TOKEN = "ab" * 32
+NO_URLS = (
+    "file:///etc/passwd",
+    "ray://head:10001",
+    "http://",
+    "http://u:p@head:8265",
+    "http://[::1",
+    "http://head:port",
+    "http://head:99999",
+)
 
 
 def cluster(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
@@ -265,7 +278,9 @@ class TestConnecting:
         other.server.server_close()
         assert heard == []
 
-    @pytest.mark.parametrize("address", ["file:///etc/passwd", "ray://head:10001", "http://", "http://u:p@head:8265"])
+    @pytest.mark.parametrize(
+        "address", ["file:///etc/passwd", "ray://head:10001", "http://", "http://u:p@head:8265", *NO_URLS]
+    )
     def test_what_is_no_address(self, address: str) -> None:
         with pytest.raises(Refused, match="is not the address of a dashboard: expected http://HOST:8265"):
             connect.normal(address)
@@ -349,6 +364,29 @@ class TestToken:
         (tmp_path / "auth_token").symlink_to(tmp_path / "elsewhere")
         assert not token.make_token(tmp_path / "auth_token")
         assert not (tmp_path / "elsewhere").exists()
+
+    def test_it_is_there_whole_or_not_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who is interrupted before it is written leaves none, and the next one makes it."""
+        path, fdopen = tmp_path / "auth_token", os.fdopen
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(token.os, "fdopen", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            token.make_token(path)
+        assert list(tmp_path.iterdir()) == []
+        monkeypatch.setattr(token.os, "fdopen", fdopen)
+        assert token.make_token(path)
+        assert len(bytes.fromhex(path.read_text())) == 32
+
+    def test_an_empty_one_is_refused(self, tmp_path: Path) -> None:
+        """By who would bring it to nodes, and by who would send it."""
+        path = tmp_path / "auth_token"
+        path.write_text("\n")
+        for use in (token.make_token, lambda where: token.token_of(token.with_token({}, where))):
+            with pytest.raises(Refused, match="is empty; remove the file"):
+                use(path)
 
     def test_whose_token_is_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The user's own environment first, then the cluster's file; none where the user says so."""
@@ -476,6 +514,34 @@ class TestSubmission:
         assert not (tmp_path / "ran").exists()
 
     @pytest.mark.parametrize(
+        ("answer", "said"),
+        [
+            ({"name": "x", "payload": {}}, "it is empty"),
+            ({"name": "x"}, "it is empty"),
+            ({"payload": {"data": "YQBi"}}, "it has a NUL character"),
+            ({"payload": {"data": "/w=="}}, "can't decode byte"),
+        ],
+    )
+    def test_a_secret_that_no_variable_can_have_is_said(
+        self, monkeypatch: pytest.MonkeyPatch, answer: Mapping[str, Any], said: str
+    ) -> None:
+        """In one line, which does not repeat it."""
+        import google.auth
+        import google.auth.transport.requests
+
+        class Session:
+            def __init__(self, *_: object) -> None:
+                pass
+
+            def get(self, *_: object, **__: object) -> Any:
+                return SimpleNamespace(status_code=200, json=lambda: answer)
+
+        monkeypatch.setattr(google.auth, "default", lambda **_: (None, None))
+        monkeypatch.setattr(google.auth.transport.requests, "AuthorizedSession", Session)
+        with pytest.raises(SystemExit, match=f"error: the secret KEY cannot be read from projects/.*{said}"):
+            with_secrets.main(["KEY=projects/p/secrets/s/versions/1", "--", "true"])
+
+    @pytest.mark.parametrize(
         ("state", "died", "code"),
         [
             ({"status": "SUCCEEDED", "driver_exit_code": 0}, False, 0),
@@ -580,6 +646,21 @@ class TestFollowing:
         assert shown == "ab"
         assert len(said) == 1
         assert source.connections == 6
+
+    def test_a_log_that_cannot_be_opened_is_tried_less_and_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where only the job's state can be asked for: a proxy that lets no web socket through."""
+        pauses: list[float] = []
+        sleep = asyncio.sleep
+
+        async def paused(delay: float, *given: object) -> None:
+            pauses.append(delay)
+            await sleep(0, *given)
+
+        monkeypatch.setattr(follow, "LONGEST_PAUSE_S", 30.0)
+        monkeypatch.setattr(follow.asyncio, "sleep", paused)
+        source = Scripted(["RUNNING"] * 14 + ["SUCCEEDED"], [[OSError("refused")]] * 20)
+        followed(source)
+        assert pauses[:14] == [0, *(min(30.0, 0.01 * 2**k) for k in range(1, 14))]
 
     def test_a_cluster_that_does_not_know_the_job(self) -> None:
         """It was brought up anew: that is said by None."""
@@ -811,6 +892,64 @@ def test_a_file_for_kubernetes_is_for_kubectl(tmp_path: Path) -> None:
     assert "for Kubernetes: kubectl apply -f" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cluster_name: [no, name\n", "mine.yaml:2: no YAML"),
+        ("kind: RayCluster\n", "mine.yaml is not a file for `ray up`; for Kubernetes: kubectl apply -f"),
+        (None, "mine.yaml:1: cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_ray_cannot_read_is_given_to_no_command(tmp_path: Path, text: str | None, said: str) -> None:
+    """Of a line and the next step, in place of a traceback of Ray's."""
+    path = tmp_path / "mine.yaml"
+    if text is not None:
+        path.write_text(text)
+    for words in (["down"], ["status"], ["exec", "ls"], ["attach"], ["monitor"], ["dashboard"], ["logs", "x"]):
+        ended = invoke("--dry-run", "--file", str(path), *words)
+        assert (ended.exit_code, ended.output.count("\n")) == (2, 1), ended.output
+        assert said in ended.output
+
+
+def test_check_looks_at_the_file_that_is_named(tmp_path: Path) -> None:
+    """By --file as behind `check`; behind it, those alone."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("cluster_name: [no, name\n")
+    for words in (["--file", str(path), "check"], ["check", str(path)], ["--file", "other.yaml", "check", str(path)]):
+        ended = invoke(*words)
+        assert ended.exit_code == 2
+        assert ended.output.startswith(f"{path}:2: no YAML")
+        assert ended.output.count("\n") == 1
+
+
+def test_a_dry_run_of_render_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "write_text", lambda *_: pytest.fail("written"))
+    ended = invoke("--dry-run", "render")
+    assert (ended.exit_code, ended.output.count("is as it was")) == (0, 3), ended.output
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1"])
+def test_a_limit_is_a_number(limit: str) -> None:
+    ended = invoke("submit", "--limit-mib", limit, "jobs/toxicity.py")
+    assert ended.exit_code == 2
+    assert "--limit-mib" in ended.output
+
+
+def invoke(*words: str) -> Result:
+    """Runs the script in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        loader = importlib.machinery.SourceFileLoader("cluster_script", str(SCRIPT))
+        spec = importlib.util.spec_from_loader("cluster_script", loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "cluster_script", module)
+        loader.exec_module(module)
+        patch.setattr(module.endings, "in_order", lambda: None)
+        return CliRunner().invoke(module.main, words)
+
+
 @pytest.mark.slow
 def test_check_says_ok() -> None:
     """Of all files of the repository."""
@@ -824,9 +963,18 @@ def test_a_tunnel_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path:
     stand_in.write_text("#!/bin/sh\necho trying\necho no head node found\nexit 1\n")
     stand_in.chmod(0o755)
     monkeypatch.setattr(commands, "ray_command", lambda: str(stand_in))
+    monkeypatch.setattr(commands.tempfile, "tempdir", str(tmp_path))
     tunnel = commands.Tunnel(commands.Shell(), "infra/cluster.yaml")
     with pytest.raises(ConnectionLost, match="made no tunnel: no head node found"):
         tunnel.open()
+    assert list(tmp_path.iterdir()) == [stand_in]
+
+
+def test_a_tunnel_that_was_never_opened_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a dry run, or where the command is refused."""
+    monkeypatch.setattr(commands.tempfile, "tempdir", str(tmp_path))
+    commands.Tunnel(commands.Shell(), "infra/cluster.yaml").close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tunnel_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -836,6 +984,7 @@ def test_a_tunnel_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{serve}" "$@"\n')
     stand_in.chmod(0o755)
     monkeypatch.setattr(commands, "ray_command", lambda: str(stand_in))
+    monkeypatch.setattr(commands.tempfile, "tempdir", str(tmp_path))
     tunnel = commands.Tunnel(commands.Shell(), "infra/cluster.yaml")
     pids = []
     try:
@@ -845,6 +994,7 @@ def test_a_tunnel_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
             pids.append(tunnel._process.pid)
     finally:
         tunnel.close()
+    assert list(tmp_path.iterdir()) == [stand_in]
     assert len(set(pids)) == 2
     for pid in pids:
         with pytest.raises(ProcessLookupError):
