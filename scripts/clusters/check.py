@@ -48,6 +48,7 @@ TYPE_FIELDS = frozenset(
 """What Ray's schema says of a type of nodes; it lets pass what it does not know."""
 _TOKEN = re.compile(r"RAY_AUTH_TOKEN=|\b[0-9a-f]{64}\b(?!\s+/)")
 """A token, or what sets one. The digest of a file, before its path, is none."""
+_TOKEN_MODE = re.compile(r"""\bRAY_AUTH_MODE=(["']?)token\1(?=["']|\s|$)""")
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _letting_in(found: yamls.Document) -> Iterator[Problem]:
         text = "use_internal_ips must be true: without it nodes are reached by public addresses"
         yield found.problem(("provider", "use_internal_ips"), text)
     options = found.get("docker", "run_options", default=[])
-    if not any("RAY_AUTH_MODE=token" in str(option) for option in options):
+    if not any(_TOKEN_MODE.search(str(option)) for option in options):
         text = "run_options must hold `--env RAY_AUTH_MODE=token`: without it anyone who reaches a port can run code"
         yield found.problem(("docker", "run_options"), text)
     for where, value in _leaves(found.data, ()):
@@ -185,8 +186,8 @@ def _type(found: yamls.Document, name: str, zone: str, *, head: bool) -> Iterato
         if resources.get("CPU") != 0:
             text = "the head must have CPU: 0: tasks there would take memory from all drivers"
             yield found.problem((*where, "resources"), text)
-    elif kind.get("min_workers", 0) > kind.get("max_workers", found.get("max_workers")):
-        text = f"min_workers is {kind['min_workers']}, more than max_workers, {kind['max_workers']}"
+    elif kind.get("min_workers", 0) > (most := kind.get("max_workers", found.get("max_workers"))):
+        text = f"min_workers is {kind['min_workers']}, more than max_workers, {most}"
         yield found.problem((*where, "min_workers"), text)
     yield from _shape(found, where, zone, is_tpu=is_tpu)
     yield from _address(found, where, is_tpu=is_tpu)
@@ -225,18 +226,23 @@ def _address(found: yamls.Document, where: yamls.Where, *, is_tpu: bool) -> Iter
     """Yields what gives a node a public address."""
     node = found.get(*where, "node_config")
     if is_tpu:
-        if node.get("networkConfig", {}).get("enableExternalIps") is not False:
+        if found.get(*where, "node_config", "networkConfig", "enableExternalIps") is not False:
             text = "networkConfig must say enableExternalIps: false, or Ray asks for public addresses"
             yield found.problem((*where, "node_config", "networkConfig", "enableExternalIps"), text)
         return
+    place = (*where, "node_config", "networkInterfaces")
     interfaces = node.get("networkInterfaces")
-    if not interfaces:
+    if not isinstance(interfaces, list) or not interfaces:
         text = "networkInterfaces must name a subnetwork, or Ray takes one and adds public addresses"
-        yield found.problem((*where, "node_config"), text)
-    for number, interface in enumerate(interfaces or []):
-        if "accessConfigs" in interface:
-            place = (*where, "node_config", "networkInterfaces", number, "accessConfigs")
-            yield found.problem(place, "accessConfigs give the node a public address: take them out")
+        yield found.problem(place, text)
+        return
+    for number, interface in enumerate(interfaces):
+        if not isinstance(interface, dict):
+            text = f"is {interface!r}; expected an interface with its subnetwork"
+            yield found.problem((*place, number), text)
+        elif "accessConfigs" in interface:
+            text = "accessConfigs give the node a public address: take them out"
+            yield found.problem((*place, number, "accessConfigs"), text)
 
 
 def _leaves(value: Any, where: yamls.Where) -> Iterator[tuple[yamls.Where, Any]]:

@@ -8,12 +8,14 @@ fetched in tests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from curate.errors import did_you_mean
 
 from .problems import Problem
+from .shapes import slice_of
 from .yamls import Document, Where
 
 _ANY = "any"
@@ -146,6 +148,17 @@ _ENUMS = {
     "submissionMode": ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
     "restartPolicy": ("Always", "OnFailure", "Never"),
 }
+_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
+_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+_CHIPS = "google.com/tpu"
+_SUFFIXES = {
+    **{"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3},
+    **{suffix: 1e3**power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    **{f"{suffix}i": 1024.0**power for power, suffix in enumerate("KMGTPE", 1)},
+}
+_QUANTITY = re.compile(
+    rf"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)({'|'.join(filter(None, _SUFFIXES))})?"
+)
 _SCALARS: dict[str, type | tuple[type, ...]] = {
     "str": str,
     "int": int,
@@ -157,7 +170,7 @@ _SCALARS: dict[str, type | tuple[type, ...]] = {
 def check(documents: Sequence[Document], image: str, ray: str) -> list[Problem]:
     """Returns what is wrong with the resources of a file; `image` and `ray` are what the lock file gives."""
     problems: list[Problem] = []
-    clusters = [one.get("metadata", "name") for one in documents if one.get("kind") == "RayCluster"]
+    clusters = [str(one.get("metadata", "name")) for one in documents if one.get("kind") == "RayCluster"]
     for one in documents:
         kind = one.get("kind")
         if one.get("apiVersion") != "ray.io/v1" or kind not in ("RayCluster", "RayJob"):
@@ -232,8 +245,10 @@ def _cluster(found: Document, spec: Where, image: str, ray: str) -> Iterator[Pro
             text = f"replicas is {now}, and minReplicas to maxReplicas is {least} to {most}"
             yield found.problem((*where, "maxReplicas" if now > most else "replicas"), text)
         yield from _requests(found, where)
+        yield from _chips(found, where)
     pods = [head, *((*spec, "workerGroupSpecs", number) for number in range(len(groups)))]
     for pod in pods:
+        yield from _restarts(found, spec, pod)
         containers = (*pod, "template", "spec", "containers")
         for number in range(len(found.get(*containers, default=[]))):
             place = (*containers, number, "image")
@@ -250,15 +265,58 @@ def _requests(found: Document, group: Where) -> Iterator[Problem]:
     announced = found.get(*group, "rayStartParams", "num-cpus")
     container = (*group, "template", "spec", "containers", 0, "resources", "requests", "cpu")
     asked = found.get(*container)
-    if announced is not None and asked is not None and float(announced) > _cpus(str(asked)):
+    if announced is None or asked is None:
+        return
+    if not (isinstance(announced, str) and announced.isdecimal()):
+        text = f"num-cpus is {announced!r}; expected a whole number"
+        yield found.problem((*group, "rayStartParams", "num-cpus"), text)
+    elif (cpus := _quantity(asked)) is None:
+        yield found.problem(container, f"cpu is {asked!r}; expected a number of CPUs, such as '4' or 500m")
+    elif int(announced) > cpus:
         text = f"num-cpus is {announced}, and the pod asks for {asked} CPUs"
         yield found.problem((*group, "rayStartParams", "num-cpus"), text)
 
 
-def _cpus(quantity: str) -> float:
-    """Returns CPUs of a Kubernetes quantity.
+def _chips(found: Document, group: Where) -> Iterator[Problem]:
+    """Yields a worker of one TPU host whose chips are not those of the nodes that it selects."""
+    pod = (*group, "template", "spec")
+    selector = (*pod, "nodeSelector")
+    resources = (*pod, "containers", 0, "resources")
+    asked = [found.get(*resources, kind, _CHIPS) for kind in ("requests", "limits")]
+    named, topology = (found.get(*selector, key) for key in (_ACCELERATOR, _TOPOLOGY))
+    if all(value is None for value in (*asked, named, topology)):
+        return
+    if asked[0] != asked[1]:
+        text = (
+            f"{_CHIPS} is {asked[0]!r} in requests and {asked[1]!r} in limits: Kubernetes takes only the same in both"
+        )
+        yield found.problem((*resources, "limits", _CHIPS), text)
+        return
+    # Slices of several hosts have other topologies.
+    if found.get(*group, "numOfHosts", default=1) != 1:
+        return
+    has = slice_of(str(named), str(topology))
+    if isinstance(has, str):
+        yield found.problem((*selector, _ACCELERATOR if "is not a TPU" in has else _TOPOLOGY), has)
+    elif _quantity(asked[0]) != has.chips:
+        text = f"{_CHIPS} is {asked[0]!r}, and a host of {named} {topology} has {has.chips}"
+        yield found.problem((*resources, "requests", _CHIPS), text)
 
-    >>> _cpus("500m"), _cpus("2")
-    (0.5, 2.0)
+
+def _restarts(found: Document, spec: Where, pod: Where) -> Iterator[Problem]:
+    """Yields a pod that KubeRay's own validation refuses beside the autoscaler v2."""
+    policy = found.get(*pod, "template", "spec", "restartPolicy", default="Never")
+    scales = found.get(*spec, "enableInTreeAutoscaling") and found.get(*spec, "autoscalerOptions", "version") == "v2"
+    if scales and policy != "Never":
+        text = f"restartPolicy is {policy}; with version v2 of the autoscaler KubeRay takes only Never"
+        yield found.problem((*pod, "template", "spec", "restartPolicy"), text)
+
+
+def _quantity(value: Any) -> float | None:
+    """Returns the number of a Kubernetes quantity; None for what is none.
+
+    >>> _quantity("500m"), _quantity(2), _quantity("1k"), _quantity("2Ki"), _quantity("1e3"), _quantity("many")
+    (0.5, 2.0, 1000.0, 2048.0, 1000.0, None)
     """
-    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+    found = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value))
+    return float(found[1]) * _SUFFIXES[found[2] or ""] if found else None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from .lock import Lock
 from .parameters import Parameters
-from .problems import ROOT, Problem, shown
-from .shapes import tpu
+from .problems import ROOT, Problem, Refused, shown
+from .shapes import accelerator, tpu
 
 INFRA = ROOT / "infra"
 TEMPLATES = INFRA / "templates"
@@ -35,6 +35,8 @@ class _Template(string.Template):
 def values(parameters: Parameters, lock: Lock) -> dict[str, str]:
     """Returns the values that templates may name, as text."""
     host = tpu(parameters.tpu_type, parameters.zone)
+    if isinstance(host, str):
+        raise Refused(f"tpu_type: {host}")
     derived = {
         "region": parameters.region,
         "container": container(parameters, lock),
@@ -42,7 +44,11 @@ def values(parameters: Parameters, lock: Lock) -> dict[str, str]:
         "lock_sha256": lock.sha256,
         "registry": parameters.image.partition("/")[0],
         "idle_seconds": parameters.idle_minutes * 60,
-        "tpu_chips": 0 if isinstance(host, str) else host.chips,
+        "tpu_chips": host.chips,
+        "tpu_host_cpus": host.cpus,
+        "tpu_accelerator": accelerator(parameters.tpu_type),
+        "tpu_topology": host.topology,
+        "tpu_pod_gib": host.pod_gib,
     }
     return {name: str(value) for name, value in (asdict(parameters) | derived).items()}
 

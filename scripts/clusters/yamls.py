@@ -48,18 +48,30 @@ def read(path: Path) -> tuple[list[Document], list[Problem]]:
     """
     file = shown(path)
     try:
-        text = path.read_text()
+        content = path.read_bytes()
     except OSError as error:
         return [], [Problem(file, 1, f"cannot be read: {error.strerror}")]
     try:
-        nodes = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
-        data = [one for one in yaml.safe_load_all(text) if one is not None]
+        text = content.decode()
+        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        data = list(yaml.safe_load_all(text))
+    except UnicodeDecodeError as error:
+        return [], [Problem(file, content[: error.start].count(b"\n") + 1, "no YAML: not UTF-8")]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
         return [], [Problem(file, line, f"no YAML: {error.problem or error.context}")]
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        return [], [Problem(file, line, f"no YAML: the character {error.character:#x}: {error.reason}")]
+    except (RecursionError, ValueError) as error:
+        # A text of the shape of a date that is none, such as 2024-99-99.
+        return [], [Problem(file, 1, f"no YAML: {error}")]
     documents, problems = [], []
     for node, value in zip(nodes, data, strict=True):
+        # Before a first `---`, or behind a last one.
+        if value is None:
+            continue
         lines: dict[Where, int] = {(): node.start_mark.line + 1}
         for where, line, again in _walk(node, ()):
             if again:
@@ -69,16 +81,23 @@ def read(path: Path) -> tuple[list[Document], list[Problem]]:
     return documents, problems
 
 
-def _walk(node: yaml.Node, where: Where) -> Iterator[tuple[Where, int, bool]]:
+def _walk(node: yaml.Node, where: Where, around: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[Where, int, bool]]:
     """Yields every place in a node, its line, and whether its key was there before."""
+    # An anchor within what it names.
+    if node in around:
+        return
+    around = (*around, node)
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
+            # What is merged (`<<`) has the lines of the place that it is merged into.
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
             name = yaml.safe_load(key.value) if key.tag != "tag:yaml.org,2002:str" else key.value
             yield (*where, name), key.start_mark.line + 1, name in seen
             seen.add(name)
-            yield from _walk(value, (*where, name))
+            yield from _walk(value, (*where, name), around)
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
             yield (*where, number), value.start_mark.line + 1, False
-            yield from _walk(value, (*where, number))
+            yield from _walk(value, (*where, number), around)

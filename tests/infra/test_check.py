@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from scripts.clusters import check, kuberay, render
+from scripts.clusters import check, kuberay, render, yamls
 from scripts.clusters.check import check_file
 from scripts.clusters.lock import Lock
+from scripts.clusters.parameters import read_parameters
 from scripts.clusters.problems import ROOT, Refused
 from scripts.clusters.render import INFRA, NAMES
+from scripts.clusters.shapes import Shape, tpu
 from tests.infra.edits import edited, expected, problems_of
 
 DOCUMENTED = "image: us-docker.pkg.dev/my-project/curate/node:"
@@ -56,10 +64,16 @@ def test_the_files_of_the_repository_are_right(name: str) -> None:
         ("{CPU: 120, TPU: 4}", "{CPU: 120}", "announces no TPU, and v4-8 has 4"),
         ("{CPU: 0}", "{CPU: 8}", "the head must have CPU: 0"),
         ("    min_workers: 4", "    min_workers: 65", "min_workers is 65, more than max_workers, 64"),
+        (
+            "    min_workers: 4\n    max_workers: 64",
+            "    min_workers: 65",
+            "min_workers is 65, more than max_workers, 64",
+        ),
         ("max_workers: 64\nup", "max_workers: 2\nup", "max_workers is 2, and the types have at least 4"),
         ("zone: us-central2-b", "zone: us-central1-b", "the zone 'us-central1-b' is not in the region 'us-central2'"),
         ("use_internal_ips: true", "use_internal_ips: false", "use_internal_ips must be true"),
         ("enableExternalIps: false", "enableExternalIps: true", "enableExternalIps: false, or Ray asks for public"),
+        ("RAY_AUTH_MODE=token\n", "RAY_AUTH_MODE=tokenless\n", "run_options must hold `--env RAY_AUTH_MODE=token`"),
         ("    - --env RAY_AUTH_MODE=token\n", "", "run_options must hold `--env RAY_AUTH_MODE=token`"),
         ("    - --env RAY_USAGE", "    - --env RAY_AUTH_TOKEN=x\n    - --env RAY_USAGE", "this looks like a token"),
         ("  ssh_user: ubuntu", f"  ssh_user: {'a1' * 32}", "this looks like a token"),
@@ -94,6 +108,12 @@ def test_a_line_is_that_of_the_mistake(tmp_path: Path) -> None:
             "subnetworks/default\n      serv",
             "subnetworks/default\n          accessConfigs: [{name: NAT}]\n      serv",
             "accessConfigs give the node a public",
+        ),
+        ("networkInterfaces:\n", "networkInterfaces: []\n      old:\n", "networkInterfaces must name a subnetwork"),
+        (
+            "        - subnetwork: projects",
+            "        -\n        - subnetwork: projects",
+            "is None; expected an interface",
         ),
         ("CPU: 16", "CPU: 33", "announces CPU: 33, and n2-standard-32 has 32"),
         ("provisioningModel: SPOT", "provisioningModel: SPOT", ""),
@@ -141,6 +161,22 @@ def test_a_node_without_an_account_of_its_own_is_refused(tmp_path: Path) -> None
             "              image: rayproject/ray:2.60.0 #",
             "all nodes need the same image",
         ),
+        ('num-cpus: "120"', 'num-cpus: "many"', "num-cpus is 'many'; expected a whole number"),
+        ('cpu: "120"', "cpu: lots", "cpu is 'lots'; expected a number of CPUs"),
+        ("restartPolicy: Never", "restartPolicy: Always", "restartPolicy is Always; with version v2"),
+        ("accelerator: tpu-v4-podslice", "accelerator: tpu-v4", "'tpu-v4' is not a TPU of GKE; known are: tpu-v4-pod"),
+        ("topology: 2x2x1", "topology: 2x2x2", "tpu-v4-podslice has no 2x2x2 of one host; it has 2x2x1"),
+        ("accelerator: tpu-v4-podslice", "acelerator: tpu-v4-podslice", "'None' is not a TPU of GKE"),
+        (
+            '300Gi, google.com/tpu: "4"}\n                l',
+            "300Gi}\n                l",
+            "is None in requests and '4' in limits",
+        ),
+        (
+            'limits: {memory: 300Gi, google.com/tpu: "4"}',
+            'limits: {google.com/tpu: "8"}',
+            "'4' in requests and '8' in l",
+        ),
         ("cluster: curate}", "cluster: curat}", "selects the cluster 'curat'; did you mean 'curate'"),
         ("kind: RayJob", "kind: RayJobs", "expected a RayCluster or a RayJob of ray.io/v1"),
         ("  entrypoint: >-", "  entryPoint: >-", "RayJobSpec has no field 'entryPoint'; did you mean 'entrypoint'"),
@@ -150,6 +186,107 @@ def test_what_is_wrong_on_kubernetes_is_said_with_its_line(tmp_path: Path, old: 
     """Against the recorded fields of KubeRay's resources, and against the lock file."""
     found, line = problems_of(tmp_path, "kuberay.yaml", old, new)
     assert any(said in one.text and abs(one.line - line) <= 1 for one in found), "\n".join(map(str, found))
+
+
+OTHERS: tuple[object, ...] = (None, True, -1, "many", [], [None], {}, {"a": None})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_value_of_another_kind_ends_in_a_traceback(tmp_path: Path, name: str) -> None:
+    """Each value and each part of a file, replaced by nothing, a number, a text, a list, a mapping, or taken out."""
+    documents = list(yaml.safe_load_all((INFRA / name).read_text()))
+    path, against, dice = tmp_path / name, expected(), random.Random(name)
+    tried = [(where, other) for where in places(documents) for other in (*OTHERS, OUT)]
+    for where, other in dice.sample(tried, 40):
+        changed = copy.deepcopy(documents)
+        part = changed
+        for key in where[:-1]:
+            part = part[key]
+        if other is OUT:
+            del part[where[-1]]
+        else:
+            part[where[-1]] = other
+        path.write_text(json.dumps(changed[0]) if len(changed) == 1 else yaml.safe_dump_all(changed))
+        assert all(one.line for one in check_file(path, against)), (where, other)
+
+
+OUT = object()
+"""Takes a value out."""
+
+
+def places(value: Any, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Returns the keys and positions of all values within one."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, one in inner for place in ((*where, key), *places(one, (*where, key)))]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (b"a: 1\nb: caf\xe9\n", 2, "no YAML: not UTF-8"),
+        (b"a: 1\nb: \x01\n", 2, "no YAML: the character 0x1"),
+        (b"a: 1\n? [b]\n: 2\n", 2, "no YAML: found unhashable key"),
+        (b"a: 2024-99-99\n", 1, "no YAML: month must be in 1..12"),
+        (b"a: " + b"[" * 800, 1, "no YAML: maximum recursion depth"),
+        (b"a: !!python/none\n", 1, "no YAML: could not determine a constructor"),
+    ],
+)
+def test_what_is_no_yaml_is_said(tmp_path: Path, text: bytes, line: int, said: str) -> None:
+    """With its line, as far as that is known."""
+    path = tmp_path / "x.yaml"
+    path.write_bytes(text)
+    documents, (problem,) = yamls.read(path)
+    assert documents == []
+    assert problem.line == line
+    assert problem.text.startswith(said)
+
+
+def test_all_that_is_yaml_is_read(tmp_path: Path) -> None:
+    """Documents of nothing are none; what is merged is there; an anchor may be within what it names."""
+    path = tmp_path / "x.yaml"
+    path.write_text("---\n# nothing\n---\na: &a {x: 1}\nb:\n  <<: *a\n  y: 2\n---\n&c c: &d [*d]\n---\n")
+    documents, problems = yamls.read(path)
+    assert problems == []
+    assert [list(one.data) for one in documents] == [["a", "b"], ["c"]]
+    assert documents[0].data["b"] == {"x": 1, "y": 2}
+    assert documents[0].problem(("b", "x"), "").line == 5
+    assert documents[0].problem(("b", "y"), "").line == 7
+
+
+@pytest.mark.parametrize(
+    ("type_", "zone", "accelerator", "topology", "chips", "cpus"),
+    [
+        ("v4-8", "us-central2-b", "tpu-v4-podslice", "2x2x1", 4, 240),
+        ("v5p-8", "us-east5-a", "tpu-v5p-slice", "2x2x1", 4, 208),
+        ("v5litepod-1", "us-west4-a", "tpu-v5-lite-podslice", "1x1", 1, 24),
+        ("v5litepod-4", "us-west4-a", "tpu-v5-lite-podslice", "2x2", 4, 112),
+        ("v5litepod-8", "us-west4-a", "tpu-v5-lite-podslice", "2x4", 8, 224),
+        ("v6e-1", "us-east5-b", "tpu-v6e-slice", "1x1", 1, 44),
+        ("v6e-4", "us-east5-b", "tpu-v6e-slice", "2x2", 4, 180),
+        ("v6e-8", "us-east5-b", "tpu-v6e-slice", "2x4", 8, 180),
+    ],
+)
+def test_a_tpu_type_decides_all_of_its_workers(
+    tmp_path: Path, type_: str, zone: str, accelerator: str, topology: str, chips: int, cpus: int
+) -> None:
+    """Accelerator, topology and chips of the rendered file are those of GKE's tables; more CPUs are refused."""
+    known = expected()
+    assert tpu(type_, zone) == Shape(cpus, chips, topology, tpu(type_, zone).pod_gib)
+    against = check.Expected(replace(known.parameters, tpu_type=type_, zone=zone, tpu_cpus=20), known.lock)
+    path = tmp_path / "kuberay.yaml"
+    path.write_text(render.render_file("kuberay.yaml", against.parameters, against.lock))
+    assert check_file(path, against) == []
+    (group,) = yaml.safe_load(path.read_text().partition("\n---\n")[0])["spec"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == accelerator
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
+    for asked in pod["containers"][0]["resources"].values():
+        assert asked["google.com/tpu"] == str(chips)
+    text = (ROOT / "infra/parameters.yaml").read_text()
+    text = text.replace("tpu_type: v4-8", f"tpu_type: {type_}").replace("zone: us-central2-b", f"zone: {zone}")
+    (tmp_path / "p.yaml").write_text(text.replace("tpu_cpus: 120", f"tpu_cpus: {cpus + 1}"))
+    _, (problem,) = read_parameters(tmp_path / "p.yaml")
+    assert problem.text == f"tpu_cpus is {cpus + 1}, and a host of {type_} has {cpus} CPUs"
 
 
 def test_a_changed_lock_is_another_image() -> None:
