@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import os
 import shutil
+import stat
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,8 @@ SETTLE_S = 330.0
 """ext4 looks at every inode that was freed in the last five minutes before it takes one, so that what a run removed
 slows down the next one: writers of small files to half, the faster the writer the more."""
 REMOVED = "removed"
+MARK = ".curate-scratch"
+"""In each scratch folder: all that is below it is ours, to be run, written over and removed."""
 BACKEND = "CURATE_BACKEND"
 ON_RAY, ON_LOCAL = "curate on Ray", "curate, worker processes"
 WORDS = str.split(
@@ -129,10 +132,10 @@ def tree_cpu_s(apart: frozenset[int] = frozenset()) -> tuple[float, float]:
     has ended counts at who has waited for it. Not of processes `apart`, nor of what these have started."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, tuple[int, int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            pid = int(stat.parent.name)
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
             children.setdefault(int(fields[1]), []).append(pid)
             user, system, waited_user, waited_system = map(int, fields[11:15])
             ticks[pid] = user + waited_user, system + waited_system
@@ -234,6 +237,38 @@ def wait_until_ready(child: subprocess.Popen[str]) -> None:
         if line.strip() == "ready":
             return
     raise click.ClickException(f"a process ended with {child.wait()} before it was ready")
+
+
+def own_folder(folder: Path) -> Path:
+    """Returns a scratch folder, made and marked as such, as an absolute path. Raises ClickException for one of others.
+
+    The folder in /tmp has a name that anybody can make there first, and the programs in it are run; and what has the
+    name of ours in a folder of the user's would be removed.
+    """
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link is seen as one
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode):
+        raise _not_ours(folder, f"is a link to {folder.readlink()}" if folder.is_symlink() else "is not a folder")
+    if found.st_uid != os.geteuid():
+        raise _not_ours(folder, f"belongs to user id {found.st_uid}, and this is {os.geteuid()}")
+    if found.st_mode & 0o022:
+        raise _not_ours(folder, f"can be written to by others (mode {stat.S_IMODE(found.st_mode):o})")
+    mark = folder / MARK
+    if not mark.exists():
+        if names := sorted(one.name for one in folder.iterdir()):
+            raise _not_ours(folder, f"has files and no {MARK}: they may be yours (such as {names[0]})")
+        mark.touch()
+    return folder.resolve()
+
+
+def _not_ours(folder: Path, problem: str) -> click.ClickException:
+    return click.ClickException(
+        f"{folder} {problem}; programs in a scratch folder are run, and files in it are removed. Give --scratch a "
+        "folder that does not exist yet, or an empty one of your own"
+    )
 
 
 def once(folder: Path, make: Callable[[], None], of: str = "") -> Path:

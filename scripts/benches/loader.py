@@ -48,6 +48,7 @@ def measure_loader(report: Report, scratch: Path, megabytes: int, rounds: int, p
         for name, (_, kind) in READERS.items():
             own = Path(sys.executable) if name.startswith("curate") else python
             found[name].append(json.loads(run(own, name, folder / kind, LENGTH, BATCH).splitlines()[-1]))
+            expect_whole(name, found[name][-1]["bytes"], megabytes)
     click.echo(f"an epoch of {megabytes:,} MB of tokens in sequences of {LENGTH:,}, batches of {BATCH}, shuffled")
     speed = {name: statistics.median(map(mb_s, runs)) for name, runs in found.items()}
     for name, runs in found.items():
@@ -65,11 +66,24 @@ def mb_s(run: dict[str, Any]) -> float:
     return float(run["bytes"] / 1e6 / (run["user_s"] + run["system_s"]))
 
 
+def expect_whole(name: str, read_bytes: int, megabytes: int) -> None:
+    """Raises ClickException for a reader that saw not all sequences; a last batch that is not full may be left out."""
+    whole = SHARDS * (_per_shard(megabytes) // LENGTH) * LENGTH * 2
+    if not 0 <= whole - read_bytes < BATCH * LENGTH * 2:
+        raise click.ClickException(
+            f"{name} read {read_bytes:,} bytes of tokens, expected {whole:,}, or less than a batch below that"
+        )
+
+
+def _per_shard(megabytes: int) -> int:
+    return megabytes * 500_000 // SHARDS
+
+
 def make_tokens(folder: Path, megabytes: int) -> None:
     """Writes random tokens of 50,000 ids as arrays of numpy."""
     random = np.random.default_rng(0)
     for shard in range(SHARDS):
-        tokens = random.integers(0, 50_000, megabytes * 500_000 // SHARDS, dtype=np.uint16)
+        tokens = random.integers(0, 50_000, _per_shard(megabytes), dtype=np.uint16)
         np.save(folder / f"part-{shard:05}.npy", tokens)
 
 

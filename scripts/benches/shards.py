@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
-from .common import Report
+from .common import Report, expect
 
 MOST_BYTES_A_SHARD = 150
 """Target: 1.5 GB for ten million."""
@@ -61,5 +62,21 @@ def _phases(folder: Path, count: int, shard_s: float, listed: str) -> dict[str, 
         if done.returncode:
             raise click.ClickException(f"{' '.join(program)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
         found[phase] = orjson.loads(done.stdout.splitlines()[-1])
+        _expect_done(phase, count, found[phase])
     shutil.rmtree(folder)
     return found
+
+
+def _expect_done(phase: str, count: int, said: Mapping[str, Any]) -> None:
+    """Raises ClickException where a phase did not go through all shards: it would be a fast one."""
+    wanted = {
+        "run": {"state": "complete", "total": count, "skipped": 0},
+        "rerun": {"state": "complete", "total": count, "skipped": count},
+        "status": {"done": count},
+        "quick": {"done": count},
+    }
+    for name, value in wanted.get(phase, {}).items():
+        expect(f"{phase}: {name}", said.get(name), value)
+    # Beside the outputs, the ledger lies there.
+    least = {"listings": 2 * count, "listing": count}.get(phase, 0)
+    expect(f"{phase}: at least {least:,} objects were listed", said.get("objects", 0) >= least, True)

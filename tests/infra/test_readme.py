@@ -124,5 +124,14 @@ def test_it_names_what_curate_may_delete() -> None:
     assert f'extract("/objects/{{before}}/{layout.LEDGER}/")' in README
 
 
+def test_every_binding_beside_a_conditional_one_says_its_condition() -> None:
+    """Of a bucket or a project whose policy has a condition, `gcloud` asks for that of each further binding, and ends
+    where nobody can answer."""
+    text = README.replace("\\\n", " ")
+    bindings = re.findall(r"gcloud (?:storage buckets|projects) add-iam-policy-binding .*", text)
+    assert len(bindings) == 5
+    assert [one for one in bindings if "--condition=" not in one] == []
+
+
 def _options(command: click.Command) -> set[str]:
     return {option for one in command.params for option in one.opts}

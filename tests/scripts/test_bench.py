@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -15,8 +19,9 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
-from scripts.benches import checks, common, corpora, dedup, edges, exchange, map, memory, texts
+from scripts.benches import checks, common, corpora, dedup, edges, exchange, loader, map, memory, shards, texts
 from scripts.benches import rows as bench_rows
 from tests.support.fakes import NEVER_S
 from tests.support.harness import wait_until
@@ -248,6 +253,120 @@ def test_objects_are_counted_without_ledgers(tmp_path: Path, capsys: pytest.Capt
     (stage / "pair-0-0.bin").touch()
     exchange.count_objects(report, "a sort", tmp_path)
     assert report.missed == 1
+
+
+class TestOwnFolder:
+    """A scratch folder is run from and removed from: it is the bench's own, or refused."""
+
+    def test_it_is_made_for_one_user_and_found_again(self, tmp_path: Path) -> None:
+        folder = common.own_folder(tmp_path / "a/b")
+        assert folder == (tmp_path / "a/b").resolve()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "kept").touch()
+        assert common.own_folder(tmp_path / "a/b") == folder
+        assert (folder / "kept").exists()
+        (tmp_path / "empty").mkdir()
+        common.own_folder(tmp_path / "empty")
+
+    def test_files_of_somebody_are_not_taken_for_its_own(self, tmp_path: Path) -> None:
+        """Where there is no mark: neither removed nor written over."""
+        (tmp_path / "shards").mkdir()
+        with pytest.raises(click.ClickException, match=r"has files and no \.curate-scratch: .*\(such as shards\)"):
+            common.own_folder(tmp_path)
+        assert list(tmp_path.iterdir()) == [tmp_path / "shards"]
+
+    @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+    def test_what_others_may_write_to_is_refused(self, tmp_path: Path, mode: int) -> None:
+        """Marked or not: a program in it could be theirs."""
+        folder = common.own_folder(tmp_path / "scratch")
+        folder.chmod(mode)
+        with pytest.raises(click.ClickException, match=f"can be written to by others \\(mode {mode:o}\\)"):
+            common.own_folder(folder)
+
+    def test_what_belongs_to_others_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = common.own_folder(tmp_path / "scratch")
+        monkeypatch.setattr(common.os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(click.ClickException, match="belongs to user id"):
+            common.own_folder(folder)
+
+    def test_a_link_and_a_file_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(common.own_folder(tmp_path / "scratch"))
+        (tmp_path / "file").touch()
+        with pytest.raises(click.ClickException, match="is a link to"):
+            common.own_folder(tmp_path / "link")
+        with pytest.raises(click.ClickException, match="is not a folder"):
+            common.own_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tasks", "--shards", "0", "--finished", "0"], "leaves nothing to measure"),
+        (["tasks", "--shards", "-1"], "-1 is not in the range x>=0"),
+        (["exchange", "--only", "scaling", "--backend", "local"], "--backend has no effect on these parts"),
+        (["exchange", "--only", "scaling", "--only", "resume", "--backend", "ray"], "--backend has no effect on these"),
+        (["map", "--only", "many", "--backend", "local"], "--backend has no effect on this part"),
+        (["map", "--text-bytes", "100", "--files", "3"], "--files has no effect with --text-bytes"),
+        (["map", "--text-bytes", "100", "--blocks", "3"], "--blocks has no effect with --text-bytes"),
+        (["map", "--text-bytes", "100", "--batches", "3"], "--batches has no effect with --text-bytes"),
+        (["memory", "--sort", "--budget", "3"], "--budget has no effect with --sort"),
+        (["memory", "--sort", "--block", "3"], "--block has no effect with --sort"),
+    ],
+)
+def test_options_without_effect_are_refused(script: ModuleType, words: list[str], said: str) -> None:
+    """Before anything is measured: who gives one believes that it was."""
+    ended = CliRunner().invoke(script.main, words)
+    assert ended.exit_code == 2
+    assert said in ended.output
+
+
+def test_files_of_the_user_are_not_removed(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    ended = CliRunner().invoke(script.main, ["shards", "--shards", "10", "--scratch", str(tmp_path)])
+    assert ended.exit_code == 1
+    assert "has files and no .curate-scratch" in ended.output
+    assert list(tmp_path.iterdir()) == [tmp_path / "shards"]
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    """The script as a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CURATE_BACKEND", "inline")
+        patch.syspath_prepend(str(SCRIPT.parent))
+        loaded = importlib.machinery.SourceFileLoader("bench_script", str(SCRIPT))
+        spec = importlib.util.spec_from_loader("bench_script", loaded)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loaded.exec_module(module)
+        yield module
+
+
+def test_a_reader_that_skips_tokens_is_no_fast_one() -> None:
+    """All sequences, but for a last batch that is not full."""
+    batch, whole = loader.BATCH * loader.LENGTH * 2, 1_000_000_000 // (8 * loader.LENGTH * 2) * 8 * loader.LENGTH * 2
+    for read in (whole, whole - batch + 1):
+        loader.expect_whole("x", read, 1000)
+    for read in (whole + 1, whole - batch, 0):
+        with pytest.raises(click.ClickException, match=f"x read {read:,} bytes of tokens, expected {whole:,}"):
+            loader.expect_whole("x", read, 1000)
+
+
+@pytest.mark.parametrize(
+    ("phase", "said", "wrong"),
+    [
+        ("run", {"state": "complete", "total": 9, "skipped": 0}, {"state": "failed"}),
+        ("rerun", {"state": "complete", "total": 9, "skipped": 9}, {"skipped": 8}),
+        ("status", {"done": 9}, {"done": 0}),
+        ("quick", {"done": 9}, {"done": 10}),
+        ("listing", {"objects": 12}, {"objects": 8}),
+        ("listings", {"objects": 21}, {"objects": 17}),
+    ],
+)
+def test_a_phase_that_passes_over_shards_is_no_fast_one(phase: str, said: Any, wrong: Any) -> None:
+    shards._expect_done(phase, 9, said)
+    with pytest.raises(click.ClickException, match=f"^{phase}: "):
+        shards._expect_done(phase, 9, {**said, **wrong})
 
 
 class TestCorpus:
