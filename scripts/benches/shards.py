@@ -69,7 +69,7 @@ def _phases(folder: Path, count: int, shard_s: float, listed: str) -> dict[str, 
 
 def _expect_done(phase: str, count: int, said: Mapping[str, Any]) -> None:
     """Raises ClickException where a phase did not go through all shards: it would be a fast one."""
-    wanted = {
+    wanted: dict[str, dict[str, Any]] = {
         "run": {"state": "complete", "total": count, "skipped": 0},
         "rerun": {"state": "complete", "total": count, "skipped": count},
         "status": {"done": count},

@@ -149,6 +149,11 @@ class Auditor:
             assert why is not None
             self.peak_bytes = event.peak_bytes
             suspect = event.suspect if event.suspect in left else left[0]
+            at = left.index(suspect)
+            if why is not FailureKind.LOST and suspect == event.suspect and left[at + 1 : at + event.suspects]:
+                # It died of one of several, which run again to say which: this time counts against none of them.
+                self.peak_bytes = 0
+                return {suspect: self._struck(suspect, FailureKind.LOST)}
             blamed = left if why is FailureKind.LOST else [suspect]
             return {shard: self._struck(shard, why) for shard in blamed}
         if isinstance(event, SlotsChanged):

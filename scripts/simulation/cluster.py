@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from curate.stage.publishing import in_flight
 from curate.tasks.events import (
     Cancel,
     Event,
@@ -154,6 +155,8 @@ class Simulation:
         self.nodes: list[Node | None] = [None] * math.ceil(scenario.slots / scenario.slots_per_node)
         """By place; None where none was yet."""
         self.runs: dict[int, Run] = {}
+        self.ending: dict[int, Run] = {}
+        """Those that are over, until the scheduler is told."""
         self.queue: deque[Run] = deque()
         """Launched, and waiting for a slot."""
         self.free: list[Node] = []
@@ -272,14 +275,17 @@ class Simulation:
         self._start_queued()
 
     def _as_seen(self, scheduler: Scheduler, event: TaskEnded) -> TaskEnded:
-        """Returns the end of a task as the dispatcher tells it, which looks for the first shard without an output."""
-        left = scheduler.unreported(event.task)
+        """Returns the end of a task as the dispatcher tells it, which looks for the first shard without an output, and
+        says how many shards from there on may have been begun."""
+        left, run = scheduler.unreported(event.task), self.ending.pop(event.task)
         if not left or event.kind is None:
             return TaskEnded(event.task, None if not left else event.kind)
         if event.kind is FailureKind.LOST:
             return event
         suspect = next((shard for shard in left if not self.published[shard]), left[-1])
-        return TaskEnded(event.task, event.kind, suspect, peak_bytes=event.peak_bytes)
+        begun = in_flight(run.shards.index(suspect), run.attempt, self.policy.task_timeout_s)
+        suspects = min(begun, len(left) - left.index(suspect))
+        return TaskEnded(event.task, event.kind, suspect, suspects, event.peak_bytes)
 
     def _tick(self, _: None) -> None:
         self._tell(Tick())
@@ -314,6 +320,7 @@ class Simulation:
         self._note("head dies")
         self.scheduler = None
         self.inbox.clear()
+        self.ending.clear()
         for run in self.runs.values():
             run.over = True
             if run.node is not None:
@@ -453,6 +460,7 @@ class Simulation:
         if not run.over:
             run.over = True
             del self.runs[run.task]
+            self.ending[run.task] = run
             self._tell(TaskEnded(run.task, kind, peak_bytes=peak_bytes))
 
     def _cancel(self, run: Run) -> None:

@@ -83,7 +83,10 @@ def simulate(
         scenario=asdict(scenario),
         digest=simulation.digest.hexdigest(),
         makespan_s=simulation.now_s,
-        ideal_s=ideal_s(simulation.steps_of_capacity, work_s, longest_s),
+        # Of those that are done: what was given up took no time to its end.
+        ideal_s=ideal_s(
+            simulation.steps_of_capacity, work_s, float(np.asarray(simulation.work_s)[done].max(initial=0.0))
+        ),
         longest_s=longest_s,
         outputs=simulation.outputs,
         given_up=simulation.scenario.tasks - simulation.outputs,

@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import assume, given, settings
@@ -26,6 +27,7 @@ from curate.tasks.events import (
     Record,
     SchedulerState,
     SlotsChanged,
+    TaskEnded,
     TaskId,
 )
 from curate.tasks.policy import Policy
@@ -165,6 +167,36 @@ def test_all_disturbances_together_are_survived(seed: int, bundles: dict[str, An
     assert report.outputs + report.given_up == report.scenario["tasks"]
     assert report.given_up < 100
     assert report.heads == 3
+
+
+class Heard(Scheduler):
+    """A scheduler that notes how many shards a task may have died of."""
+
+    suspects: ClassVar[Counter[int]] = Counter()
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        if isinstance(event, TaskEnded):
+            self.suspects[event.suspects] += 1
+        return super().handle(event, now_s)
+
+
+@pytest.mark.slow
+def test_tasks_die_of_one_of_several_shards_too() -> None:
+    """As they do where outputs are published beside one another: which shard it was, the next try says."""
+    Heard.suspects.clear()
+    scenario = replace(CALM, **BUNDLED, faults=0.05)
+    report, _ = simulate(scenario, Heard)
+    assert report.outputs + report.given_up == scenario.tasks
+    assert Heard.suspects[1] > 10
+    assert sum(count for number, count in Heard.suspects.items() if number > 1) > 10
+
+
+def test_a_shard_that_is_given_up_is_no_part_of_the_ideal() -> None:
+    """Nothing is faster than the ideal, whatever became of the longest shard."""
+    for seed in range(5):
+        report = run(CALM, seed=seed, tasks=3, slots=1, slots_per_node=1, poison=2)
+        assert report.given_up == 2
+        assert report.ratio >= 1
 
 
 SHARES = st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0])
