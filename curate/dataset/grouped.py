@@ -87,7 +87,8 @@ class GroupedData(Generic[D]):
         return self._each("max", on)
 
     def mean(self, on: str | Sequence[str]) -> D:
-        """Returns the mean of columns in each group, a double: of `score` in `score_mean`.
+        """Returns the mean of columns in each group, a double: of `score` in `score_mean`. Values of more than 53
+        bits are rounded to doubles first.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").mean("n").take_all()
@@ -99,7 +100,8 @@ class GroupedData(Generic[D]):
         """Returns the standard deviation of columns in each group, a double: of `score` in `score_std`.
 
         It divides by the number of values less `ddof`, and is null where that is not above 0. It is accurate for small
-        deviations of large values: partial results are merged by their means.
+        deviations of large values: partial results are merged by their means. Values of more than 53 bits are rounded
+        to doubles first: where these are near each other, subtract one of them before.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").std("n", ddof=0).take_all()
@@ -110,8 +112,8 @@ class GroupedData(Generic[D]):
     def quantile(self, on: str | Sequence[str], q: float = 0.5) -> D:
         """Returns the quantile `q` (0 to 1) of columns in each group: of `score` in `score_quantile`.
 
-        It is exact, a double, with linear interpolation. NaN is ignored. All values of a group must fit into the memory
-        of one task.
+        It is exact, a double, with linear interpolation: values of more than 53 bits are rounded to doubles first.
+        NaN is ignored. All values of a group must fit into the memory of one task.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").quantile("n", q=0.25).take_all()

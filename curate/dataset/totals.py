@@ -54,7 +54,8 @@ class AllRows(Base):
         return totals.total(self._plan, "max", on, self._blocks_of)
 
     def mean(self, on: str | Sequence[str]) -> Any:
-        """Returns the mean of a column, or of several, as `sum` does; a float.
+        """Returns the mean of a column, or of several, as `sum` does; a float. Values of more than 53 bits are
+        rounded to doubles first.
 
         >>> curate.range(4).mean("id")
         1.5
@@ -63,7 +64,8 @@ class AllRows(Base):
 
     def std(self, on: str | Sequence[str], ddof: int = 1) -> Any:
         """Returns the standard deviation of a column, or of several, as `sum` does: by the number of values less
-        `ddof`; None if that is not above 0.
+        `ddof`; None if that is not above 0. Values of more than 53 bits are rounded to doubles first: where these are
+        near each other, subtract one of them before.
 
         >>> curate.range(3).std("id")
         1.0
@@ -73,7 +75,8 @@ class AllRows(Base):
     def quantile(self, on: str | Sequence[str], q: float = 0.5) -> Any:
         """Returns the quantile `q` (0 to 1) of a column, or of several, as `sum` does.
 
-        It is exact, with linear interpolation; all values of the column must fit into this process's memory.
+        It is exact, with linear interpolation, of values as doubles: those of more than 53 bits are rounded first. All
+        values of the column must fit into this process's memory.
 
         >>> curate.range(4).quantile("id")
         1.5

@@ -247,7 +247,7 @@ class Std(_Partial):
 
     A partial result is the number of values, their mean, and the sum of squares of what they differ by from it. They
     are merged as Chan, Golub and LeVeque do it (1979), any number at a time; squares of the values, in which small
-    deviations of large values are lost, are not made.
+    deviations of large values are lost, are not made. Values are doubles: of more than 53 bits they are rounded.
     """
 
     column: str
