@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from inspect import Parameter
@@ -22,6 +22,9 @@ _OF_DATASETS = ("operators", "after")
 _GIVEN = ContextVar("how options are given", default="keyword")
 _CHECKPOINT = ContextVar("whether a checkpoint is run", default=False)
 _STEP = ContextVar("the step of a chain that is run", default="")
+_RECIPE: ContextVar[tuple[Mapping[str, Any], Mapping[str, Collection[str]], str] | None] = ContextVar(
+    "parameters of the recipe that is run, the options of its steps, and how parameters are given", default=None
+)
 
 
 @contextmanager
@@ -56,6 +59,12 @@ def of_checkpoint() -> AbstractContextManager[None]:
 def of_step(name: str) -> AbstractContextManager[None]:
     """Says that what runs within it is a step of a chain, which is overwritten by its name."""
     return _set(_STEP, name)
+
+
+def of_recipe(parameters: Mapping[str, Any], steps: Mapping[str, Collection[str]]) -> AbstractContextManager[None]:
+    """Says that what runs within it was asked for by the parameters of a recipe, which gives its `steps` options of
+    these names."""
+    return _set(_RECIPE, (parameters, steps, _GIVEN.get()))
 
 
 def option(name: str, value: Any = True) -> str:
@@ -120,6 +129,10 @@ def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
     ...     raise ConfigError.of_column("there is no column 'question'", "question")
     Traceback (most recent call last):
     curate.errors.ConfigError: there is no column 'question'. Another one is chosen with columns_of_sets=...
+    >>> with of_recipe({"url_column": "address"}, {}), naming_columns({"by": ["address"]}):
+    ...     raise ConfigError.of_column("there is no column 'address'", "address")
+    Traceback (most recent call last):
+    curate.errors.ConfigError: there is no column 'address'. Another one is chosen with url_column=...
     """
     try:
         yield
@@ -127,16 +140,36 @@ def naming_columns(parameters: Mapping[str, Any]) -> Iterator[None]:
         if error.column is None:
             raise
         nobodys = _OF_DATASETS if _OF_DATASETS[0] in parameters else ()
-        given = {one: list(_leaves(value)) for one, value in parameters.items() if one not in nobodys}
-        named = [one for one, values in given.items() if error.column in values]
-        # Where one is called after columns, whatever else has the same value means something else.
-        of = [one for one in named if one.endswith(("column", "columns"))] or named or _containing(given, error.column)
-        if not of:
+        of = _naming(error.column, {one: value for one, value in parameters.items() if one not in nobodys})
+        chosen = _of_recipe(error.column, of) or " and ".join(option(one, ...) for one in of)
+        if not chosen:
             raise
-        chosen = " and ".join(option(one, ...) for one in of)
         if (kept := parameters.get("keep_columns")) and type(error) is ConfigError and error.column not in kept:
             chosen += f"; {option('keep_columns', ...)} leaves out what it does not name"
         raise ConfigError(f"{error}. Another one is chosen with {chosen}").with_traceback(error.__traceback__) from None
+
+
+def _naming(column: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Returns the parameters that name a column."""
+    given = {one: list(_leaves(value)) for one, value in parameters.items()}
+    named = [one for one, values in given.items() if column in values]
+    # Where one is called after columns, whatever else has the same value means something else.
+    return [one for one in named if one.endswith(("column", "columns"))] or named or _containing(given, column)
+
+
+def _of_recipe(column: str, of: Collection[str]) -> str:
+    """Returns the parameters of the recipe that name the column which these options of a step name, as they are given;
+    or those options, as they are changed; nothing where no recipe is run."""
+    if (recipe := _RECIPE.get()) is None:
+        return ""
+    parameters, steps, given = recipe
+    named = [one for one, value in parameters.items() if column in _leaves(value)]
+    # What a step has by the same name, and does not mean here, is not what it means by another one.
+    own = [one for one in named if one in of] or [one for one in named if one not in steps.get(_STEP.get(), ())]
+    changed = [f"{_STEP.get()}.{one}=..." for one in of if _STEP.get()]
+    with _set(_GIVEN, given):
+        changes = option("set" if given == "command line" else "changes", changed) if changed else ""
+        return " and ".join(option(one, ...) for one in own) or changes
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from curate.chain.plan import Asked, StepState
 from curate.chain.steps import Step, checked
 from curate.clock import SystemClock
 from curate.errors import ConfigError
+from curate.keywords import of_recipe
 
 if TYPE_CHECKING:
     from curate.chain.run import ChainSummary, StepEnd
@@ -43,13 +44,21 @@ class Chain:
     ('complete', [0, 0], ['complete', 'complete'])
     """
 
-    def __init__(self, steps: Iterable[Step], *, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        steps: Iterable[Step],
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
         """`folder` is where relative paths begin: of inputs, outputs, files of jobs, and parameters; by default the
-        working directory. Raises ConfigError for steps that cannot follow each other."""
+        working directory. `parameters` are those of the recipe that the steps are of, if they are of one: errors name
+        these. Raises ConfigError for steps that cannot follow each other."""
         self.folder = os.path.abspath(os.fspath(folder) if folder is not None else ".")  # noqa: PTH100
         """Where relative paths begin."""
         self.steps = checked(steps, self.folder)
         """The steps, with absolute paths."""
+        self._parameters = parameters
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Chain:
@@ -86,8 +95,17 @@ class Chain:
         log.ensure_configured()
         asked = Asked(redo_stale, drop_removed, frozenset(overwrite))
         request = Request(asked, step, options, ended)
-        with contextlib.chdir(self.folder):
+        with self.entered():
             return run_chain(prepare(self.steps, request), request)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Is around what looks at the steps or runs them: relative paths and names of parameters are those of the
+        chain."""
+        given = {one.name: frozenset(one.options) for one in self.steps}
+        named = contextlib.nullcontext() if self._parameters is None else of_recipe(self._parameters, given)
+        with contextlib.chdir(self.folder), named:
+            yield
 
     def status(self) -> tuple[StepState, ...]:
         """Returns the state of each step, from outputs and ledgers alone: no job is imported, nothing is written."""

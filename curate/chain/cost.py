@@ -13,6 +13,7 @@ from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError
 from curate.graph.entry import run
+from curate.keywords import of_step
 from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
 from curate.resume.options import parse_run_options
@@ -84,7 +85,8 @@ def _ran(step: Step, steps: Sequence[Step], inputs: Sequence[int]) -> tuple[Summ
         allow_incomplete_input=bool(step.input_from),
     )
     before, others = time.process_time(), _others_s()
-    summary = run(stage_of(sized), options)
+    with of_step(step.name):
+        summary = run(stage_of(sized), options)
     own_s = time.process_time() - before
     if summary.state is not RunState.COMPLETE:
         why = "; ".join(one.error for one in summary.failures) or summary.state.value

@@ -96,7 +96,7 @@ class Recipe:
         for one in parts:
             reads: Any = {"input_from": steps[-1].name} if steps else {"input": inputs}
             steps.append(Step(one.name, one.job, f"{output}/{one.name}", options=one.options, **reads))
-        return Chain(steps, folder=folder)
+        return Chain(steps, folder=folder, parameters={name: getattr(self, name) for name in self._params})
 
     def _begin(self, begin: str) -> str:
         begin = begin or self.begins[0]

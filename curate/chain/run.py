@@ -150,7 +150,7 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
     problems: list[str] = []
     for step in steps:
         try:
-            with in_file():
+            with in_file(), of_step(step.name):
                 stages[step.name] = stage_of(step, {"step": step.name, "sha256": digest})
             options[step.name] = _options(step, inputs_of(step, steps), request)
             _refuse_unknown_sides(step, stages)

@@ -216,7 +216,7 @@ def _run(
     try:
         with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():
             found = make()
-            with contextlib.chdir(found.folder):
+            with found.entered():
                 planned = prepare(found.steps, request)
                 ended = None if dry else run_chain(planned, request)
                 cost = sample_cost(found.steps) if dry and costs else None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -233,6 +234,36 @@ def test_parameters_of_a_step_that_is_left_out_are_said_to_have_no_effect() -> N
         .endswith("--block-parts), so url_column=... has no effect")
     )
     assert not any("effect" in why for one in (Dolma, FineWeb) for why in one(shards=1).left_out("rows").values())
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "in_python"),
+    [
+        ({"url_column": "nope"}, "--url-column ...", "url_column=..."),
+        ({"keep_columns": ["nope"]}, "--keep-columns ...", "keep_columns=..."),
+        ({"text_column": "nope"}, "--text-column ...", "text_column=..."),
+        ({"eval_columns": ["nope"]}, "--eval-columns ...", "eval_columns=..."),
+        ({"changes": 'languages.keep_columns=["nope"]'}, "--set languages.keep_columns=...", "changes=['languages.k"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_a_column_that_is_not_there_is_named_by_the_parameter_that_was_given(
+    given: dict[str, str | list[str]], named: str, in_python: str, place: Path, curate: Curate
+) -> None:
+    """And not by the option of the step that it became."""
+    (place / "evals.jsonl").write_bytes(orjson.dumps({"text": PROSE}))
+    command = ["run", "dolma", "--from", "rows", "-i", "in", "-o", "out", "--shards", "1", "--eval-sets", "evals.jsonl"]
+    for name, value in given.items():
+        option = {"changes": "--set"}.get(name, f"--{name.replace('_', '-')}")
+        command += [option, value if isinstance(value, str) else value[0]]
+    said = curate(*command, "--dry-run").err
+    assert "no column 'nope'" in said
+    assert said.rstrip().endswith(f"Another one is chosen with {named}")
+    parameters: dict[str, Any] = {name: value for name, value in given.items() if name != "changes"}
+    changes = [str(value) for name, value in given.items() if name == "changes"]
+    chain = Dolma(shards=1, eval_sets=["evals.jsonl"], **parameters).chain("in", "o", begin="rows", changes=changes)
+    with pytest.raises(ConfigError, match=re.escape(f"Another one is chosen with {in_python}")):
+        chain.run(backend="inline")
 
 
 def test_the_digest_is_of_what_is_done() -> None:
