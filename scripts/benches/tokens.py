@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from .common import Check, Ended, Report, Runs, environment, expect, go, once, r
 
 RATIO = 0.9
 END = "<|endoftext|>"
+CORPUS = Path(__file__).parents[1] / "corpus"
+DEMO = CORPUS.parents[1] / "demo" / "reddit"
+"""Where scripts/demo has them, whatever folder this was started in."""
 SMALL, LARGE = "small", "50,000 entries"
 DATATROVE, DOLMA = "0.10.1", "1.2.1"
 PARTS = str.split("ba co di fu ge hi ja ko lu mo ne pi qua ro si tu ve wo xa ya zen th er ing ed ly")
@@ -43,6 +47,13 @@ def texts(seed: int, documents: int, words: int) -> Iterator[str]:
         chosen = np.minimum(random.zipf(1.2, size) - 1, words - 1)
         text = " ".join(known[k] for k in chosen.tolist())
         yield text.replace(" x", ". X").capitalize() + "."
+
+
+def demo_corpus(folder: Path = DEMO) -> Path:
+    """Returns the folder of the demo's comments, which are made up if they are not there."""
+    if not folder.exists():
+        subprocess.run([sys.executable, str(CORPUS), "--output", str(folder)], check=True)
+    return folder
 
 
 def bodies(comments: Path) -> Iterator[str]:

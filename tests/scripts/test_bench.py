@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from scripts.benches import checks, common, corpora, dedup, edges, exchange, loader, map, memory, shards, texts
+from scripts.benches import checks, common, corpora, dedup, edges, exchange, loader, map, memory, shards, texts, tokens
 from scripts.benches import rows as bench_rows
 from tests.support.fakes import NEVER_S
 from tests.support.harness import wait_until
@@ -318,6 +318,17 @@ def test_options_without_effect_are_refused(script: ModuleType, words: list[str]
     ended = CliRunner().invoke(script.main, words)
     assert ended.exit_code == 2
     assert said in ended.output
+
+
+def test_the_demos_comments_are_made_where_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From any folder: they are found beside the scripts, not in the one at hand."""
+    assert SCRIPT.parents[1] / "demo/reddit" == tokens.DEMO
+    ran: list[Any] = []
+    monkeypatch.setattr(tokens.subprocess, "run", lambda command, **_: ran.append(command))
+    assert tokens.demo_corpus(tmp_path) == tmp_path
+    assert ran == []
+    assert tokens.demo_corpus(tmp_path / "none") == tmp_path / "none"
+    assert ran == [[sys.executable, str(SCRIPT.parent / "corpus"), "--output", str(tmp_path / "none")]]
 
 
 def test_files_of_the_user_are_not_removed(script: ModuleType, tmp_path: Path) -> None:

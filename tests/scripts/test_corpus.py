@@ -101,6 +101,16 @@ def test_fields_are_those_of_pushshift_with_edited_of_two_types(corpus: Path) ->
     assert {type(json.loads(edited)) for edited in table["edited"].to_pylist()} == {bool, float}
 
 
+def test_a_link_that_leads_nowhere_is_left_alone(tmp_path: Path) -> None:
+    """In a line, as a folder is that exists."""
+    (tmp_path / "reddit").symlink_to(tmp_path / "gone")
+    result = make(tmp_path / "reddit")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: ")
+    assert "exists; remove it" in result.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "reddit"]
+
+
 def test_an_output_that_exists_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "reddit").mkdir()
     result = make(tmp_path / "reddit")
