@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 import shlex
@@ -243,7 +244,9 @@ def require_json(what: str, value: Any) -> None:
     """
     try:
         orjson.dumps(value)
-    except TypeError as error:
+        # To orjson NaN and infinities are null, all the same.
+        json.dumps(value, default=str, allow_nan=False)
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"{what} is {value!r:.60}; expected JSON values: {error}") from error
 
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 import types
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from curate.code.digest import code_digest
@@ -14,6 +15,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect, is_param
 from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting, refuse_of_rows
 from curate.objects.record import OutputFormat
+from curate.units import require_json
 from curate.writers.writer import default_codec, suffix
 
 HOOKS = {
@@ -27,6 +29,13 @@ HOOKS = {
 CALLED = ("drop", "quarantine", "count", "log", "spec", "options")
 """What user code calls; a job that replaces one would not get what it called."""
 ENTRIES = ("run", "main")
+STAGE_WORDS = frozenset(
+    {"after", "checkpoint", "exchange", "fold", "limit", "marks", "of", "operators", "order"}
+    | {"owner", "places", "read", "rows", "sink", "stage", "upstream"}
+)
+"""What the identities of stages have beside those of jobs."""
+OPTIONAL_WORDS = frozenset({"attributes", "keep_positions", "sides", "with_attributes"})
+"""What an identity has where a job does not do without."""
 _CLOSE = 0.8
 """How alike a method's name and a hook's are if one is taken for a slip of the other."""
 
@@ -54,6 +63,20 @@ def define(cls: type, base: type) -> dict[str, Param]:
 def job_digest(cls: type, *, is_identity: bool = False) -> str:
     """Returns the digest of a job's code; its settings count by their values, beside it. See `code_digest`."""
     return code_digest(cls, neutral=NEUTRAL, told=SETTINGS, is_identity=is_identity)
+
+
+def own_identity(job: Any, told: Iterable[str]) -> dict[str, Any]:
+    """Returns what `identity` of a job says, beside what is `told` already. Raises ConfigError for what is no JSON, and
+    for names of curate's own, which would say something else of the job then."""
+    what = f"{type(job).__name__}.identity()"
+    found = job.identity()
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{what} is {found!r:.60}; expected a dict of JSON values by name, such as {{}}")
+    own = dict(found)
+    require_json(what, own)
+    if taken := sorted(own.keys() & {*told, *STAGE_WORDS, *OPTIONAL_WORDS}):
+        raise ConfigError(f"{what} has {taken[0]!r}, which curate itself says of a job; call it my_{taken[0]}")
+    return own
 
 
 def snake_case(name: str) -> str:

@@ -13,7 +13,7 @@ from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.build import Made, compute_of, inputs_of, made_of
-from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
+from curate.job.definition import checked_settings, define, job_digest, own_identity, refuse_missing_hook, snake_case
 from curate.job.operator import Places, Process, check_count, check_name, row_json, rows_as_table
 from curate.job.origin import job_origin
 from curate.job.params import Param, naming_options
@@ -367,8 +367,8 @@ class Job:
             "shard_bytes": self.shard_bytes,
             "format": output_format.value,
             "codec": codec,
-            **self.identity(),
         }
+        identity |= own_identity(self, identity)
         identity |= {name: True for name in ("attributes", "keep_positions") if getattr(self, name)}
         made = self._made(columns)
         if made.attributes:

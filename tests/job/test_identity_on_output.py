@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow.compute as pc
 import pytest
 from structlog.testing import capture_logs
 
+from curate.job.definition import OPTIONAL_WORDS, STAGE_WORDS
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.summary import RunState
@@ -321,3 +323,62 @@ def test_an_output_of_another_shard_is_not_taken_for_one(
     assert (ended.state, ended.attempts) == (RunState.COMPLETE, 1)
     kept = [name for name in before if "_curate" not in name]
     assert [everything(out)[name] for name in kept] == [before[name] for name in kept]
+
+
+class TestOwnIdentity:
+    """What `identity` of a job says stands beside what curate says of it, and in place of nothing."""
+
+    @staticmethod
+    def job(told: Any) -> Job:
+        class Own(Job):
+            version = "1"
+
+            def identity(self) -> Any:
+                return told
+
+            def process(self, batch: Any) -> Any:
+                return batch
+
+        return Own()
+
+    def test_no_part_of_curates_own_can_be_replaced(self) -> None:
+        """Whichever curate says of this job, or of another one, or of a stage: changed code and parameters were taken
+        for the same job."""
+        without = self.job({}).spec().record.identity
+        for name in (*without, *OPTIONAL_WORDS, *STAGE_WORDS):
+            with refusing(f"Own.identity() has {name!r}, which curate itself says of a job"):
+                self.job({name: "7"}).spec()
+        assert self.job({"model": "7"}).spec().record.identity == {**without, "model": "7"}
+
+    @pytest.mark.parametrize(
+        ("told", "message"),
+        [
+            (None, "Own.identity() is None; expected a dict of JSON values by name"),
+            (["model"], "Own.identity() is ['model']; expected a dict"),
+            ({"model": {1}}, "Own.identity() is {'model': {1}}; expected JSON values: Type is not JSON serializable"),
+            ({1: "model"}, "Own.identity() is {1: 'model'}; expected JSON values: Dict key must be str"),
+            ({"most": float("inf")}, "Own.identity() is {'most': inf}; expected JSON values: Out of range"),
+        ],
+    )
+    def test_it_is_json_by_name(self, told: Any, message: str) -> None:
+        with refusing(message):
+            self.job(told).spec()
+
+    def test_what_stages_say_is_known(self, source: Path, out: Path) -> None:
+        """A name that a stage uses is one of those that are refused."""
+
+        class Many(Job):
+            version = "1"
+
+            def process(self, batch: Any) -> Any:
+                return batch
+
+            def build(self, ds: Any) -> Any:
+                kept = super().build(ds).sort("id").distinct(["n"])  # type: ignore[attr-defined]
+                return kept.limit(3).with_column("m", pc.field("n")).checkpoint(str(out / ".." / "kept"))
+
+        run_job(Many(), source, out, keep_stages=True)
+        documents = [path for root in (out, out.parent / "kept") for path in root.rglob("job.json")]
+        found = {name for path in documents for name in orjson.loads(path.read_bytes())["identity"]}
+        assert found - Many().spec().record.identity.keys() <= STAGE_WORDS | OPTIONAL_WORDS
+        assert {"exchange", "stage", "order"} <= found
