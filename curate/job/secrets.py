@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
+
+import orjson
 
 from curate.errors import BadRow, ConfigError, CurateError, RetryLater
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HIDDEN = "[secret]"
+_ENCODED: tuple[Callable[[str], str], ...] = (
+    lambda text: quote(text, errors="surrogateescape"),
+    lambda text: quote(text, safe="", errors="surrogateescape"),
+    lambda text: quote_plus(text, errors="surrogateescape"),
+    lambda text: repr(text)[1:-1],
+    # As a part of a text that has both quotes: there `'` has a backslash.
+    lambda text: repr(f"{text}\"'")[1:-4],
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: orjson.dumps(text.encode(errors="replace").decode()).decode()[1:-1],
+)
+"""How a text is spelt within what is hidden after it was encoded: rows as JSON, URLs, messages of errors."""
 
 
 def secret_value(variable: str | None) -> str | None:
@@ -39,14 +53,16 @@ class Secrets:
 
     def __init__(self, values: Sequence[str]) -> None:
         # Longest first, so that a secret that contains another one goes as a whole.
-        spellings = {spelling for value in values for spelling in (value, quote(value, safe=""), repr(value)[1:-1])}
-        self._spellings = sorted(spellings, key=len, reverse=True)
+        once = {*values, *(spelt(value) for value in values for spelt in _ENCODED)}
+        twice = {spelt(spelling) for spelling in once for spelt in _ENCODED}
+        self._spellings = sorted(once | twice, key=len, reverse=True)
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._spellings)} spellings)"
 
     def hide(self, text: str) -> str:
-        """Returns the text with every secret replaced: as it is, percent-encoded, and as `repr` shows it."""
+        """Returns the text with every secret replaced: as it is, percent-encoded, and as `repr` and JSON show it, or
+        a text of these in one of these."""
         for spelling in self._spellings:
             text = text.replace(spelling, HIDDEN)
         return text

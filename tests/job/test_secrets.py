@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import orjson
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from curate.errors import BadRow, ConfigError, CorruptInput, RetryLater
 from curate.job.job import Job
+from curate.job.operator import row_json
 from curate.job.params import param
 from curate.job.secrets import HIDDEN, Secrets
+from curate.ledger.compression import decompress
 from curate.ledger.summary import RunState
 from curate.pipeline.classify import failure_of
 from tests.job.inline import everything, failures, numbered, output_rows, quarantined, refusing, run_job, write_jsonl
@@ -60,9 +67,10 @@ class Calling(Job):
             raise CorruptInput(f"rejected: {self.key}")
         if self.mode == "book":
             self.drop(1, f"refused with {self.key}")
+            self.drop([{"id": "y", "sent": self.key}], "sampled")
             self.count(f"calls with {self.key}")
             self.quarantine({"id": "x", "sent": self.key}, f"answer to {self.key}")
-            return batch.slice(2)
+            return batch.slice(3)
         return batch
 
 
@@ -82,8 +90,6 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leaks(root: Path) -> list[str]:
     """Returns the files that hold the value, in any spelling, decompressed where they are compressed."""
-    from curate.ledger.compression import decompress
-
     found = []
     for name, data in everything(root).items():
         text = decompress(data) if name.endswith(".zst") else data
@@ -158,7 +164,7 @@ def test_reasons_counters_and_rows_set_aside_do_not_show_it(tmp_path: Path) -> N
     write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 4))
     summary = run_job(Calling(key="SERVICE_KEY", mode="book"), tmp_path / "in", tmp_path / "out")
     assert summary.state is RunState.COMPLETE
-    assert summary.books.dropped == {f"refused with {HIDDEN}": 1}
+    assert summary.books.dropped == {f"refused with {HIDDEN}": 1, "sampled": 1}
     assert summary.books.counters == {f"calls with {HIDDEN}": 1}
     assert quarantined(tmp_path / "out")[0]["row"] == f'{{"id":"x","sent":"{HIDDEN}"}}'
     assert leaks(tmp_path) == []
@@ -201,6 +207,36 @@ def test_a_secret_may_be_optional() -> None:
 def test_the_longest_spelling_goes_first() -> None:
     """A secret that contains another one leaves no rest of itself."""
     assert Secrets(["abc", "abcdef"]).hide("abcdef abc") == f"{HIDDEN} {HIDDEN}"
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=8), st.text("\"'\\ x", max_size=3))
+def test_no_encoding_of_a_text_shows_it(value: str, beside: str) -> None:
+    """What is hidden may have been encoded already: rows are JSON, and errors quote them."""
+    secrets, text = Secrets([value]), f"{beside}{value}{beside}"
+    encoders: list[Callable[[str], str]] = [
+        json.dumps,
+        lambda text: orjson.dumps(text).decode(),
+        repr,
+        quote,
+        quote_plus,
+        lambda text: row_json({"row": text}),
+    ]
+    for one in encoders:
+        assert HIDDEN in secrets.hide(one(text))
+        for other in encoders:
+            assert HIDDEN in secrets.hide(other(one(text)))
+
+
+@pytest.mark.parametrize("value", ['pass"word', "pass\\word", "p\u00e4ss/word\x01", "pass'\"word"])
+def test_a_row_that_is_set_aside_or_a_sample_shows_no_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("SERVICE_KEY", value)
+    write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 4))
+    run_job(Calling(key="SERVICE_KEY", mode="book"), tmp_path / "in", tmp_path / "out")
+    kept = [decompress(data) for name, data in everything(tmp_path / "out").items() if name.endswith(".zst")]
+    assert any(HIDDEN.encode() in one for one in kept)
+    assert not any(b"word" in one for one in kept)
 
 
 JOB = """
