@@ -32,8 +32,14 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
 
     Followed: what comes later too, as it is published, until no run is at work any more.
     """
-    found = find_job(output)
-    logs = _logs(found, shard, run, follow=follow)
+
+    def look() -> tuple[bool, FoundJob, list[_Log]]:
+        # Whether it is over comes first: what is published after the last listing would never be shown.
+        alive = follow and read_status(output, clock.now()).state == RUNNING
+        found = find_job(output)
+        return alive, found, _logs(found, shard, run, follow=follow)
+
+    alive, found, logs = look()
     last = logs[-1]
     console = Console(highlight=False)
     if not as_json:
@@ -45,7 +51,6 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
     count = 0
     try:
         while True:
-            alive = follow and read_status(output, clock.now()).state == RUNNING
             for log in logs:
                 ledger = log.found.ledger
                 new = [name for name in log.names if ledger.uri(name) not in shown]
@@ -58,7 +63,7 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
             if not alive:
                 break
             clock.sleep(FOLLOW_S)
-            logs = _logs(find_job(output), shard, run, follow=True)
+            alive, found, logs = look()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if not count and not as_json:

@@ -660,6 +660,28 @@ def test_following_shows_what_comes_until_the_run_has_ended(capsys: pytest.Captu
     assert working.sleeps == [2.0] * 4
 
 
+def test_following_shows_what_is_published_while_the_end_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run publishes its last lines and ends, in this order, at any time."""
+    root = f"memory://follow-{uuid.uuid4().hex}/out"
+    began = FakeClock().now()
+    ledger = make_job(root, total=1, done=0, runs={RUN: heartbeat("running", started=began, updated=began)})
+
+    class Ending(FakeClock):
+        looks = 0
+
+        def now(self) -> float:
+            self.looks += 1
+            if self.looks == 2:
+                write_log(root, "host-1", 1, line(began, "last words"))
+                beat = heartbeat("failed", started=began, updated=super().now())
+                uri = ledger.uri(layout.run_file(RUN, "heartbeat.json"))
+                ledger.store.replace(uri, orjson.dumps({**beat, "run_id": RUN}))
+            return super().now()
+
+    assert show_logs(root, Ending(began), shard=None, run=None, follow=True, as_json=True) == 0
+    assert [orjson.loads(one)["event"] for one in capsys.readouterr().out.splitlines()] == ["last words"]
+
+
 def test_following_is_left_with_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
     """The usual way out."""
 
