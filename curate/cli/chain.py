@@ -41,7 +41,7 @@ def chain_command(path: str) -> click.Command:
 
 def recipe_command(recipe: type[Recipe]) -> click.Command:
     """Returns the command that runs a recipe."""
-    from curate.job.arguments import parameter_option
+    from curate.job.arguments import parameter_option, refuse_alike
 
     name = recipe.__module__.rpartition(".")[2]
     begins = recipe.begins
@@ -85,12 +85,20 @@ def recipe_command(recipe: type[Recipe]) -> click.Command:
     parts = _parts_of(recipe)
     steps = ", ".join(f"{one.name} ({one.job}{', if asked for' * bool(one.left_out)})" for one in parts)
     about = f"{inspect.cleandoc(recipe.__doc__ or '')}\n\nSteps: {steps}.\n\n{_HELP}"
-    return _command(name, about, own, make, costs=True)
+    made = _command(name, about, own, make, costs=True)
+    refuse_alike(made)
+    return made
 
 
 def recipe_main(recipe: type[Recipe]) -> None:
     """Runs the command of a recipe on the program's arguments, and ends the process."""
-    recipe_command(recipe).main(prog_name=sys.argv[0])
+    from curate.job.command import exit_code, tell_error
+
+    try:
+        recipe_command(recipe).main(prog_name=sys.argv[0])
+    except CurateError as error:
+        tell_error(error)
+        sys.exit(exit_code(error))
 
 
 def recipe_named(name: str) -> type[Recipe] | None:

@@ -164,6 +164,21 @@ def setting_option(name: str, default: Any) -> click.Option:
     )
 
 
+def refuse_alike(command: click.Command) -> None:
+    """Raises ConfigError where two options of a command are written alike, or have one name: a value that is given to
+    one of them would be the other's. The command line turns a parameter `a` off by `--no-a`."""
+    known = dict.fromkeys(command.context_settings["help_option_names"], "help")
+    for one in command.params:
+        for word in {*one.opts, *one.secondary_opts, one.name or ""}:
+            if word in known:
+                shown = word if word.startswith("-") else f"--{word}"
+                raise ConfigError(
+                    f"{command.name} has the option {shown} twice, for {known[word]!r} and for {one.name!r}; rename "
+                    "the parameter"
+                )
+            known[word] = one.name or ""
+
+
 def click_run_options() -> list[click.Option]:
     """Returns the options that say how a job is run this time; the same for every job."""
     listed = [_run_option(name, one) for name, one in OPTIONS.items()]
@@ -221,6 +236,7 @@ class JobCommand(click.Command):
             "existing output of others is refused.",
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
         )
+        refuse_alike(self)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the sections."""

@@ -83,6 +83,9 @@ def main(cls: JobClass) -> None:
     refuse_while_imported()
     try:
         command(cls).main(prog_name=sys.argv[0])
+    except ConfigError as error:  # for parameters that can be no options
+        tell_error(error)
+        sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 

@@ -21,14 +21,16 @@ from curate.writers.writer import default_codec, suffix
 HOOKS = {
     "setup": "(self)",
     "check": "(self)",
+    "check_columns": "(self, found)",
+    "identity": "(self)",
     "process": "(self, batch)",
     "build": "(self, ds)",
     "process_file": "(self, file)",
 }
 """Methods that curate calls where a job defines them, as they are called."""
-CALLED = ("drop", "quarantine", "count", "log", "spec", "options")
-"""What user code calls; a job that replaces one would not get what it called."""
 ENTRIES = ("run", "main")
+PLUMBING = ("passed_through",)
+"""What only user code calls, so a job may have a method of its own by that name."""
 STAGE_WORDS = frozenset(
     {"after", "checkpoint", "exchange", "fold", "limit", "marks", "of", "operators", "order"}
     | {"owner", "places", "read", "rows", "sink", "stage", "upstream"}
@@ -45,19 +47,33 @@ def define(cls: type, base: type) -> dict[str, Param]:
 
     Raises ConfigError for an attribute, hook or parameter that is unknown, mistyped or of the wrong type.
     """
-    for name, value in cls.__dict__.items():
-        if name.startswith("_"):
-            _refuse_internal(cls, base, name)
-        elif name not in SETTINGS:
-            _check_attribute(cls, name, value)
+    mixins = [one for one in cls.__mro__[1:-1] if not issubclass(one, base)]
+    for author in [] if is_curates(cls) else [cls, *mixins]:
+        for name, value in author.__dict__.items():
+            if inspect.getattr_static(cls, name) is not value:
+                continue  # something else comes before that of a mixin
+            if name.startswith("_"):
+                _refuse_internal(author, base, name)
+            elif name not in SETTINGS:
+                _check_attribute(cls, author, name, value)
     for name in SETTINGS:
         value = inspect.getattr_static(cls, name)
         if not _computed(value):
             check_setting(cls.__name__, name, value)
     _check_codec(cls)
     refuse_of_rows(cls, {name: inspect.getattr_static(cls, name) for name in OF_ROWS})
-    taken = {*HOOKS, *CALLED, *ENTRIES}
-    return collect(cls, SETTINGS, taken)
+    return collect(cls, SETTINGS, {*HOOKS, *called_of(cls), *ENTRIES})
+
+
+def called_of(cls: type) -> set[str]:
+    """Returns what user code calls of such a job: one that replaces it would not get what it called."""
+    own = {name for base in cls.__mro__ if is_curates(base) for name, value in vars(base).items() if _is_method(value)}
+    return {"log", *(name for name in own if not name.startswith("_"))} - {*HOOKS, *ENTRIES}
+
+
+def is_curates(cls: type) -> bool:
+    """Returns whether it is one of the classes that jobs derive from, and no job."""
+    return cls.__module__.startswith("curate.job.")
 
 
 def job_digest(cls: type, *, is_identity: bool = False) -> str:
@@ -91,7 +107,7 @@ def snake_case(name: str) -> str:
 def refuse_missing_hook(cls: type, hook: str) -> None:
     """Raises ConfigError if `cls` does not say what happens to a batch (`process`) or a file (`process_file`)."""
     author = next((base for base in cls.__mro__ if hook in vars(base)), object)
-    if author is not object and not author.__module__.startswith("curate.job."):
+    if author is not object and not is_curates(author):
         return
     own = [name for name, value in cls.__dict__.items() if not name.startswith("_") and _is_method(value)]
     close = difflib.get_close_matches(hook, own, n=1, cutoff=0.5)
@@ -100,40 +116,40 @@ def refuse_missing_hook(cls: type, hook: str) -> None:
 
 
 def _refuse_internal(cls: type, base: type, name: str) -> None:
-    if cls.__module__.startswith("curate.job."):
-        return
     internal = name in base.__dict__ or name in inspect.get_annotations(base)
     if internal and not (name.startswith("__") and name.endswith("__")):
         raise ConfigError(f"{cls.__name__}.{name} is a name that curate uses; choose another one")
 
 
-def _check_attribute(cls: type, name: str, value: Any) -> None:
-    owner = cls.__name__
+def _check_attribute(cls: type, author: type, name: str, value: Any) -> None:
+    """Checks an attribute of a job, or of a class without jobs that it derives from too: of that, much is its own."""
+    owner, inherited = author.__name__, _inherited(author, name)
     if name in HOOKS:
-        _check_hook(cls, name, value)
-    elif name in CALLED:
+        _check_hook(cls, author, name, value)
+    elif name in called_of(cls) and not (name in PLUMBING and _is_method(value)):
         raise ConfigError(f"{owner}.{name} is the name of a method of every job; choose another name")
-    elif name in inspect.get_annotations(cls) or is_param(value):
+    elif name in inspect.get_annotations(author) or is_param(value):
         return  # a parameter, or a ClassVar: looked at with the parameters
     elif _is_method(value) or _computed(value):
-        if name not in ENTRIES and not _inherited(cls, name):
-            _refuse_uncalled(cls, name)
+        if name not in ENTRIES and not inherited:
+            _refuse_uncalled(cls, author, name)
     elif name in ENTRIES:
         raise ConfigError(
             f"{owner}.{name} is {value!r}, but {name}() is the method that starts a job; choose another name"
         )
     elif name.lower() in SETTINGS:
         raise ConfigError(f"{owner}.{name} is not a setting; did you mean {name.lower()!r}?")
-    elif not name.isupper() and not _inherited(cls, name):
-        known = [*SETTINGS, *HOOKS, *getattr(cls, "_params", {})]
-        raise ConfigError(
-            f"{owner}.{name} is not an attribute of a job{did_you_mean(name, known)}; annotate it to make it a "
-            f"parameter ({name}: {type(value).__name__} = ...), or write it in capitals if it is a constant"
-        )
+    elif not name.isupper() and not inherited:
+        meant = did_you_mean(name, [*SETTINGS, *HOOKS, *getattr(cls, "_params", {})])
+        if author is cls or meant:
+            raise ConfigError(
+                f"{owner}.{name} is not an attribute of a job{meant}; annotate it to make it a "
+                f"parameter ({name}: {type(value).__name__} = ...), or write it in capitals if it is a constant"
+            )
 
 
-def _check_hook(cls: type, name: str, value: Any) -> None:
-    called = f"{cls.__name__}.{name}"
+def _check_hook(cls: type, author: type, name: str, value: Any) -> None:
+    called = f"{author.__name__}.{name}"
     takes_files = bool(getattr(cls, "_reads_files", False))
     if takes_files and name in ("process", "build"):
         raise ConfigError(f"{called} is never called: a FileJob processes files; write process_file(self, file)")
@@ -162,12 +178,12 @@ def _check_codec(cls: type) -> None:
             raise ConfigError(f"{cls.__name__}.codec: {error}") from error
 
 
-def _refuse_uncalled(cls: type, name: str) -> None:
+def _refuse_uncalled(cls: type, author: type, name: str) -> None:
     """A method that is called like a hook, nearly, and that no method calls, is a hook that would never be called."""
-    close = difflib.get_close_matches(name, [*HOOKS, *CALLED, *ENTRIES], n=1, cutoff=_CLOSE)
+    close = difflib.get_close_matches(name, [*HOOKS, *called_of(cls), *ENTRIES], n=1, cutoff=_CLOSE)
     if close and name not in _mentioned(cls):
         raise ConfigError(
-            f"{cls.__name__}.{name} is never called; did you mean {close[0]!r}? If not, prefix its name with _"
+            f"{author.__name__}.{name} is never called; did you mean {close[0]!r}? If not, prefix its name with _"
         )
 
 
@@ -175,7 +191,7 @@ def _mentioned(cls: type) -> set[str]:
     """Returns every name and text that occurs in the methods of a class and of its bases."""
     found: set[str] = set()
     # What curate's own methods name are hooks, and things of curate.
-    bases = [base for base in cls.__mro__ if not base.__module__.startswith("curate.job.")]
+    bases = [base for base in cls.__mro__ if not is_curates(base)]
     codes = [code for base in bases for value in vars(base).values() for code in _codes(value)]
     while codes:
         code = codes.pop()

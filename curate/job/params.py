@@ -331,10 +331,6 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
     for one in found.values():
         if not one.required:
             one.check(one.default, cls.__name__)
-        if one.type is bool and not one.many and f"no_{one.name}" in found:
-            raise ConfigError(
-                f"{cls.__name__}.no_{one.name}: the command line turns {one.name!r} off by that name; rename one"
-            )
     return found
 
 

@@ -18,6 +18,7 @@ from curate.chain.cost import sample_cost
 from curate.chain.recipe import Part, Recipe
 from curate.chain.run import digest_of
 from curate.chain.steps import Step
+from curate.cli.chain import recipe_command
 from curate.errors import ConfigError
 from curate.job.params import param
 from jobs.dolma import Dolma
@@ -362,3 +363,13 @@ def test_a_step_that_fails_on_the_sample_says_so(place: Path) -> None:
     (place / "in" / "0.parquet").write_bytes(b"PAR1 broken")
     with pytest.raises(ConfigError, match="step 'good' fails on a sample of its input"):
         sample_cost(Short(most=99).chain("in/0.parquet", "out").steps)
+
+
+@pytest.mark.parametrize("name", ["step", "dry", "begin", "changes", "from", "set"])
+def test_no_parameter_is_an_option_that_each_recipe_has(name: str) -> None:
+    body = {"__annotations__": {name: str}, name: "x", "parts": lambda self, begin: [Part("good", "quality")]}  # noqa: ARG005
+    with pytest.raises(ConfigError, match=r"odd has the option --.* twice, for .*; rename the parameter"):
+        recipe_command(type("Odd", (Recipe,), {**body, "__module__": "odd"}))
+    spare = {**body, "__annotations__": {"other": str}, "other": "x"}
+    del spare[name]
+    assert recipe_command(type("Odd", (Recipe,), spare))

@@ -15,7 +15,7 @@ from curate.job.asset import Asset
 from curate.job.command import command
 from curate.job.job import Job
 from curate.job.params import param
-from curate.job.shapes import FileJob, TextJob
+from curate.job.shapes import FileJob, RowsJob, TextJob
 from curate.resume.options import OPTIONS
 from curate.sources.inputs import FileRows
 from tests.job.inline import refusing
@@ -165,6 +165,76 @@ class TestHooks:
         refused(f"Made.{name} is a name that curate uses", **{name: {}})
 
 
+class TestTaken:
+    """Each method of the classes that jobs derive from is known: as a hook, or as what code of users calls."""
+
+    @pytest.mark.parametrize("base", [Job, TextJob, FileJob, RowsJob])
+    def test_no_parameter_is_called_like_a_method(self, base: type[Job]) -> None:
+        """It would be called, and is no method: the run ended with a traceback."""
+        methods = [name for name in dir(base) if not name.startswith("_") and callable(getattr(base, name))]
+        assert {"identity", "check_columns", "metric", "process"} < set(methods)
+        for name in methods:
+            for value in (param(1), 1):
+                with pytest.raises(ConfigError, match=f"Made.{name}"):
+                    define((base,), annotations={name: int}, **{name: value})
+            with pytest.raises(ConfigError, match=f"Made.{name}"):
+                define((base,), **{name: 3})
+
+    def test_plumbing_may_be_written_anew(self) -> None:
+        define((TextJob,), passed_through=lambda self, batch: batch)
+        define(annotations={"passed_through": str}, passed_through="a")  # no method of this job
+
+    @pytest.mark.parametrize(
+        ("name", "method", "message"),
+        [
+            (
+                "check_columns",
+                lambda self: None,
+                "Made.check_columns takes (self), but is called as check_columns(self, ",
+            ),
+            ("identity", lambda self, k: {}, "Made.identity takes (self, k), but is called as identity(self)"),
+            (
+                "check_column",
+                lambda self, found: None,
+                "Made.check_column is never called; did you mean 'check_columns'",
+            ),
+            ("identify", lambda self: {}, "Made.identify is never called; did you mean 'identity'?"),
+        ],
+    )
+    def test_the_later_hooks_are_hooks(self, name: str, method: Any, message: str) -> None:
+        refused(message, **{name: method})
+
+
+class TestMixins:
+    """A class without jobs that a job derives from is read as the job itself is, where it comes before it."""
+
+    @pytest.mark.parametrize(
+        ("body", "message"),
+        [
+            ({"_rows": lambda self: []}, "Mixin._rows is a name that curate uses"),
+            ({"_named": lambda self, text: text}, "Mixin._named is a name that curate uses"),
+            ({"spec": lambda self: ""}, "Mixin.spec is the name of a method of every job"),
+            ({"count": lambda self: 3}, "Mixin.count is the name of a method of every job"),
+            ({"setup": lambda self, model: None}, "Mixin.setup takes (self, model), but is called as setup(self)"),
+            ({"process": lambda self: None}, "Mixin.process takes (self), but is called as process(self, batch)"),
+            ({"proces": lambda self, batch: None}, "Mixin.proces is never called; did you mean 'process'?"),
+            ({"batchsize": 1}, "Mixin.batchsize is not an attribute of a job; did you mean 'batch_size'?"),
+            ({"batch_size": "1"}, "Made.batch_size is '1' (str), expected int"),
+        ],
+    )
+    def test_a_slip_of_a_mixin_is_seen(self, body: dict[str, Any], message: str) -> None:
+        mixin = type("Mixin", (), body)
+        refused(message, (mixin, Job))
+        refused(message, (type("Between", (mixin,), {}), TextJob))
+        # Nothing of it counts behind the job, but what the job does not have.
+        if hasattr(Job, next(iter(body))):
+            define((Job, mixin))
+
+    def test_much_of_it_is_its_own(self) -> None:
+        """What is called like nothing of a job may be of some library."""
+        define((type("Mixin", (), {"training": True, "close": lambda self: None, "_cache": {}}), Job))
+
+
 class TestMissingHooks:
     """A job without anything to run is refused before it is dispatched; a base class for others is not."""
 
@@ -299,13 +369,34 @@ class TestParameters:
         with pytest.raises(ConfigError, match=f"Made.{name}"):
             define(annotations={name: int}, **{name: param(1)})
 
-    def test_a_name_that_switches_another_off_is_refused(self) -> None:
-        refused(
-            "the command line turns 'lower' off by that name",
-            annotations={"lower": bool, "no_lower": bool},
-            lower=True,
-            no_lower=True,
-        )
+    @pytest.mark.parametrize(
+        ("annotations", "option"),
+        [
+            ({"lower": bool, "no_lower": bool}, "--no-lower twice, for 'lower' and for 'no_lower'"),
+            ({"samples": bool}, "--no-samples twice, for 'no_samples' and for 'samples'"),
+            ({"progress_after": bool}, "--no-progress-after twice, for 'no_progress_after' and for"),
+            ({"no_attributes": str}, "--no-attributes twice, for 'no_attributes' and for 'attributes'"),
+            ({"no_keep_positions": str}, "--no-keep-positions twice, for 'no_keep_positions' and for"),
+            ({"no_quarantine_errors": int}, "--no-quarantine-errors twice, for 'no_quarantine_errors' and for"),
+            ({"h": str}, None),
+            ({"samples": str, "progress_after": float}, None),
+        ],
+    )
+    def test_no_option_of_a_command_is_anothers(self, annotations: dict[str, Any], option: str | None) -> None:
+        """Whichever of them click took, the other one would never be set."""
+        body = {name: param({bool: True, str: "x", int: 1, float: 1.0}[kind]) for name, kind in annotations.items()}
+        made = define(annotations=annotations, process=lambda self, batch: None, **body)
+        if option is None:
+            command(made)
+        else:
+            with refusing(f"made has the option {option}"):
+                command(made)
+
+    def test_a_script_with_such_an_option_says_so_in_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        made = define(annotations={"samples": bool}, samples=True, process=lambda self, batch: None)
+        with pytest.raises(SystemExit) as ended:
+            made.main()
+        assert (ended.value.code, capsys.readouterr().err.count("\n")) == (2, 1)
 
     @pytest.mark.parametrize("annotation", [int, Asset, list[str]])
     def test_a_secret_is_text(self, annotation: Any) -> None:
