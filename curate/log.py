@@ -36,9 +36,25 @@ def configure() -> None:
 
     Whatever is printed from now on is printed: characters that standard output's encoding lacks are escaped.
     """
+    open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     when_imported("structlog", _configure)
+
+
+def open_closed_streams() -> None:
+    """Opens those of the standard streams that a process was started without (`2>&-`, as services are): to nowhere.
+
+    Python has None for them, and whatever is opened next would take their numbers, and what is printed to them.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one: those below it are open by now.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the end
 
 
 def _configure() -> None:

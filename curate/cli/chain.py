@@ -208,8 +208,8 @@ def _run(
     from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
     from curate.keywords import on_command_line
 
-    outlast_readers()
     log.configure()
+    outlast_readers()
     options: dict[str, Any] = {"confirm": ask, "yes": yes, "accept_code_change": accept_code_change}
     options |= {"display": display(as_json), "handle_signals": True}
     given = {"backend": backend, "part": part, "notify": notify, "no_progress_after": no_progress_after}

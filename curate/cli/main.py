@@ -399,9 +399,10 @@ def _is_unicode(text: str) -> bool:
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.keywords import on_command_line
-    from curate.log import redacted
+    from curate.log import open_closed_streams, redacted
     from curate.units import escape_controls
 
+    open_closed_streams()
     _read_names_as_utf8()
     found = None if set(RUN_JOBS).intersection(sys.argv[1:2]) else _NoPandas()
     if found is not None:

@@ -108,8 +108,8 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
     The summary goes to standard error. With `as_json` standard output holds one JSON object and nothing else, whatever
     else prints, the job or a library. A pipe or a terminal that is closed ends no run.
     """
-    outlast_readers()
     log.configure()
+    outlast_readers()
     try:
         with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():
             text = _result(*make(), as_json=as_json, dry=dry)

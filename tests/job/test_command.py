@@ -698,6 +698,40 @@ class TestAsAProcess:
         assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
 
     @pytest.mark.slow
+    @pytest.mark.quick(1)
+    @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+    def test_a_run_goes_on_without_standard_streams(self, tmp_path: Path, source: Path, closed: str) -> None:
+        """Services start programs without them: Python has None for each, and opened files would take their numbers."""
+        del source
+        (tmp_path / "prints.py").write_text(without_children(SCRIPT))
+        command = f"{sys.executable} prints.py --backend inline -i in -o out --json {closed}"
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environ, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
+        if ">&-" not in closed.split():
+            assert json.loads(done.stdout)["state"] == "complete"
+
+    @pytest.mark.quick(1)
+    @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2), (0, 2)])
+    def test_what_is_opened_is_no_standard_stream(self, tmp_path: Path, closed: tuple[int, ...]) -> None:
+        (tmp_path / "opens.py").write_text(
+            "import os, sys\nfrom curate.log import open_closed_streams\nopen_closed_streams()\n"
+            "for one in (sys.stdout, sys.stderr): print('x', file=one, flush=True)\n"
+            "opened = os.open('file', os.O_CREAT)\n"
+            "sys.exit(0 if opened > 2 and None not in (sys.stdin, sys.stdout, sys.stderr) else 3)\n"
+        )
+        words = " ".join(f"{number}>&-" for number in closed)
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        command = f"{sys.executable} opens.py {words}"
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environ, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (
+            0,
+            b"x\n" * (1 not in closed),
+            b"x\n" * (2 not in closed),
+        )
+
+    @pytest.mark.slow
     def test_a_terminal_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path) -> None:
         """Neither by SIGHUP, nor by writes to what is no terminal any more."""
         del source
