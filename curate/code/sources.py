@@ -360,11 +360,12 @@ def _is_own(name: str, path: Path) -> bool:
         return False
     # A job that curate brings is one job, in a checkout and installed.
     real = path.resolve()
-    return real.is_relative_to(jobs.FOLDER.resolve()) or not any(map(real.is_relative_to, _installed()))
+    return real.is_relative_to(jobs.FOLDER.resolve()) or not any(map(real.is_relative_to, installed()))
 
 
 @lru_cache(maxsize=1)
-def _installed() -> tuple[Path, ...]:
+def installed() -> tuple[Path, ...]:
+    """Returns the folders that Python and installed libraries are in."""
     folders = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     return tuple(Path(folder).resolve() for folder in folders)

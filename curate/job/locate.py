@@ -14,14 +14,16 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from curate import jobs
+from curate.code.sources import installed
 from curate.errors import ConfigError, did_you_mean
 from curate.job.origin import being_imported, folder_of, unguarded
-from curate.job.params import Param
+from curate.job.params import Param, as_recorded
 from curate.keywords import option
 from curate.runtime import shipping
 
@@ -112,12 +114,12 @@ def _only(found: dict[str, type[Job]], wanted: str, name: str) -> type[Job]:
 
 
 def _from_json(one: Param, value: Any) -> Any:
-    """Returns a recorded value as the parameter takes it: infinities and very large numbers were written as text."""
+    """Returns a recorded value as the parameter takes it."""
     if isinstance(value, list):
         return [_from_json(one, item) for item in value]
     if isinstance(value, dict):
         return {name: _from_json(one, item) for name, item in value.items()}
-    return one.type(value) if isinstance(value, str) and one.type in (int, float) else value
+    return as_recorded(value, one.type)
 
 
 def locate(origin: Mapping[str, Any], *, script: str | None = None, settings: Mapping[str, Any] = {}) -> Job:
@@ -199,18 +201,30 @@ def imported(path: str, module: str = "") -> ModuleType:
     module = module or _in_package(Path(path))
     folder = folder_of(path, module)
     name = module if folder is not None else Path(path).stem
-    folder = folder or os.path.dirname(path)  # noqa: PTH120
+    if "." not in name or folder is None:
+        # As Python does with a script: what a link leads to has its modules beside it.
+        folder = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    # A file may be called like a module of Python's, or of a library: its folder is then behind theirs, so that who
+    # imports that module, here or in a worker, does not get the file.
+    taken = _is_taken(name)
     if folder not in sys.path:
-        sys.path.insert(0, folder)
-    # A file may be called like a module of Python's, or of a library.
+        sys.path.insert(len(sys.path) if taken else 0, folder)
     names = (name, f"{name}_job")
     known = {one: sys.modules[one] for one in names if one in sys.modules}
     found = next((one for one in known.values() if _is_file(one, path)), None)
     if found is None:
         with _own_helpers(path, folder):
-            found = _executed(path, names[bool(known)], by_name=bool(module) and not known)
+            by_name = bool(module) and "." in name and not known
+            found = _executed(path, names[taken or bool(known)], by_name=by_name)
     shipping.ship(found, folder)
     return found
+
+
+def _is_taken(name: str) -> bool:
+    """Returns whether Python, curate or an installed library has a module of that name."""
+    if name in sys.stdlib_module_names or name == jobs.__name__.partition(".")[0]:
+        return True
+    return "." not in name and PathFinder.find_spec(name, [str(one) for one in installed()]) is not None
 
 
 def _in_package(file: Path) -> str:

@@ -9,7 +9,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import orjson
@@ -111,6 +111,19 @@ def recorded_scalar(value: Any) -> Any:
         return str(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)
+    return value
+
+
+def as_recorded(value: Any, kind: Any) -> Any:
+    """Returns the number of that kind of which `recorded_scalar` made a text; any other value as it is.
+
+    >>> as_recorded("-inf", float), as_recorded("1180591620717411303424", int), as_recorded("12", int)
+    (-inf, 1180591620717411303424, '12')
+    """
+    if isinstance(value, str) and kind in (int, float):
+        with suppress(ValueError):
+            if recorded_scalar(number := kind(value)) == value:
+                return number
     return value
 
 

@@ -7,17 +7,20 @@ import math
 import subprocess
 import sys
 import textwrap
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from curate.job.asset import Asset
 from curate.job.job import Job
 from curate.job.locate import imported, locate, named_job
 from curate.job.origin import job_origin
-from curate.job.params import param
+from curate.job.params import as_recorded, param, recorded_scalar
 from curate.runtime import shipping
 from tests.job.inline import refusing
 
@@ -173,6 +176,53 @@ def test_a_file_called_like_a_module_that_is_there(script: Path) -> None:
     assert type(job).__module__ == "json_job"
     assert sys.modules["json"] is json
     assert type(locate(job_origin(job))) is type(job)
+
+
+@pytest.mark.parametrize("name", ["json", "wave", "curate", "pyarrow", "pip"])
+def test_who_imports_a_module_does_not_get_a_job_called_like_it(script: Path, name: str) -> None:
+    """Neither here nor in a worker, which looks where this process does: whether it is imported already or later."""
+    path = script.with_name(f"{name}.py")
+    path.write_text(SCRIPT)
+    job = locate(origin(path))
+    assert type(job).__module__ == f"{name}_job"
+    found = PathFinder.find_spec(name, shipping.folders())
+    assert found is not None
+    assert found.origin != str(path)
+    assert type(job).process.__globals__["beside"].__file__ == str(script.with_name("beside.py"))
+
+
+@pytest.mark.parametrize("module", ["", "link"])
+def test_a_link_has_what_lies_beside_what_it_leads_to(script: Path, tmp_path: Path, module: str) -> None:
+    """As `python link.py` finds it. It stays the link that was given."""
+    link = tmp_path / "bin" / "link.py"
+    link.parent.mkdir()
+    link.symlink_to(script)
+    job = locate(origin(link, module=module))
+    assert job_origin(job)["script"] == str(link)
+    assert type(locate(job_origin(job))) is type(job)
+    assert str(script.parent) in shipping.FOLDERS
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"share": "abc"}, "Mine.share is 'abc' (str), expected float"),
+        ({"share": "0.5"}, "Mine.share is '0.5' (str), expected float"),
+        ({"large": "inf"}, "Mine.large is 'inf' (str), expected int"),
+        ({"large": "7"}, "Mine.large is '7' (str), expected int"),
+        ({"many": ["1", "inf"]}, "Mine.many is '1' (str), expected float"),
+    ],
+)
+def test_a_parameter_of_another_type(script: Path, parameters: dict[str, Any], message: str) -> None:
+    """Only what was a number is one: a code that has changed says what it expects."""
+    with refusing(message):
+        locate(origin(script, parameters=parameters))
+
+
+@given(st.one_of(st.floats(allow_nan=False), st.integers()))
+def test_each_number_is_itself_again(value: float) -> None:
+    again = as_recorded(json.loads(orjson.dumps(recorded_scalar(value))), type(value))
+    assert (again, type(again)) == (value, type(value))
 
 
 def test_a_file_that_moved(script: Path, tmp_path: Path) -> None:
