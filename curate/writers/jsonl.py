@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.recast import BeyondText, decoded, is_told_as_text, texts_of
-from curate.arrow.types import contains, plain_type
+from curate.arrow.types import contains, is_text, plain_type
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
 from curate.objects.compress import Sink
@@ -85,11 +85,13 @@ class _TwiceError(Exception):
 
 
 def _objects(value: Any, type: pa.DataType, exact: bool) -> Any:
-    """Returns the value with its maps, which Arrow hands out as lists of pairs, as dictionaries. Raises _TwiceError,
-    if `exact`."""
+    """Returns the value with its maps, which Arrow hands out as lists of pairs, as dictionaries; as such lists
+    where keys are no text, for people to read. Raises _TwiceError, if `exact`."""
     if value is None or not contains(type, pt.is_map):
         return value
     if pt.is_map(type):
+        if not is_text(type.key_type):
+            return [[key, _objects(item, type.item_type, exact)] for key, item in value]
         found = {key: _objects(item, type.item_type, exact) for key, item in value}
         if exact and len(found) < len(value):
             keys = [key for key, _ in value]

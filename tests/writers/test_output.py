@@ -26,6 +26,7 @@ from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import detect
 from curate.objects import compress
 from curate.objects.record import OFFERED, OutputFormat, read_record
+from curate.writers.jsonl import json_lines
 from curate.writers.parquet import ParquetOutput
 from curate.writers.writer import make_writer, suffix
 from tests.support.fake_store import FakeStore
@@ -332,6 +333,24 @@ def test_values_are_written_as_json_can_say_them(type: pa.DataType, value: Any, 
     writer.close({})
     lines = gzip.decompress(sink.getvalue()).splitlines()
     assert [json.loads(line) for line in lines] == [{"v": expected}, {"v": None}]
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "expected"),
+    [
+        (pa.map_(pa.int64(), pa.binary()), [(1, b"x")], [[1, "eA=="]]),
+        (pa.map_(pa.binary(), pa.int64()), [(b"\xff", 1)], [["/w==", 1]]),
+        (pa.map_(pa.date32(), pa.int64()), [(datetime.date(2020, 1, 2), 1)], [["2020-01-02", 1]]),
+        (pa.map_(pa.float64(), pa.float64()), [(float("nan"), float("inf"))], [["NaN", "Infinity"]]),
+        (pa.map_(pa.int8(), pa.map_(pa.large_string(), pa.int8())), [(1, [("a", 2)])], [[1, {"a": 2}]]),
+        (pa.list_(pa.map_(pa.bool_(), pa.int8())), [[], [(True, 1)]], [[], [[True, 1]]]),
+        (pa.map_(pa.int8(), pa.int8()), [], []),
+    ],
+)
+def test_a_map_whose_keys_are_no_text_is_shown_as_pairs(type: pa.DataType, value: Any, expected: Any) -> None:
+    """For people to read (`curate head`): an output of JSON lines refuses it."""
+    [line] = json_lines(pa.table({"v": pa.array([value], type)}))
+    assert json.loads(line) == {"v": expected}
 
 
 def test_the_names_say_format_and_codec() -> None:
