@@ -12,7 +12,7 @@ import click
 
 from curate.errors import ConfigError
 from curate.job.asset import Asset
-from curate.job.params import Param
+from curate.job.params import DEEPEST, Param
 from curate.job.settings import SETTINGS, SIZES
 from curate.objects.record import OF_TOKENS, OFFERED
 from curate.resume.options import OPTIONS, RunOption
@@ -54,8 +54,8 @@ class ListParam(click.ParamType[list[Any]]):
         if (listed := _listed(str(value))) is not None:
             way = f"{self.name}: {','.join(listed)}" if self._split else "the option once for each"
             self.fail(f"{str(value)!r} is a list in JSON, expected {way}", param, ctx)
-        parts = str(value).split(",") if self._split else [str(value)]
-        return [self._item.convert(part.strip(), param, ctx) for part in parts if part.strip()]
+        parts = [part.strip() for part in str(value).split(",")] if self._split else [str(value)]
+        return [self._item.convert(part, param, ctx) for part in parts if part]
 
 
 def _listed(value: str) -> list[str] | None:
@@ -82,6 +82,8 @@ class DictParam(click.ParamType[dict[str, Any]]):
             checked: dict[str, Any] = self._one.check(found, "the job")
         except ValueError as error:
             self.fail(f"{value!r} is not JSON ({error}); expected {self._one.shape}", param, ctx)
+        except RecursionError:
+            self.fail(f"{value!r:.60}... has lists in more than {DEEPEST} others; expected fewer", param, ctx)
         except ConfigError as error:
             self.fail(str(error).removeprefix("the job."), param, ctx)
         return checked

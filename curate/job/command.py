@@ -23,6 +23,7 @@ from curate.errors import (
     had_begun,
 )
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
+from curate.job.definition import refuse_own_init
 from curate.job.origin import refuse_while_imported
 from curate.job.params import Param
 from curate.job.settings import TUNABLE, tunable
@@ -65,7 +66,8 @@ class JobClass(Protocol):
 
 
 def command(cls: JobClass) -> click.Command:
-    """Returns the click command of a job class."""
+    """Returns the click command of a job class. Raises ConfigError for one that no command can be made of."""
+    refuse_own_init(cls)
     sections = [
         ("Run", click_run_options()),
         ("Parameters of this job", [parameter_option(one) for one in cls._params.values()]),

@@ -13,7 +13,7 @@ from typing import Any
 from curate.code.digest import code_digest
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect, is_param
-from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting, refuse_of_rows
+from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting, computed, refuse_of_rows
 from curate.objects.record import OutputFormat
 from curate.units import require_json
 from curate.writers.writer import default_codec, suffix
@@ -56,13 +56,24 @@ def define(cls: type, base: type) -> dict[str, Param]:
                 _refuse_internal(author, base, name)
             elif name not in SETTINGS:
                 _check_attribute(cls, author, name, value)
+    refuse_own_init(cls)
     for name in SETTINGS:
         value = inspect.getattr_static(cls, name)
-        if not _computed(value):
+        if not computed(value):
             check_setting(cls.__name__, name, value)
     _check_codec(cls)
     refuse_of_rows(cls, {name: inspect.getattr_static(cls, name) for name in OF_ROWS})
     return collect(cls, SETTINGS, {*HOOKS, *called_of(cls), *ENTRIES})
+
+
+def refuse_own_init(cls: Any) -> None:
+    """Raises ConfigError if a job cannot be made with its parameters by name, whichever are given."""
+    signature = inspect.signature(cls.__init__)
+    if not any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+        raise ConfigError(
+            f"{cls.__name__}.__init__ takes {signature}, but a job is made with all its parameters by name; write "
+            "annotated attributes in the class, without @dataclass, and load what they name in setup()"
+        )
 
 
 def called_of(cls: type) -> set[str]:
@@ -130,7 +141,7 @@ def _check_attribute(cls: type, author: type, name: str, value: Any) -> None:
         raise ConfigError(f"{owner}.{name} is the name of a method of every job; choose another name")
     elif name in inspect.get_annotations(author) or is_param(value):
         return  # a parameter, or a ClassVar: looked at with the parameters
-    elif _is_method(value) or _computed(value):
+    elif _is_method(value) or computed(value):
         if name not in ENTRIES and not inherited:
             _refuse_uncalled(cls, author, name)
     elif name in ENTRIES:
@@ -171,7 +182,7 @@ def _check_hook(cls: type, author: type, name: str, value: Any) -> None:
 
 def _check_codec(cls: type) -> None:
     format, codec = inspect.getattr_static(cls, "format"), inspect.getattr_static(cls, "codec")
-    if not _computed(format) and not _computed(codec):
+    if not computed(format) and not computed(codec):
         try:
             suffix(OutputFormat(format), default_codec(OutputFormat(format)) if codec is None else codec)
         except ConfigError as error:
@@ -218,11 +229,6 @@ def _codes(value: Any) -> list[types.CodeType]:
 
 def _is_method(value: Any) -> bool:
     return callable(value) or isinstance(value, classmethod | staticmethod)
-
-
-def _computed(value: Any) -> bool:
-    """Returns whether a class attribute makes its value when it is asked for."""
-    return isinstance(value, property | functools.cached_property)
 
 
 def _inherited(cls: type, name: str) -> bool:

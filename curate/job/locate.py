@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from curate import jobs
 from curate.code.sources import installed
 from curate.errors import ConfigError, did_you_mean
+from curate.job.definition import refuse_own_init
 from curate.job.origin import being_imported, folder_of, unguarded
 from curate.job.params import Param, as_recorded
 from curate.keywords import option
@@ -152,6 +153,7 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None, settings: Ma
             f"{path} has no job {origin['class']!r}{did_you_mean(str(origin['class']), known)}; "
             "the class was renamed or moved: pass its file: curate retry OUTPUT --job PATH (or curate replay)"
         )
+    refuse_own_init(cls)
     parameters = {
         name: _from_json(cls._params[name], value) if name in cls._params else value
         for name, value in origin["parameters"].items()

@@ -11,7 +11,7 @@ from typing import Any
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import recorded_scalar, recorded_value
-from curate.job.settings import TUNABLE
+from curate.job.settings import tunable
 from curate.jobs import is_job
 
 being_imported: list[str] = []
@@ -80,5 +80,5 @@ def job_origin(job: Any) -> dict[str, Any]:
     parameters = {
         name: job._secret_variables[name] if one.secret else getattr(job, name) for name, one in job._params.items()
     }
-    origin = origin_of(type(job), parameters, {name: given[name] for name in TUNABLE if name in given})
+    origin = origin_of(type(job), parameters, {name: given[name] for name in tunable(type(job)) if name in given})
     return origin if job._chain is None else {**origin, "chain": dict(job._chain)}

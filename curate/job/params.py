@@ -10,6 +10,8 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import Field
+from functools import partial
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import orjson
@@ -23,6 +25,8 @@ from curate.resume.options import OPTIONS
 from curate.units import is_finite
 
 SCALARS = (str, int, float, bool)
+DEEPEST = 200
+"""Lists and dicts that a value may lie in. What writes JSON takes 254, with those that parameters lie in."""
 
 
 def type_text(kind: Any) -> str:
@@ -64,15 +68,17 @@ def check_scalar(what: str, value: Any, kind: Any) -> Any:
     raise ConfigError(f"{what} is {value!r} ({type(value).__name__}), expected {type_text(kind)}")
 
 
-def _check_json(what: str, value: Any) -> Any:
+def _check_json(what: str, value: Any, depth: int = 0) -> Any:
     """Returns a value that JSON can hold, its dicts in order of their keys. Raises ConfigError for any other."""
+    if depth > DEEPEST:
+        raise ConfigError(f"{what:.60}... is a list or dict within {depth} others, expected at most {DEEPEST}")
     match value:
         case None:
             return None
         case list() | tuple():
-            return [_check_json(f"{what}[{number}]", one) for number, one in enumerate(value)]
+            return [_check_json(f"{what}[{number}]", one, depth + 1) for number, one in enumerate(value)]
         case Mapping():
-            return check_keys(what, value, _check_json)
+            return check_keys(what, value, partial(_check_json, depth=depth + 1))
         case float() if not math.isfinite(value):
             raise ConfigError(f"{what} is {value}, which JSON cannot hold; give a finite number, text or null")
         case int() if not -(2**63) <= value < 2**64:
@@ -287,16 +293,16 @@ def naming_options(params: Mapping[str, Param], job: Any) -> Iterator[None]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields the texts in a value."""
-    match value:
-        case str():
-            yield value
-        case Mapping():
-            for one in value.items():
-                yield from _texts(one)
-        case list() | tuple():
-            for one in value:
-                yield from _texts(one)
+    """Yields the texts in a value, however deep they are."""
+    values = [value]
+    while values:
+        match values.pop():
+            case str() as text:
+                yield text
+            case Mapping() as found:
+                values += [*found, *found.values()]
+            case list() | tuple() as found:
+                values += found
 
 
 def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> dict[str, Param]:
@@ -318,6 +324,11 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
             _check_name(base, name, hint, isinstance(value, _Declared), known, taken)
             if _is_class_var(hint):
                 continue
+            if isinstance(value, Field):
+                raise ConfigError(
+                    f"{base.__name__}.{name} is dataclasses.field(...), but a job is not a dataclass; write its default: "
+                    f"{name} = param([])"
+                )
             if name in found and not isinstance(value, _Declared):
                 old = found[name]
                 given = old.default if value is MISSING else value
@@ -406,6 +417,8 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
             "of one of these, dict[str, float] and the like, dict[str, Any] for JSON, or one of these | None. "
             "If it is not a parameter, annotate it ClassVar or prefix it with _"
         )
+    if isinstance(kind, tuple) and (odd := [one for one in kind if type(one) not in (str, int, bool)]):
+        raise ConfigError(f"{cls.__name__}.{name}: {odd[0]!r} cannot be an option; make it a str, an int or a bool")
     if isinstance(kind, tuple) and len({str(choice) for choice in kind}) < len(kind):
         raise ConfigError(f"{cls.__name__}.{name}: two of the values {list(kind)} are written alike on a command line")
     if declared.secret and (kind is not str or many or named):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, TypeVar
@@ -230,7 +231,12 @@ OF_ROWS = {
 
 def tunable(cls: Any) -> list[str]:
     """Returns the settings that may be given where a job of a class is made, or run."""
-    return [one for one in TUNABLE if _means_something(cls, one) and not isinstance(getattr(cls, one), property)]
+    return [one for one in TUNABLE if _means_something(cls, one) and not computed(getattr(cls, one))]
+
+
+def computed(value: Any) -> bool:
+    """Returns whether a class attribute makes its value when it is asked for."""
+    return isinstance(value, property | functools.cached_property)
 
 
 def _means_something(cls: Any, name: str) -> bool:
@@ -296,6 +302,8 @@ def given_settings(
         )
     found = {name: given[name] for name in TUNABLE if name in given}
     for name, value in found.items():
+        if computed(getattr(cls, name)):
+            raise ConfigError(f"{owner}.{name} is a property, so it cannot be passed")
         check_setting(owner, name, value)
     refuse_of_rows(cls, found)
     return found

@@ -3,6 +3,7 @@
 # ruff: noqa: ARG001, ARG005 - what is tested is how methods look, not what they do
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -14,8 +15,10 @@ from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.command import command
 from curate.job.job import Job
+from curate.job.origin import job_origin
 from curate.job.params import param
 from curate.job.shapes import FileJob, RowsJob, TextJob
+from curate.ledger.summary import RunState
 from curate.resume.options import OPTIONS
 from curate.sources.inputs import FileRows
 from tests.job.inline import refusing
@@ -253,9 +256,29 @@ class TestMissingHooks:
         assert define((base,))().spec()
 
     def test_an_init_that_forgets_its_base_is_named(self) -> None:
-        made = define(process=lambda self, batch: batch, __init__=lambda self: None)
+        made = define(process=lambda self, batch: batch, __init__=lambda self, **parameters: None)
         with pytest.raises(ConfigError, match=r"Made.__init__ does not call super\(\).__init__"):
             made().spec()
+
+    def test_an_init_that_does_not_take_all_parameters_is_refused(self) -> None:
+        """A command, and what makes a job again of its ledger, gives them by name."""
+        own = "Made.__init__ takes (self, n=3), but a job is made with all its parameters by name"
+        for init in (lambda self, n=3: None, lambda self: None, lambda self, *n: None):
+            refused("Made.__init__ takes (self", __init__=init)
+            refused("Made.__init__ takes (self", (type("Mixin", (), {"__init__": init}), Job))
+        refused(own, __init__=lambda self, n=3: None)
+        define(__init__=lambda self, n=3, **parameters: None)
+
+    def test_no_job_is_a_dataclass(self) -> None:
+        """Whose decorator comes after the class is defined."""
+        made = dataclasses.dataclass(define(annotations={"n": int}, n=3, process=lambda self, batch: batch))
+        with refusing("Made.__init__ takes (self, n: "):
+            command(made)
+        refused(
+            "Made.many is dataclasses.field(...), but a job is not a dataclass; write its default: many = param([])",
+            annotations={"many": list[str]},
+            many=dataclasses.field(default_factory=list),
+        )
 
 
 class TestSettings:
@@ -302,10 +325,18 @@ class TestSettings:
         with refusing("Made.batch_size is 0: expected at least 1"):
             made().spec()
 
-    def test_a_setting_that_is_a_property_cannot_be_given(self) -> None:
-        made = define(batch_size=property(lambda self: 10))
+    @pytest.mark.parametrize("kind", [property, functools.cached_property])
+    def test_a_setting_that_is_a_property_cannot_be_given(self, kind: Any) -> None:
+        """Nor is it recorded as given, once it was asked for."""
+        computed = kind(lambda self: 10)
+        if kind is functools.cached_property:
+            computed.__set_name__(None, "batch_size")
+        made = define(batch_size=computed, process=lambda self, batch: batch)
         with refusing("Made.batch_size is a property, so it cannot be passed"):
             made(batch_size=5)  # type: ignore[call-arg]
+        assert "--batch-size" not in [word for one in command(made).params for word in one.opts]
+        job = made()
+        assert (job.spec().tasks.batch_rows, job_origin(job)["settings"]) == (10, {})
 
     @pytest.mark.parametrize(
         ("columns", "types", "required"),
@@ -352,6 +383,8 @@ class TestParameters:
             (dict[str, float], [1], 'expected a dict of text to float, such as {"a": 0.5}'),
             (int | str, 3, "cannot be a parameter"),
             (Literal[1, "1"], 1, "are written alike on a command line"),
+            (Literal[b"a"], b"a", "Made.limit_to: b'a' cannot be an option; make it a str, an int or a bool"),
+            (Literal[RunState.COMPLETE], RunState.COMPLETE, "cannot be an option; make it a str, an int or a bool"),
         ],
     )
     def test_annotation_and_default_must_fit(self, annotation: Any, default: Any, message: str) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.dataclass import replace
 from curate.errors import ConfigError
+from curate.job.arguments import parameter_option
 from curate.job.asset import Asset
 from curate.job.job import Job
 from curate.job.locate import locate
 from curate.job.origin import job_origin
-from curate.job.params import naming_options, param
+from curate.job.params import DEEPEST, naming_options, param
 from curate.keywords import on_command_line
 from tests.job.inline import refusing
 
@@ -123,6 +127,38 @@ class TestGiven:
     def test_what_does_not_fit_is_refused_by_name(self, name: str, value: Any, message: str) -> None:
         with refusing(message):
             Everything(**{name: value})
+
+    @pytest.mark.parametrize("depth", [DEEPEST, DEEPEST + 1, 20_000])
+    def test_json_within_json_has_a_limit(self, depth: int) -> None:
+        """Below it, all that reads and writes JSON takes it; above it, Python's own stack may be at its end."""
+        value: Any = 1
+        for _ in range(depth - 1):
+            value = [value]
+        if depth <= DEEPEST:
+            assert Everything(config={"a": value}).spec().record.fingerprint
+        else:
+            with refusing(f" is a list or dict within {DEEPEST + 1} others, expected at most {DEEPEST}"):
+                Everything(config={"a": [value]})
+        option = parameter_option(Everything._params["config"])
+        text = '{"a": ' + "[" * depth + "1" + "]" * depth + "}"
+        refused = pytest.raises(click.BadParameter, match=r"others[,;] expected")
+        with contextlib.nullcontext() if depth <= DEEPEST else refused:
+            option.type.convert(text, option, None)
+
+    @pytest.mark.parametrize(
+        ("split", "text", "values"),
+        [
+            (True, " a, b ,,\t", ["a", "b"]),
+            (True, "", []),
+            (False, " x ", [" x "]),
+            (False, "\t", ["\t"]),
+            (False, "a, b", ["a, b"]),
+            (False, "", []),
+        ],
+    )
+    def test_only_what_commas_separate_is_stripped(self, split: bool, text: str, values: list[str]) -> None:
+        one = replace(Everything._params["names"], split=split)
+        assert parameter_option(one).type.convert(text, None, None) == values
 
     @pytest.mark.parametrize(
         ("given", "meant"), [("rato", "ratio"), ("bach_size", "batch_size"), ("max_task", "max_tasks")]
