@@ -398,6 +398,7 @@ def _is_unicode(text: str) -> bool:
 
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
+    from curate.folders.working import naming_lost_folder
     from curate.keywords import on_command_line
     from curate.log import open_closed_streams, redacted
     from curate.units import escape_controls
@@ -408,7 +409,7 @@ def main() -> Any:
     if found is not None:
         sys.meta_path.insert(0, found)
     try:
-        with on_command_line():
+        with on_command_line(), naming_lost_folder():
             return cli()
     except CurateError as error:
         click.echo(f"error: {escape_controls(redacted(str(error)))}", err=True)

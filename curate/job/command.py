@@ -22,6 +22,7 @@ from curate.errors import (
     ShardError,
     had_begun,
 )
+from curate.folders.working import naming_lost_folder
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
 from curate.job.definition import refuse_own_init
 from curate.job.origin import refuse_while_imported
@@ -84,8 +85,9 @@ def main(cls: JobClass) -> None:
     """Runs the job's command on the program's arguments and ends the process."""
     refuse_while_imported()
     try:
-        command(cls).main(prog_name=sys.argv[0])
-    except ConfigError as error:  # for parameters that can be no options
+        with naming_lost_folder():
+            command(cls).main(prog_name=sys.argv[0])
+    except ConfigError as error:  # parameters that can be no options, and a folder that is gone
         tell_error(error)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:

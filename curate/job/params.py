@@ -326,8 +326,8 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
                 continue
             if isinstance(value, Field):
                 raise ConfigError(
-                    f"{base.__name__}.{name} is dataclasses.field(...), but a job is not a dataclass; write its default: "
-                    f"{name} = param([])"
+                    f"{base.__name__}.{name} is dataclasses.field(...), but a job is not a dataclass; write its "
+                    f"default: {name} = param([])"
                 )
             if name in found and not isinstance(value, _Declared):
                 old = found[name]
