@@ -226,7 +226,8 @@ _SIGNED = re.compile(
 )
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[\w.~+/=-]{8,}|\bya29\.[\w-]+", re.IGNORECASE)
 _USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)", re.IGNORECASE)
-_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL)
+_PRIVATE = "[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
+_KEY = re.compile(f"-----BEGIN {_PRIVATE}.*?(?:-----END {_PRIVATE}|$)", re.DOTALL)
 
 
 _hidden: set[str] = set()

@@ -30,7 +30,7 @@ class Pii(TextJob):
     """
 
     name = "pii"
-    version = "2"
+    version = "3"
     kinds: list[str] = param(sorted(KINDS), help="what is looked for")
     action: Literal["replace", "annotate", "drop"] = param(
         "replace",

@@ -140,6 +140,15 @@ def iban(number: str) -> bool:
     return int("".join(str(int(one, 36)) for one in plain[4:] + plain[:4])) % 97 == 1
 
 
+_PRIVATE = r"[A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+_PEM = (
+    # Whatever is before END is the key: beside its characters headers, `\n` of JSON and `> ` of mails stand in it. Five
+    # dashes do not, so what follows one BEGIN is looked at once.
+    rf"-----BEGIN {_PRIVATE}(?:(?:[^-]|-(?!----)){{0,65536}}-----END {_PRIVATE}"
+    # A key that is cut off ends where its characters do.
+    r"|[0-9A-Za-z+/=\s\\>]{0,65536})"
+)
+"""A private key of PEM or PGP. The longest, with signatures in it, have some tens of thousands of characters."""
 _KEYS = (
     r"(?:AKIA|ASIA)[0-9A-Z]{16}",
     r"AIza[0-9A-Za-z_-]{35}",
@@ -153,12 +162,11 @@ _KEYS = (
     r"sk-(?:ant-|proj-)?[0-9A-Za-z_-]{20,255}",
     r"[rs]k_(?:live|test)_[0-9A-Za-z]{16,255}",
     r"eyJ[0-9A-Za-z_-]{10,2000}\.eyJ[0-9A-Za-z_-]{10,2000}\.[0-9A-Za-z_-]{10,1000}",
-    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[0-9A-Za-z+/=\s]{0,8000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?",
 )
 _PATTERNS = {
     KEY: _Pattern(
         "AKIA|ASIA|AIza|gh[opsur]_|github_pat_|glpat-|hf_|npm_|pypi-|xox[abeoprs]-|sk-|k_live_|k_test_|eyJ|PRIVATE KEY",
-        re.compile(rf"(?<![0-9A-Za-z_])(?:{'|'.join(_KEYS)})(?![0-9A-Za-z_])"),
+        re.compile(rf"{_PEM}|(?<![0-9A-Za-z_])(?:{'|'.join(_KEYS)})(?![0-9A-Za-z_])"),
     ),
     IBAN: _Pattern(
         r"[A-Z][A-Z]\d\d[ A-Z0-9]",

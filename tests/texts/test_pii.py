@@ -124,6 +124,44 @@ def test_a_row_of_short_numbers_has_no_card_behind_its_first(row: str) -> None:
     assert len(find(row, ["card"])) <= len(find(row[:37], ["card"]))
 
 
+NAMES = ["PRIVATE KEY", "RSA PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "ED25519 PRIVATE KEY", "PGP PRIVATE KEY BLOCK"]
+LINES = ["MIIEowIBAAKCAQEA+x/9" * 3] * 4
+ENCRYPTED = ["Proc-Type: 4,ENCRYPTED", "DEK-Info: AES-128-CBC,0F3A", "", *LINES]
+ARMOURED = ["Version: GnuPG v1", "Comment: ---- me <a@b.de> ----", "", *LINES, "=Ab1+"]
+LONG = ["A" * 64] * 200
+STYLES = {
+    "as in a file": "\n".join,
+    "of Windows": "\r\n".join,
+    "in one line": "".join,
+    "in JSON, or in .env": "\\n".join,
+    "in JSON in JSON": "\\\\n".join,
+    "in a mail": "\n> ".join,
+    "indented": "\n    ".join,
+    "in a program": lambda lines: '\\n" +\n"'.join(lines),
+    "on a page": "<br>\n".join,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lines", [LINES, ENCRYPTED, ARMOURED, LONG], ids=["plain", "encrypted", "armoured", "long"])
+def test_nothing_of_a_private_key_is_left(name: str, lines: list[str]) -> None:
+    """In whatever it is written. What surrounds it stays, and one behind another is one of its own."""
+    for style, join in STYLES.items():
+        key = join([f"-----BEGIN {name}-----", *lines, f"-----END {name}-----"])
+        for before, behind in [("", ""), ("it is ", ", really"), ('{"k": "\\n', '\\n"}'), ("-----END X-----\\n", "鍵")]:
+            text = f"{before}{key}{behind}{key}"
+            found = find(text)
+            assert replaced(text, found, "[{}]".format) == f"{before}[key]{behind}[key]", style
+
+
+@pytest.mark.parametrize("style", [one for one in STYLES if one not in ("in a program", "on a page")])
+def test_a_private_key_that_is_cut_off_goes_as_far_as_it_is_there(style: str) -> None:
+    """At any character of it; what follows and is no character of a key stays."""
+    key = STYLES[style](["-----BEGIN RSA PRIVATE KEY-----", *LINES, "-----END RSA PRIVATE KEY-----"])
+    for stop in range(31, len(key) - 29):
+        assert replaced(f"{key[:stop]}_…", find(f"{key[:stop]}_…"), "[{}]".format) == "[key]_…"
+
+
 def test_an_address_within_an_address_is_judged_by_it() -> None:
     assert find("at ::ffff:10.0.0.1 and ::ffff:127.0.0.1") == []
 
@@ -191,6 +229,9 @@ HOSTILE = [
     ":",
     "a:",
     "(2",
+    "-----BEGIN PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----a- ",
+    "-----BEGIN ",
 ]
 
 
