@@ -104,11 +104,11 @@ class Tokenize(TextJob):
         self._padding(vocabulary)
         self._packing(vocabulary)
         self._type(vocabulary)
-        if vocabulary.loses and self.max_unknown < 1:
+        if (what_it_does := vocabulary.at_unknown) and self.max_unknown < 1:
             raise ConfigError(
-                f"{self.tokenizer.uri} drops characters that it does not know without a trace: its model has no "
-                "unknown token and no bytes to fall back to. Train it with an unknown token, byte_fallback or "
-                "ByteLevel; with --max-unknown 1 it is taken as it is"
+                f"{self.tokenizer.uri} {what_it_does}: its model has no unknown token and no bytes to fall back to. "
+                "Train it with an unknown token, byte_fallback (of BPE) or ByteLevel; with --max-unknown 1 it is taken "
+                "as it is, and rows that it fails at are set aside"
             )
 
     def build(self, ds: Dataset) -> Dataset:
@@ -131,7 +131,11 @@ class Tokenize(TextJob):
         self._unknown = vocabulary.unknown
 
     def process(self, batch: pa.Table) -> pa.Table:
-        documents = self._loaded.encode(batch[self.text_column].to_pylist())
+        documents, refused = self._loaded.encode(batch[self.text_column].to_pylist())
+        for place, why in refused.items():
+            self.quarantine({name: shown(batch[name][place]) for name in batch.column_names}, why, place)
+        if refused:
+            batch = batch.filter(pa.array([place not in refused for place in range(len(batch))], pa.bool_()))
         if blank := int(np.count_nonzero(documents.lengths == 0)):
             self.count(N_EMPTY, blank)
         marked = documents.marked(self._begin, self._end)

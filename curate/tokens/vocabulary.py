@@ -87,23 +87,47 @@ class Vocabulary:
         if isinstance(id := model.get("unk_id"), int):
             return id
         name = model.get("unk_token")
-        return self._ids.get(name) if name is not None else None
+        # A model knows no token that was added to it.
+        return self._tokenizer.get_vocab(with_added_tokens=False).get(name) if name is not None else None
 
     @property
-    def loses(self) -> bool:
-        """Whether characters that the vocabulary does not have vanish: it has no token for them, and no bytes."""
+    def at_unknown(self) -> str | None:
+        """What it does at what it has no token for; None if it has one for all, or one that stands for the rest."""
         model = self._json.get("model", {})
-        if model.get("type") != "BPE" or self.unknown is not None or model.get("byte_fallback"):
-            return False
-        return '"ByteLevel"' not in json.dumps([self._json.get("pre_tokenizer"), self._json.get("normalizer")])
+        kind = model.get("type")
+        if self.unknown is not None or (kind == "BPE" and model.get("byte_fallback")):
+            return None
+        # Each byte is a token: for models of pieces, and not of whole words.
+        byte_level = '"ByteLevel"' in json.dumps([self._json.get("pre_tokenizer"), self._json.get("normalizer")])
+        if byte_level and kind in ("BPE", "Unigram"):
+            return None
+        lost = kind == "BPE" and model.get("unk_token") is None
+        return "drops characters that it does not know without a trace" if lost else "fails at what it does not know"
 
-    def encode(self, texts: Sequence[str]) -> Documents:
-        """Returns the ids of texts, in order."""
-        parts = [self._call(part) for part in _parts(texts)]
-        lengths = np.fromiter(chain.from_iterable(map(len, one) for one in parts), np.int64, len(texts))
+    def encode(self, texts: Sequence[str]) -> tuple[Documents, dict[int, str]]:
+        """Returns the ids of texts, in order, without the texts that it fails at: of these, by their places, why."""
+        parts: list[list[list[int]]] = []
+        refused: dict[int, str] = {}
+        first = 0
+        for part in _parts(texts):
+            try:
+                parts.append(self._call(part))
+            except Exception:  # the package raises Exception itself
+                if self.unknown is not None:
+                    raise
+                parts.append(list(self._one_by_one(part, first, refused)))
+            first += len(part)
+        lengths = np.fromiter(chain.from_iterable(map(len, one) for one in parts), np.int64, len(texts) - len(refused))
         total = int(lengths.sum())
         ids = np.fromiter(chain.from_iterable(chain.from_iterable(parts)), np.int64, total)
-        return Documents(ids, lengths)
+        return Documents(ids, lengths), refused
+
+    def _one_by_one(self, texts: Sequence[str], first: int, refused: dict[int, str]) -> Iterator[list[int]]:
+        for place, text in enumerate(texts, first):
+            try:
+                yield from self._call([text])
+            except Exception as error:  # noqa: BLE001
+                refused[place] = f"the tokenizer has no token for a part of it: {error!s:.200}"
 
     def _call(self, texts: Sequence[str]) -> list[list[int]]:
         return [one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=self._template)]

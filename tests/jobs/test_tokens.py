@@ -25,7 +25,7 @@ from curate.testing.local import LocalRun, run_local
 from jobs.tokens import Tokenize
 from tests.job.inline import refusing, run_job, write_jsonl
 from tests.support.examples import examples
-from tests.support.tiny_tokenizers import END, PAD, byte_level, lossy, wide, word_piece
+from tests.support.tiny_tokenizers import END, PAD, byte_level, lossy, wide, without_unknown, word_piece
 
 TEXTS = [
     "the quick brown fox",
@@ -209,6 +209,21 @@ class TestRefused:
             run_job(Tokenize(tokenizer=path), source, tmp_path / "out")
         ran = run_local(Tokenize(tokenizer=path, max_unknown=1.0), [{"id": 0, "text": "дом"}])
         assert ran.rows[0]["tokens"] == []
+
+    def test_a_tokenizer_that_fails_at_what_it_does_not_know(self, tmp_path: Path) -> None:
+        """It is refused before anything runs; if it is wanted, rows that it fails at are set aside, and no others."""
+        file = tmp_path / "tokenizer.json"
+        path = str(without_unknown(file, "WordLevel", None, byte_fallback=False, byte_level=False))
+        texts = ["a b", "a é", "b", "字", ""]
+        rows = [{"id": k, "text": text} for k, text in enumerate(texts)]
+        source = write_jsonl(tmp_path / "in.jsonl", rows)
+        with refusing("fails at what it does not know"):
+            run_job(Tokenize(tokenizer=str(path)), source, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        ran = run_local(Tokenize(tokenizer=str(path), max_unknown=1.0, max_bad_rows=2), rows)
+        assert ran.summary.state == "complete"
+        assert [(row["id"], row["tokens"]) for row in ran.rows] == [(0, [0, 1]), (2, [1]), (4, [])]
+        assert ran.summary.books.quarantined == 2
 
     def test_a_tokenizer_that_does_not_know_the_language(self, tmp_path: Path) -> None:
         """A shard of which too many tokens are unknown fails, with the numbers; fewer are counted."""

@@ -57,3 +57,28 @@ def wide(path: Path, largest: int) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(path))
     return path
+
+
+def without_unknown(path: Path, kind: str, unknown: str | None, *, byte_fallback: bool, byte_level: bool) -> Path:
+    """Writes a tokenizer of that model, which knows a and b alone (or all bytes): its unknown token is none (None), one
+    of the model ("known"), one that was added beside the model ("added"), or only a name ("named")."""
+    tokens = ["a", "b", *(["[UNK]"] if unknown == "known" else [])]
+    if byte_fallback:
+        tokens += [f"<0x{byte:02X}>" for byte in range(256)]
+    if byte_level:
+        tokens += sorted({*pre_tokenizers.ByteLevel.alphabet()} - {*tokens})
+    ids = {token: id for id, token in enumerate(tokens)}
+    name = None if unknown is None else "[UNK]"
+    model = {
+        "BPE": lambda: models.BPE(ids, [], unk_token=name, byte_fallback=byte_fallback),
+        "Unigram": lambda: models.Unigram([(one, -1.0) for one in tokens], ids.get("[UNK]"), byte_fallback),
+        "WordLevel": lambda: models.WordLevel(ids, unk_token=name or "[UNK]"),
+        "WordPiece": lambda: models.WordPiece(ids, unk_token=name or "[UNK]"),
+    }[kind]()
+    tokenizer = Tokenizer(model)
+    plain = pre_tokenizers.Whitespace()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False) if byte_level else plain
+    if unknown == "added":
+        tokenizer.add_special_tokens(["[UNK]"])
+    tokenizer.save(str(path))
+    return path
