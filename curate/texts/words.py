@@ -9,7 +9,9 @@ tokens of white space alone, which those who count words leave out, too.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,8 +32,10 @@ _OTHER_BLANKS = r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{
 _WIDE = rf"[ {_OTHER_BLANKS}]{{2,}}|[{_OTHER_BLANKS}]"
 _BLANK_WORD = "\ue000"
 """A character for private use: a word that is no punctuation."""
-MOST_CHUNKS = 1_000_000
-"""Chunks whose words are remembered, about 200 MB; then it is begun anew."""
+MOST_CHUNKS, MOST_CHARACTERS = 1_000_000, 16_000_000
+"""Chunks whose words are remembered, and their characters, about 300 MB; then it is begun anew."""
+LONGEST_CHUNK = 64
+"""Characters: a longer one is a URL, or a line of a language without blanks, and hardly comes again."""
 
 
 @dataclass(frozen=True)
@@ -137,54 +141,63 @@ def _chunks(texts: pa.Array) -> tuple[pa.Array, Array, Array]:
     return coded.dictionary, numbers(coded.indices), owner
 
 
-class SpacyWords:
-    """Splits texts into the words that spaCy's blank English pipeline makes of them, as datatrove's filters do."""
+class ChunkWords:
+    """Splits texts into words chunk by chunk, and remembers what the words of chunks are."""
 
-    def __init__(self) -> None:
-        check_installed(SPACY)
-        import spacy
-
-        self._tokenizer: Any = spacy.blank("en").tokenizer
-        self._forget()
-
-    def _forget(self) -> None:
-        self._chunks: dict[str, tuple[int, ...]] = {}
-        self._codes: dict[str, int] = {}
-        self._words: list[str] = []
+    def __init__(self, split: Callable[[list[str]], list[tuple[str, ...]]]) -> None:
+        """`split` returns the words of each chunk."""
+        self._split = split
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._characters = 0
 
     def words(self, texts: pa.Array) -> Words:
         """Returns the words of texts."""
-        if len(self._chunks) > MOST_CHUNKS:
-            self._forget()
         chunks, code, owner = _chunks(texts)
-        made = [self._made(chunk) for chunk in chunks.to_pylist()]
+        made = self._made(chunks.to_pylist())
         sizes = np.fromiter(map(len, made), np.int64, len(made))
         starts = np.cumsum(sizes) - sizes
-        flat = np.fromiter((word for words in made for word in words), np.int64, int(sizes.sum()))
+        coded = pa.array([*chain.from_iterable(made)], chunks.type).dictionary_encode()
         repeats = sizes[code]
         ends = np.cumsum(repeats)
         # The n-th word of an occurrence is the n-th of its chunk.
         places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - repeats - starts[code], repeats)
-        return Words(pa.array(self._words, pa.string()), flat[places], np.repeat(owner, repeats), len(texts))
+        return Words(coded.dictionary, numbers(coded.indices)[places], np.repeat(owner, repeats), len(texts))
 
     def sentences(self, lines: pa.Array) -> Array:
         """Returns how many sentences each line has, as spaCy's `sentencizer` counts."""
         # White space beyond a single blank is a word of its own to it, with which a sentence may begin.
         return _sentences(self.words(pc.replace_substring_regex(lines, _WIDE, f" {_BLANK_WORD} ")))
 
-    def _made(self, chunk: str) -> tuple[int, ...]:
-        found = self._chunks.get(chunk)
-        if found is None:
-            words = (word.strip() for word in map(str, self._tokenizer(chunk)))
-            found = tuple(self._code(word) for word in words if word)
-            self._chunks[chunk] = found
+    def _made(self, chunks: list[str]) -> list[tuple[str, ...]]:
+        if len(self._known) > MOST_CHUNKS or self._characters > MOST_CHARACTERS:
+            self._known, self._characters = {}, 0
+        news = [chunk for chunk in chunks if chunk not in self._known]
+        made = dict(zip(news, self._split(news), strict=True)) if news else {}
+        found = [made[chunk] if chunk in made else self._known[chunk] for chunk in chunks]
+        kept = {chunk: words for chunk, words in made.items() if len(chunk) <= LONGEST_CHUNK}
+        self._known |= kept
+        self._characters += sum(map(len, kept))
         return found
 
-    def _code(self, word: str) -> int:
-        code = self._codes.setdefault(word, len(self._words))
-        if code == len(self._words):
-            self._words.append(word)
-        return code
+
+class SpacyWords(ChunkWords):
+    """Splits texts into the words that spaCy's blank English pipeline makes of them, as datatrove's filters do."""
+
+    def __init__(self) -> None:
+        check_installed(SPACY)
+        import spacy
+
+        self._nlp: Any = spacy.blank("en")
+        super().__init__(self._spacy)
+
+    def _spacy(self, chunks: list[str]) -> list[tuple[str, ...]]:
+        # Behind a zone spaCy forgets what it has seen in it; else it keeps each word that there ever was.
+        with self._nlp.memory_zone():
+            return [tuple(word for word in map(_word, self._nlp.tokenizer(chunk)) if word) for chunk in chunks]
+
+
+def _word(token: Any) -> str:
+    return str(token).strip()
 
 
 def _sentences(words: Words) -> Array:

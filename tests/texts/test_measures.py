@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from curate.errors import ConfigError
 from curate.texts import dolma, fineweb, gopher, repetition
 from curate.texts.pieces import lengths, seen_before, split_lines
-from curate.texts.words import MOST_CHUNKS, PlainWords, SpacyWords, by_whitespace, splitter
+from curate.texts.words import LONGEST_CHUNK, ChunkWords, PlainWords, SpacyWords, by_whitespace, splitter
 from jobs.quality import SETS, Quality
 from tests.support.lines import lines_run
 from tests.texts import plain
@@ -158,6 +159,40 @@ def test_no_rule_takes_more_than_linear_time(hostile: str) -> None:
     assert run(400) <= 2 * run(200) + 100
 
 
+def letters_and_marks(chunks: list[str]) -> list[tuple[str, ...]]:
+    return [tuple(re.findall(r"\w+|\W", chunk)) for chunk in chunks]
+
+
+@given(st.lists(st.lists(TEXTS, max_size=4), max_size=5), st.integers(0, 30), st.integers(0, 90))
+def test_words_by_chunks_are_those_of_a_plain_loop(batches: list[list[str]], chunks: int, characters: int) -> None:
+    """Whatever was split before, and when it was forgotten; a batch has its own words, and no others to look at."""
+    ours = ChunkWords(letters_and_marks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curate.texts.words.MOST_CHUNKS", chunks)
+        patch.setattr("curate.texts.words.MOST_CHARACTERS", characters)
+        for texts in batches:
+            found = ours.words(column(texts))
+            vocabulary = found.vocabulary.to_pylist()
+            said = [vocabulary[code] for code in found.code]
+            wanted = [word for text in texts for words in letters_and_marks(text.split()) for word in words]
+            assert said == wanted
+            assert sorted(vocabulary) == sorted({*wanted})
+            assert found.count.tolist() == [sum(map(len, letters_and_marks(text.split()))) for text in texts]
+
+
+def test_what_is_remembered_of_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their number, by their characters, and a long one is not: texts without white space are long ones."""
+    monkeypatch.setattr("curate.texts.words.MOST_CHUNKS", 10)
+    monkeypatch.setattr("curate.texts.words.MOST_CHARACTERS", 100)
+    ours = ChunkWords(letters_and_marks)
+    for start in range(0, 100, 7):
+        texts = [f"w{number}" * (number % 9) + "語" * (10 * number) for number in range(start, start + 7)]
+        ours.words(column(texts))
+        assert len(ours._known) <= 10 + 7
+        assert sum(map(len, ours._known)) <= 100 + 7 * LONGEST_CHUNK
+        assert all(len(chunk) <= LONGEST_CHUNK for chunk in ours._known)
+
+
 def test_spacy_is_asked_for_by_name() -> None:
     assert isinstance(splitter("whitespace"), PlainWords)
 
@@ -186,15 +221,14 @@ class TestSpacy:
 
         same_words()
 
-    def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("curate.texts.words.MOST_CHUNKS", 10)
-        assert MOST_CHUNKS > 10
+    def test_it_keeps_nothing_of_what_it_was_asked(self) -> None:
+        """What is remembered is what curate remembers, which is bounded: spaCy would keep each word that there is."""
         ours = SpacyWords()
-        for start in range(0, 100, 7):
-            text = " ".join(f"w{number}" for number in range(start, start + 7))
-            found = ours.words(column([text]))
-            assert [found.vocabulary.to_pylist()[code] for code in found.code] == text.split()
-        assert len(ours._chunks) < 20
+        ours.words(column(["so it begins"]))
+        before = len(ours._nlp.vocab.strings)
+        for start in range(0, 1000, 100):
+            ours.words(column([" ".join(f"w{number}x." for number in range(start, start + 100))]))
+            assert len(ours._nlp.vocab.strings) <= before
 
     def test_the_job_takes_them(self) -> None:
         """`a.b, c` is two words between white space, and four to spaCy."""
