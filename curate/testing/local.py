@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 from curate.arrow.unknown import empty
 from curate.clock import Clock
 from curate.dataclass import dataclass
-from curate.errors import ConfigError
+from curate.errors import ConfigError, SchemaMismatch
 from curate.graph.entry import run
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.side_outputs import SIDES, schema_name
 from curate.ledger.summary import Summary
+from curate.operators.convert import rows_to_table
 from curate.testing.clock import FakeClock
 
 
@@ -70,10 +71,10 @@ def run_local(
 ) -> LocalRun:
     """Runs a job in this process over rows, or over files by name, and returns the results.
 
-    The input is `rows` (a table, or mappings) in one Parquet file, or `files`: names with an ending that says the
-    format, and their bytes. A class is run with its default parameters. Waits between retries take no time: the clock
-    is fake unless one is passed. Everything is written to a temporary directory that is removed afterwards, or to
-    `directory`, which stays: running again there resumes. `options` are those of `Job.run`.
+    The input is `rows` (a table, or mappings of the same keys) in one Parquet file, or `files`: names with an ending
+    that says the format, and their bytes. A class is run with its default parameters. Waits between retries take no
+    time: the clock is fake unless one is passed. Everything is written to a temporary directory that is removed
+    afterwards, or to `directory`, which stays: running again there resumes. `options` are those of `Job.run`.
 
     Shards that fail do not raise; look at `summary.state` and `summary.failures`. Raises ConfigError if the job cannot
     run as asked.
@@ -110,10 +111,22 @@ def run_local(
         return _read(summary, place / "out")
 
 
+def _table_of(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    given = [*rows]
+    for row in given:
+        if not isinstance(row, Mapping):
+            raise ConfigError(f"run_local takes rows as dictionaries, or a table; found {type(row).__name__}")
+    try:
+        return rows_to_table("run_local", given) if given else pa.table({})
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from None
+
+
 def _parquet(rows: Any) -> bytes:
-    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(_table_of(rows), sink)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

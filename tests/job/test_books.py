@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.job.job import Job
-from curate.job.operator import check_count, check_name, row_json
+from curate.job.operator import check_count, check_name, row_json, rows_as_table
 from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat, read_record
 from curate.stores.open import open_store
@@ -293,3 +293,12 @@ class TestChecks:
         summary = run_job(Chatty(), tmp_path / "in", tmp_path / "out")
         assert (summary.state, summary.attempts) == (RunState.FAILED, 1)
         assert "more than 200 different counters in one shard" in summary.failures[0].error
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=5))
+def test_rows_that_are_dropped_keep_all_of_their_columns(rows: list[dict[str, int]]) -> None:
+    """Also those that the first row does not have."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    found = rows_as_table(rows)
+    assert found.column_names == names
+    assert not names or found.to_pylist() == [{name: row.get(name) for name in names} for row in rows]

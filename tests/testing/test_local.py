@@ -6,11 +6,13 @@ import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import curate
 from curate.errors import BadRow, ConfigError
 from curate.job.job import Job
 from curate.job.params import param
@@ -133,6 +135,21 @@ def test_a_directory_stays_and_is_resumed(tmp_path: Path) -> None:
     assert (first.summary.attempts, again.summary.attempts, again.summary.skipped) == (1, 0, 1)
     assert again.outputs == first.outputs
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("rows", [[{"id": 1}, {"id": 2, "text": "a"}], [{"id": 1, "text": "a"}, {"id": 2}], [{}]])
+def test_rows_are_taken_as_from_items_takes_them(rows: list[dict[str, Any]]) -> None:
+    """Of other rows a column would go without a word, and the test would be one of other rows."""
+    with pytest.raises(ConfigError) as theirs:
+        curate.from_items(rows)
+    with pytest.raises(ConfigError, match="key") as ours:
+        run_local(Longer, rows)
+    assert str(ours.value) == str(theirs.value).replace("from_items", "run_local")
+
+
+def test_rows_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="takes rows as dictionaries, or a table; found str"):
+        run_local(Longer, ["a"])  # type: ignore[list-item]
 
 
 def test_one_kind_of_input() -> None:
