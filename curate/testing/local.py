@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
-import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from curate.arrow.unknown import empty
 from curate.clock import Clock
 from curate.dataclass import dataclass
 from curate.errors import ConfigError, SchemaMismatch
+from curate.formats.encoding import Format, detect
+from curate.formats.rows import read
 from curate.graph.entry import run
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.side_outputs import SIDES, schema_name
 from curate.ledger.summary import Summary
+from curate.objects.record import OF_TOKENS
+from curate.observe.preview import broken_row
 from curate.operators.convert import rows_to_table
+from curate.stores.local import LocalStore
+from curate.tasks.shard import SliceKind
 from curate.testing.clock import FakeClock
+
+_BATCH_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,21 @@ class LocalRun:
 
     summary: Summary
     """State, books, counters and failures, as `Job.run` returns them."""
-    table: pa.Table
-    """The rows of all outputs, in the order of their names."""
+    _table: pa.Table | None
+    """None: outputs of their format are no table."""
     quarantine: list[dict[str, Any]]
     """The rows that were set aside, each with its reason."""
     outputs: dict[str, bytes]
     """The outputs as they were published, by name."""
     sides: dict[str, pa.Table]
     """The rows of each extra output, by its name, in the order of the names of its objects."""
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows of all outputs, in the order of their names. Raises ConfigError for formats of tokens alone."""
+        if self._table is None:
+            raise ConfigError(f"{', '.join(self.outputs)}: no table, but tokens alone; look at `outputs`")
+        return self._table
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -108,7 +123,7 @@ def run_local(
                 path.write_bytes(data)
         asked = job.options(input=place / "in", output=place / "out", **{"backend": "inline"} | options)
         summary = run(job.spec(), asked, clock=clock or FakeClock())
-        return _read(summary, place / "out")
+        return _read(summary, place / "out", tables=job.format not in OF_TOKENS)
 
 
 def _table_of(rows: Any) -> pa.Table:
@@ -131,17 +146,15 @@ def _parquet(rows: Any) -> bytes:
     return data
 
 
-def _read(summary: Summary, output: Path) -> LocalRun:
-    schema = _stored_schema(output, "output")
+def _read(summary: Summary, output: Path, tables: bool) -> LocalRun:
     paths = sorted(path for path in output.rglob("*") if path.is_file())
     names = {path.relative_to(output).as_posix(): path for path in paths}
     outputs = {name: path for name, path in names.items() if not name.startswith(f"{layout.LEDGER}/")}
     mains = [path for name, path in outputs.items() if not name.startswith(SIDES)]
-    tables = [_table(path, schema) for path in mains]
     aside = [path for name, path in names.items() if name.startswith(layout.QUARANTINE)]
     return LocalRun(
         summary,
-        pa.concat_tables(tables) if tables else empty(schema),
+        _tables(output, "output", mains) if tables else None,
         [orjson.loads(line) for path in aside for line in decompress(path.read_bytes()).splitlines()],
         {name: path.read_bytes() for name, path in outputs.items()},
         {side.name: _side(output, side) for side in sorted(output.glob(f"{SIDES}*"))},
@@ -149,25 +162,25 @@ def _read(summary: Summary, output: Path) -> LocalRun:
 
 
 def _side(output: Path, folder: Path) -> pa.Table:
-    schema = _stored_schema(output, schema_name(folder.name))
-    tables = [_table(path, schema) for path in sorted(folder.rglob("*")) if path.is_file()]
+    return _tables(output, schema_name(folder.name), sorted(path for path in folder.rglob("*") if path.is_file()))
+
+
+def _tables(output: Path, name: str, paths: Sequence[Path]) -> pa.Table:
+    """Returns the rows of outputs, with the schema that the ledger has of them."""
+    stored = output / layout.SCHEMAS / f"{name}.arrow"
+    schema = pa.ipc.read_schema(pa.py_buffer(stored.read_bytes())) if stored.exists() else pa.schema([])
+    tables = [table for path in paths for table in _rows(path, schema)]
     return pa.concat_tables(tables) if tables else empty(schema)
 
 
-def _stored_schema(output: Path, name: str) -> pa.Schema:
-    # Not by a store: a test may have put faults under those.
-    stored = output / layout.SCHEMAS / f"{name}.arrow"
-    return pa.ipc.read_schema(pa.py_buffer(stored.read_bytes())) if stored.exists() else pa.schema([])
-
-
-def _table(path: Path, schema: pa.Schema) -> pa.Table:
-    if path.suffix == ".parquet":
-        return pq.read_table(path)
-    with pa.input_stream(path, compression="detect") as stream:
-        data = stream.read()
-    # Arrow's parser takes no file without rows.
-    return (
-        pa_json.read_json(pa.BufferReader(data), parse_options=pa_json.ParseOptions(explicit_schema=schema))
-        if data
-        else empty(schema)
-    )
+def _rows(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    encoding = detect(str(path))
+    if encoding.format is Format.PARQUET:
+        yield pq.read_table(path)
+    elif len(schema):
+        # Not as other stores are opened: a test may have put faults under those.
+        store = LocalStore()
+        object = store.stat(str(path))
+        told = partial(broken_row, object)
+        for table in read(store, object, encoding, SliceKind.WHOLE, 0, object.size, schema, _BATCH_ROWS, told):
+            yield table.cast(schema)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,55 @@ def test_outputs_of_json_lines_are_a_table_too(codec: str) -> None:
     assert ran.rows == [{"text": "abcd", "id": 1, "length": 4}]
     assert len(ran.outputs) == 2
     assert len(ran.quarantine) == 1
+
+
+VALUES = {
+    "a long text": ["x" * 3_000_000],
+    "date": [dt.date(2024, 1, 1), None],
+    "time": [dt.time(1, 2, 3)],
+    "timestamp": pa.array([dt.datetime(2024, 1, 1)], pa.timestamp("ms", "Europe/Berlin")),
+    "duration": pa.array([1], pa.duration("ns")),
+    "decimal": pa.array([1], pa.decimal128(5, 2)),
+    "float": [1.5, math.inf, None],
+    "bytes": [b"\xff\x00", b"text", b""],
+    "dictionary": pa.array(["a"]).dictionary_encode(),
+    "small integers": pa.array([1, None], pa.uint8()),
+    "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+    "list of dates": [[dt.date(2024, 1, 1)], []],
+    "nested": [{"a": [b"\xff"], "b": None}],
+}
+
+
+class Copy(Job):
+    """Write rows as they are."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+NO_CSV = ("bytes", "map", "list of dates", "nested")
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
+def test_rows_are_those_that_were_written(format: str) -> None:
+    """Of each type, in each format that has it."""
+    for kind, values in VALUES.items():
+        if format != "csv" or kind not in NO_CSV:
+            table = pa.table({"id": range(len(values)), "a": values})
+            ran = run_local(Copy(format=format), table)
+            assert (ran.summary.state, ran.rows) == ("complete", table.to_pylist()), kind
+
+
+@pytest.mark.parametrize("format", ["memmap", "megatron", "datatrove", "mds"])
+def test_outputs_of_tokens_are_no_table(format: str) -> None:
+    """They are there as they were published; what asks for rows is told so."""
+    ran = run_local(Copy(format=format), pa.table({"tokens": pa.array([[1, 2]], pa.list_(pa.uint16()))}))
+    assert ran.summary.state == "complete"
+    assert ran.outputs
+    with pytest.raises(ConfigError, match="no table, but tokens alone; look at `outputs`"):
+        assert ran.rows
 
 
 def test_files_for_jobs_that_read_files() -> None:
