@@ -69,9 +69,14 @@ def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
     parts += [f"default {text}" for text in _defaults(function, seen)]
     for name, value in closed_over(function):
         parts.append(f"{name} = {value_text(name, value, seen)}")
-    if "__file__" not in function.__globals__ or is_of_no_file(function.__globals__.get("__name__")):
+    if "__file__" not in function.__globals__ or is_of_no_file(module_of(function)):
         parts += [f"{name} = {_lenient(name, value, seen)}" for name, value in _globals_used(function)]
     return "\n".join(parts)
+
+
+def module_of(function: types.FunctionType) -> str | None:
+    """Returns the name of the module that a function lies in; `functools.wraps` copies that of another one."""
+    return function.__globals__.get("__name__")
 
 
 def is_of_no_file(module: str | None) -> bool:

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, value_text
+from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, module_of, value_text
 from curate.code.digest import code_digest
 from curate.code.held import held
 from curate.code.names import names_in
@@ -36,7 +36,8 @@ def callable_text(name: str, function: Any) -> str:
     functions += [one for one in further if isinstance(one, types.FunctionType)]
     for one in functions:
         # What `exec` made in a namespace without a name is of no module.
-        module = sources.module(one.__module__) if one.__module__ else None
+        lies_in = module_of(one)
+        module = sources.module(lies_in) if lies_in else None
         if module is not None:
             names = _names_used(one)
             used = list(sources.used_by(module, names))

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from curate import jobs
-from curate.code.closures import is_curates
+from curate.code.closures import is_curates, module_of
 from curate.code.loaded import changed_since_import
 from curate.code.names import own_names
 from curate.dataclass import dataclass, field, replace
@@ -89,7 +89,8 @@ class Sources:
 
     def of(self, code: FunctionType | type) -> Used | None:
         """Returns the statement of the user's own modules that defines a class, or that a function is in."""
-        module = self.module(code.__module__) if code.__module__ else None
+        lies_in = module_of(code) if isinstance(code, FunctionType) else code.__module__
+        module = self.module(lies_in) if lies_in else None
         if module is None:
             return None
         found: ast.stmt | None
@@ -98,7 +99,7 @@ class Sources:
             defined = module.defined.get(name, [])
             found = next((one for one in defined if isinstance(one, ast.ClassDef | ast.FunctionDef)), None)
         else:
-            name = code.__name__
+            name = code.__code__.co_name
             # What `exec` made, as a dataclass does, lies in no file.
             is_there = Path(module.path).name == Path(code.__code__.co_filename).name
             found = module.around(code.__code__.co_firstlineno) if is_there else None

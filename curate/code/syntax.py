@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+import types
 from collections.abc import Collection
 from typing import Any
 
@@ -37,9 +38,13 @@ def source_of(code: Any) -> ast.stmt | None:
 
 
 def definition(function: Any) -> ast.FunctionDef | None:
-    """Returns the whole definition of a function; None of a lambda, whose source is the statement around it."""
-    tree = source_of(function)
-    return tree if isinstance(tree, ast.FunctionDef) and tree.name == function.__name__ else None
+    """Returns the whole definition of a function; None of a lambda, whose source is the statement around it.
+
+    Of a wrapper it is its own one, and not that of what it wraps, whose name and place `functools.wraps` gives it.
+    """
+    bare = types.FunctionType(function.__code__, function.__globals__, closure=function.__closure__)
+    tree = source_of(bare)
+    return tree if isinstance(tree, ast.FunctionDef) and tree.name == bare.__name__ else None
 
 
 def _text(value: Any) -> str:

@@ -118,7 +118,8 @@ class Variables:
                 owner = variable.name.partition(".")[0] if "." in variable.name else ""
                 for one in () if type(variable.value) in PLAIN else held(variable.value):
                     # The methods of a class are in its body.
-                    used = None if owner and owner in one.__qualname__.split(".")[:-1] else self._sources.of(one)
+                    is_method = bool(owner) and owner in _qualname(one).split(".")[:-1]
+                    used = None if is_method else self._sources.of(one)
                     if used is not None and _place(used) not in self._places:
                         found[_place(used)] = used
         return list(found.values())
@@ -151,7 +152,7 @@ class Variables:
         """Yields which of the user's functions a computed one is, and what values those that made it were given."""
         for function in held(one.value):
             if isinstance(function, types.FunctionType) and self._sources.of(function) is not None:
-                yield f"{one.name} is {function.__qualname__} {_which(one.used.statement, function)}".rstrip()
+                yield f"{one.name} is {_qualname(function)} {_which(one.used.statement, function)}".rstrip()
                 for name, value in closed_over(function):
                     if _is_data(value):
                         yield f"{function.__name__}.{name} = {value_text(name, value)}"
@@ -298,9 +299,14 @@ def _is_chosen(variable: _Variable) -> bool:
     return len(variable.assigned) > 1 or any(isinstance(node, kinds) for _, node in variable.assigned)
 
 
+def _qualname(code: types.FunctionType | type) -> str:
+    """Returns the name that code was written with; `functools.wraps` gives a wrapper that of another function."""
+    return code.__qualname__ if isinstance(code, type) else code.__code__.co_qualname
+
+
 def _which(statement: ast.stmt, function: types.FunctionType) -> str:
     """Returns which of several functions of its name, as in both branches of an `if`, one is."""
-    same = [one for one in ast.walk(statement) if isinstance(one, _Def) and one.name == function.__name__]
+    same = [one for one in ast.walk(statement) if isinstance(one, _Def) and one.name == function.__code__.co_name]
     lines = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in same]
     at = function.__code__.co_firstlineno
     return str(lines.index(at)) if len(same) > 1 and at in lines else ""

@@ -20,6 +20,15 @@ MADE = "def make(k):\n    def made(x): return x + k\n    return made"
 CALLED = "def f(row): return h(row)"
 WITHIN = "def g(x): return x + 1\ndef h(x): return g(x)"
 """A function whose helper changes: its own text stays."""
+WRAPS = """
+import functools
+def by(h):
+    @functools.wraps(h)
+    def w(x): return h(x) + 1
+    return w
+def g(x): return x
+"""
+"""A wrapper that says that it is what it wraps: name, module, and where inspect looks for its source."""
 
 CODE = {
     "a table that is closed over": f"{WITHIN}\ndef make(d): return lambda row: d['a'](row)\nf = make({{'a': h}})",
@@ -63,6 +72,16 @@ CODE = {
     "what is kept": f"import functools\n{WITHIN}\ndef make(h): return lambda row: h(row)\n"
     "f = make(functools.lru_cache(h))",
     "a name that Python has too": "def len(x): return x + 1\ndef f(row): return len(row)",
+    "a wrapper": f"{WRAPS}f = by(g)",
+    "a wrapper of its decorator": f"{WRAPS}@by\ndef f(row): return row",
+    "a wrapper of a decorated one": f"{WRAPS}def plain(h): return h\n@plain\ndef g(x): return x\nf = by(g)",
+    "a helper of a wrapper": f"{WRAPS.replace('+ 1', '+ k()')}def k(): return 0 + 1\nf = by(g)",
+    "a wrapper in a partial": f"{WRAPS}f = functools.partial(by(g))",
+    "a wrapper that is closed over": f"{WRAPS}def make(h): return lambda row: h(row)\nf = make(by(g))",
+    "a wrapper in a list": f"{WRAPS}def make(d): return lambda row: d[0](row)\nf = make([by(g)])",
+    "a wrapper in a table": f"{WRAPS}T = {{'g': by(g)}}\ndef f(row): return T['g'](row)",
+    "a wrapper of a method": f"{WRAPS}class C:\n    def o(x): return x\nsetattr(C, 'o', by(C.o))\n"
+    "def f(row): return C.o(row)",
 }
 """Each changes from `+ 1` to `+ 2`."""
 FROM = {
@@ -123,6 +142,8 @@ VALUES = {
     "which definition": f"if read() == 1:\n    def h(x): return 1\nelse:\n    def h(x): return 2\n{CALLED}",
     "which class": "class A:\n    def o(self): return 1\nclass B:\n    def o(self): return 2\n"
     "o = A() if read() == 1 else B()\ndef f(row): return o.o()",
+    "which wrapper": f"{WRAPS}def over(h):\n    @functools.wraps(h)\n    def w(x): return -h(x)\n    return w\n"
+    f"h = by(g) if read() == 1 else over(g)\n{CALLED}",
     "what is masked": "import numpy as np\nm = np.ma.array([1, 2], mask=[read() == 1, False])\n"
     "def make(m): return lambda row: m.sum()\nf = make(m)",
     "the zone of a time": "import datetime, zoneinfo\n"
@@ -215,6 +236,16 @@ def test_code_of_a_package_counts_however_it_is_called(source: str, package: str
         modules.write("p.__init__", package)
         modules.write("p.h", f"def g(x): return x + {k}")
         texts.append(text_of(modules, source))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_code_of_a_wrapper_counts_that_lies_in_another_module(modules: Modules) -> None:
+    """It says that it is of the module of what it wraps, where other functions have the names of its helpers."""
+    texts = []
+    for k in "112":
+        modules.forget("wrapping")
+        modules.write("wrapping", f"{WRAPS.replace('+ 1', '+ help()')}def help(): return {k}")
+        texts.append(text_of(modules, "import wrapping\ndef help(): return 0\ndef g(x): return x\nf = wrapping.by(g)"))
     assert texts[0] == texts[1] != texts[2]
 
 
