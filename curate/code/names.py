@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import ast
 import dis
+import re
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+
+CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
+"""Methods that change what they are called on."""
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_SCOPES = _FUNCTIONS | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+"""What has names of its own."""
 
 Read = dict[str, dict[str, None]]
 """Names, each with the attributes that are asked of them."""
@@ -62,3 +69,48 @@ def own_names(node: ast.AST) -> set[str]:
     if (read := globals_named(node)) is None:
         return set()
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} - read.keys()
+
+
+def globals_changed(node: ast.AST) -> Iterator[str]:
+    """Yields the global names of what functions in a tree change as they run; those that functions import, too.
+
+    >>> list(globals_changed(ast.parse("def f(x, a=[]): a.append(x); b[x] = 1; c = {}; c[x] = 1")))
+    ['b']
+    """
+    queue: list[tuple[ast.AST, frozenset[str], bool]] = [(node, frozenset(), False)]
+    for one, own, runs in queue:
+        if isinstance(one, _SCOPES):
+            own, runs = _own(one, own), runs or isinstance(one, _FUNCTIONS)
+        elif runs and isinstance(one, ast.Global):
+            yield from one.names
+        elif runs and (name := _changes(one)) and name not in own:
+            yield name
+        queue += [(child, own, runs) for child in ast.iter_child_nodes(one)]
+
+
+def _changes(node: ast.AST) -> str:
+    """Returns the name of what an expression changes; empty if it changes nothing."""
+    if not isinstance(node, ast.Subscript | ast.Attribute) or not isinstance(node.value, ast.Name):
+        return ""
+    is_call = isinstance(node, ast.Attribute) and CHANGING.fullmatch(node.attr) is not None
+    return node.value.id if is_call or not isinstance(node.ctx, ast.Load) else ""
+
+
+def _own(scope: ast.AST, around: frozenset[str]) -> frozenset[str]:
+    """Returns the names that are no global ones in a function or comprehension: its own, and those around it."""
+    found, stated, queue = set(around), set[str](), [scope]
+    for one in queue:
+        match one:
+            case ast.Name(str(name), ast.Store() | ast.Del()) | ast.arg(str(name)):
+                found.add(name)
+            case ast.ExceptHandler(_, str(name)) | ast.MatchAs(_, str(name)) | ast.MatchStar(str(name)):
+                found.add(name)
+            case ast.MatchMapping(rest=str(name)):
+                found.add(name)
+            case ast.FunctionDef(str(name)) | ast.AsyncFunctionDef(str(name)) | ast.ClassDef(str(name)):
+                found |= set() if one is scope else {name}
+            case ast.Global(names):
+                stated.update(names)
+        if one is scope or not isinstance(one, _SCOPES):
+            queue += ast.iter_child_nodes(one)
+    return frozenset(found - stated)

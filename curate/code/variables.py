@@ -23,7 +23,7 @@ from typing import Any
 
 from curate.code.closures import BOUND, PLAIN, Unhashable, closed_over, fields_of, owner_of, value_text
 from curate.code.held import held
-from curate.code.names import globals_named, globals_read
+from curate.code.names import CHANGING, globals_changed, globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.syntax import canonical
 from curate.dataclass import dataclass
@@ -37,8 +37,6 @@ _OWN = re.compile(
 """Names of what each process, moment or machine has of its own."""
 _PLACES = frozenset(("__file__", "cwd", "getcwd"))
 """Names of where a program lies."""
-_CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
-"""Methods that change what they are called on."""
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 _NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
 """What is assigned to a variable that is set from outside."""
@@ -64,8 +62,8 @@ class Variables:
         self._sources = sources
         self._left_out = left_out
         self._found: dict[tuple[str, str], _Variable] = {}
-        self._attributes: dict[str, dict[str, None]] = {}
-        self._changed: set[str] = set()
+        self._attributes: dict[tuple[str, str], dict[str, None]] = {}
+        self._changed: set[tuple[str, str]] = set()
         self._seen: dict[int, ast.stmt] = {}
         self._places: set[tuple[str, int]] = set()
         self._looked: dict[int, _Variable] = {}
@@ -76,10 +74,19 @@ class Variables:
         read = globals_read(codes) if codes else globals_named(node) or {}
         self._take_others(module, read)
         for name, attributes in read.items():
-            self._attributes.setdefault(name, {}).update(attributes)
-        self._changed |= set(_changed(node))
+            self._attributes.setdefault((module.name, name), {}).update(attributes)
+        changed = {*globals_changed(node)}
+        if codes:
+            changed |= {name for name, attributes in read.items() if any(map(CHANGING.fullmatch, attributes))}
+        self._changed |= {(module.name, name) for name in changed}
+        own = _values(module)
         for one in used:
-            values = vars(sys.modules[one.module.name]) if one.module.name in sys.modules else {}
+            values = _values(one.module)
+            if one.root in read:
+                self._attributes.setdefault((one.module.name, one.name), {}).update(read[one.root])
+            # Imported from another module, it is the same object there, maybe by another name.
+            if (one.root or one.name) in changed and (not one.root or own.get(one.root) is values.get(one.name)):
+                self._changed.add((one.module.name, one.name))
             if one.name in values and (one.root in read or not one.root):
                 self._add(one.name, values[one.name], one, one.module.defined[one.name])
             value = values.get(one.name)
@@ -136,11 +143,11 @@ class Variables:
 
     def texts(self) -> Iterator[str]:
         """Yields `name = value` of each whose statements do not tell the value."""
-        for one in self._found.values():
+        for key, one in self._found.items():
             if isinstance(one.value, types.FunctionType) and _is_computed(one):
                 if not any(map(_OWN.fullmatch, self._computed_from(one))):
                     yield from self._choice(one)
-            elif one.name not in self._changed and not _tells(one):
+            elif key not in self._changed and not _tells(one):
                 kind = type(one.value)
                 if _is_chosen(one) and not isinstance(one.value, type) and self._sources.of(kind) is not None:
                     yield f"{one.name} is a {kind.__qualname__}"
@@ -159,7 +166,7 @@ class Variables:
 
     def _take_others(self, module: Module, names: Iterable[str]) -> None:
         """Takes in globals that no statement of the top level binds: functions do, or the program from outside."""
-        values = vars(sys.modules[module.name]) if module.name in sys.modules else {}
+        values = _values(module)
         for name in names:
             key = (module.name, name)
             if name not in values or module.binds(name) or name.startswith("__") or key in self._found:
@@ -200,7 +207,10 @@ class Variables:
         values = {one.name: one.value}
         if not _is_data(one.value):
             has = getattr(one.value, "__dict__", {}) if not isinstance(one.value, _CODE) else {}
-            named = {**self._attributes.get(one.used.root, {}), **self._asked_of_self(type(one.value))}
+            named = {
+                **self._attributes.get((one.used.module.name, one.name), {}),
+                **self._asked_of_self(type(one.value)),
+            }
             values = {f"{one.name}.{name}": has[name] for name in named if name in has and _is_data(has[name])}
         for name, value in values.items():
             with suppress(RecursionError):  # too deep to be told
@@ -239,6 +249,11 @@ class Variables:
                         # A table may be made by a function that logs the time; a time is a single value.
                         queue.append((used.module, used.statement))
         return names
+
+
+def _values(module: Module) -> Mapping[str, Any]:
+    """Returns the values of a module's names; none if it is not imported."""
+    return vars(sys.modules[module.name]) if module.name in sys.modules else {}
 
 
 def _place(used: Used) -> tuple[str, int]:
@@ -330,7 +345,7 @@ def _is_data(value: Any) -> bool:
         if isinstance(value, list | tuple | set | frozenset):
             return all(map(_is_data, value))
         if isinstance(value, BOUND):
-            return not _CHANGING.fullmatch(value.__name__) and owner_of(value) is not None and _is_data(owner_of(value))
+            return not CHANGING.fullmatch(value.__name__) and owner_of(value) is not None and _is_data(owner_of(value))
         if isinstance(value, _CODE | Mapping | deque):
             return False  # another mapping may be the environment, or a database; a queue is there to be filled
         # Of a record what is asked of it counts.
@@ -341,17 +356,3 @@ def _is_data(value: Any) -> bool:
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith("/") and "\n" not in value)
-
-
-def _changed(node: ast.AST) -> Iterator[str]:
-    """Yields the names of what functions in a tree change as they run."""
-    for function in ast.walk(node):
-        if not isinstance(function, _Def | ast.Lambda):
-            continue
-        for one in ast.walk(function):
-            if isinstance(one, ast.Global):
-                yield from one.names
-            elif isinstance(one, ast.Subscript | ast.Attribute) and isinstance(one.value, ast.Name):
-                is_call = isinstance(one, ast.Attribute) and _CHANGING.fullmatch(one.attr) is not None
-                if is_call or not isinstance(one.ctx, ast.Load):
-                    yield one.value.id

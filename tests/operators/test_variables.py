@@ -160,13 +160,50 @@ def test_a_name_of_the_functions_own_is_not_the_modules(
         "k = {}\ndef f(row):\n    k[row] = 1\n    return {}",
         "k = set()\ndef f(row):\n    k.add(row)\n    return {}",
         "k = 0\ndef f(row):\n    global k\n    k += 1\n    return {}",
+        "k = {}\nf = lambda row: k.setdefault(row, 1)",
+        "from tables import k as j\ndef f(row):\n    j[row] = 1\n    return {}",
+        "from tables import *\ndef f(row):\n    k[row] = 1\n    return {}",
+        "def f(row):\n    from tables import k\n    k[row] = 1\n    return {}",
     ],
 )
 def test_what_code_changes_as_it_runs_does_not_count(source: str, modules: Modules) -> None:
+    modules.forget("tables")
+    modules.write("tables", "k = {}")
+    modules.load("import tables", "of_other")
     f = modules.load(source, "of_user").f
     before = callable_text("f", f)
     f(1)
     assert callable_text("f", f) == before
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def help():\n    k = []\n    k.append(1)\ndef f(row): return k, help()",
+        "def help(k): k.append(1)\ndef f(row): return k, help([])",
+        "def help(row): return [k.pop() for k in row]\ndef f(row): return k, help([])",
+        "class C:\n    def help(self, *k): k[0].x = 1\n    def f(self): return k\ndef f(row): return C().f()",
+        "def f(row):\n    def help(k): k[row] = 1\n    return k, help({})",
+        "def help(row):\n    try: pass\n    except ValueError as k: k.x = 1\ndef f(row): return k, help(row)",
+        "def help(k):\n    def inner(): k.add(1)\n    return inner\ndef f(row): return k, help(set())",
+        "import other\ndef f(row): return k, other.help()",
+    ],
+)
+def test_a_name_of_a_functions_own_that_it_changes_is_not_the_modules(
+    source: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took the module's own variable of that name out."""
+    modules.write("other", "k = []\ndef help(): k.append(1)")
+    one, same, other = texts_of(modules, f"k = [{K}]\n{source}", monkeypatch)
+    assert one == same != other
+
+
+def test_of_an_object_what_another_module_asks_of_one_of_its_name_does_not_count(
+    modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules.write("other", "class args: k = 1\ndef help(): return args.k")
+    source = f"import other\nargs = argparse.Namespace(k={K}, j=1)\ndef f(row): return args.j, other.help()"
+    assert len(set(texts_of(modules, source, monkeypatch))) == 1
 
 
 def test_a_value_that_a_statement_tells_adds_nothing(modules: Modules) -> None:
