@@ -123,6 +123,30 @@ class Sources:
                     if target := self._target(module, imports, dotted):
                         yield from (replace(one, root=root) for one in self._in(target, asked[1]))
 
+    def foreign(self, module: Module, node: ast.AST) -> Iterator[str]:
+        """Yields what `node`, a part of `module`, names that is not the user's, in full: `time.time` of what is
+        imported, `.now` of a method that is called, and what no statement of the module binds, as `__file__`."""
+        nodes = list(ast.walk(node))
+        local = _imports(nodes, module.package)
+        own = own_names(node) | {
+            one.id for one in nodes if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)
+        }
+        own -= {*local.names, *local.modules}
+        called = {id(one.func) for one in nodes if isinstance(one, ast.Call)}
+        for one in nodes:
+            dotted = _dotted(one) if isinstance(one, ast.Name | ast.Attribute) else ""
+            root, _, rest = dotted.partition(".")
+            imports = local if root in local.names or root in local.modules else module.imports
+            if root and root not in own and (root in imports.names or root in imports.modules):
+                above, *names = imports.names.get(root) or (imports.modules[root],)
+                if self.module(above) is None:
+                    yield ".".join([above, *names, *([rest] if rest else [])])
+            elif id(one) in called and isinstance(one, ast.Attribute):
+                yield f".{one.attr}"
+            elif root and root not in own and not module.binds(root):
+                stars = (*local.stars, *module.imports.stars)
+                yield from (dotted, *(f"{star}.{dotted}" for star in stars if self.module(star) is None))
+
     def _handed(self, module: Module, local: Imports, name: str) -> str:
         """Returns which module a name alone is; empty if it is none."""
         found = self._target(module, local, name)

@@ -29,14 +29,14 @@ from curate.code.syntax import canonical
 from curate.dataclass import dataclass
 
 _OWN = re.compile(
-    "(time|monotonic|perf_counter)(_ns)?|now|today|utcnow|gmtime|localtime|strftime|getp?pid|get_ident|uuid[14]|urandom|"
-    "token_(hex|bytes|urlsafe)|gethostname|node|getuser|uname|(process_)?cpu_count|sched_getaffinity|device_count|"
-    "is_available|virtual_memory|disk_usage|getloadavg|mk[ds]temp|gettempdir|(Named)?Temporary(Directory|File)|"
-    "home|expanduser"
+    r"time\.(time(_ns)?|strftime)|platform\.node|pathlib\.\w+\.home|.*\.((monotonic|perf_counter)(_ns)?|now|today|"
+    "utcnow|gmtime|localtime|getp?pid|get_ident|uuid[14]|urandom|token_(hex|bytes|urlsafe)|gethostname|getuser|uname|"
+    "(process_)?cpu_count|sched_getaffinity|device_count|is_available|virtual_memory|disk_usage|getloadavg|mk[ds]temp|"
+    "gettempdir|(Named)?Temporary(Directory|File)|expanduser)"
 )
-"""Names of what each process, moment or machine has of its own."""
-_PLACES = frozenset(("__file__", "cwd", "getcwd"))
-"""Names of where a program lies."""
+"""What each process, moment or machine has of its own, by the names of `Sources.foreign`."""
+_PLACES = re.compile(r"__file__|.*\.(get)?cwd")
+"""Where a program lies."""
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 _NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
 """What is assigned to a variable that is set from outside."""
@@ -153,7 +153,7 @@ class Variables:
                     yield f"{one.name} is a {kind.__qualname__}"
                 names = self._computed_from(one)
                 if not any(map(_OWN.fullmatch, names)):
-                    yield from self._text(one, is_placed=bool(names & _PLACES))
+                    yield from self._text(one, is_placed=any(map(_PLACES.fullmatch, names)))
 
     def _choice(self, one: _Variable) -> Iterator[str]:
         """Yields which of the user's functions a computed one is, and what values those that made it were given."""
@@ -232,16 +232,14 @@ class Variables:
         return {name: None for name in asked if name not in changed}
 
     def _computed_from(self, variable: _Variable) -> set[str]:
-        """Returns all names in what a variable is computed from."""
+        """Returns what a variable is computed from, by the names of `Sources.foreign`."""
         names, seen = set[str](), set[int]()
         is_single = not isinstance(variable.value, Mapping | list | tuple | set | frozenset)
         queue = [(variable.used.module, node) for _, node in variable.assigned]
         for module, node in queue:
             if id(node) not in seen:
                 seen.add(id(node))
-                inner = list(ast.walk(node))
-                names |= {one.id for one in inner if isinstance(one, ast.Name)}
-                names |= {one.attr for one in inner if isinstance(one, ast.Attribute)}
+                names.update(self._sources.foreign(module, node))
                 for used in self._sources.used_by(module, node):
                     if not isinstance(used.statement, _Def | ast.ClassDef):
                         queue += [(used.module, one) for _, one in _assigned(used.statement, used.name)]

@@ -30,6 +30,14 @@ COUNT = {
     "a text read beside it": f"here = Path(__file__).parent\nk = (here / 'texts' / str({K})).read_text()",
     "a table of a function that logs": f"def load():\n    print(time.time())\n    return [{K}]\nk = load()",
     "a path of elsewhere": f"k = Path('/data') / str({K})",
+    "what is called node as it is taken": f"k = frozenset(node for node in [{K}])",
+    "one that is called home": f"k = [home.strip() for home in [str({K})]]",
+    "the time of a moment that is given": f"k = datetime.datetime.fromtimestamp({K}).time()",
+    "the text of a moment that is given": f"k = datetime.date(2026, 1, {K}).strftime('%d')",
+    "a time of the day": f"k = datetime.time({K})",
+    "an attribute that is called time": f"args = argparse.Namespace(time={K})\nk = args.time + 0",
+    "a moment that is read": f"k = time.strptime(str({K}), '%d')",
+    "what another one by the name of a moment gives": f"def today(): return {K}\nk = today()",
 }
 DEFAULTS = {
     "of a helper": f"def helper(k={K}): return k\ndef f(row): return helper()",
@@ -47,6 +55,13 @@ USES = {
 }
 DO_NOT = {
     "a moment": f"k = time.time() + {K}",
+    "a moment by another name": f"from time import time as clock\nk = clock() + {K}",
+    "a moment by what is kept": f"clock = datetime.datetime.now\nk = [clock().year + {K}][0]",
+    "a moment of all of a module": f"from time import *\nk = monotonic() + {K}",
+    "a moment of an import of a function": f"def made():\n    from datetime import date\n"
+    f"    return str(date.today()) + str({K})\nk = made()",
+    "a folder of the user's": f"k = Path('~', str({K})).expanduser()",
+    "a folder of the machine's": f"k = str(Path.home() / str({K}))",
     "a process": f"pid = os.getpid() + {K}\nk = 'run-' + str(pid)",
     "by a function": f"def now_ms():\n    return time.time() * 1000 + {K}\nk = now_ms()",
     "a place": f"here = Path(__file__).parent\nk = here / str({K})",
