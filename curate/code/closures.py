@@ -85,13 +85,30 @@ def is_of_no_file(module: str | None) -> bool:
 
 
 def code_text(code: types.CodeType) -> str:
-    """Returns compiled code as text, for code without a source: instructions, names and constants; no docstring."""
+    """Returns compiled code as text, for code without a source: instructions, names, constants, and what is unusual of
+    its arguments; no docstring."""
     constants = list(code.co_consts)
     function = bool(code.co_flags & inspect.CO_NEWLOCALS) and code.co_name != "<lambda>"
     if function and constants and isinstance(constants[0], str) and _may_be_docstring(code):
         constants[0] = None
     texts = map(_constant_text, constants)
-    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(texts)})"
+    told = f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(texts)})"
+    return f"{told}{_arguments_text(code)}{_handlers_text(code)}"
+
+
+def _arguments_text(code: types.CodeType) -> str:
+    """Returns how many arguments of which kind code takes; nothing where all are given by place or by name, as the
+    names and the defaults tell these."""
+    starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    if not (code.co_posonlyargcount or code.co_kwonlyargcount or starred):
+        return ""
+    return f" takes {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {starred}"
+
+
+def _handlers_text(code: types.CodeType) -> str:
+    """Returns which instructions of a function which handler is for: all that tells a `try` with `else` from one
+    without. An expression, as a lambda is, has no handlers but those that its instructions tell."""
+    return f" handles {code.co_exceptiontable.hex()}" if code.co_exceptiontable and code.co_name[0] != "<" else ""
 
 
 def _constant_text(value: Any) -> str:
