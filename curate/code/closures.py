@@ -14,6 +14,7 @@ import functools
 import hashlib
 import inspect
 import operator
+import os
 import random
 import re
 import sys
@@ -46,13 +47,15 @@ _MADE = (deque, array.array, bytearray, slice, Fraction, *_GETTERS)
 _PARSED = ("argparse", "Namespace")
 BOUND = types.BuiltinFunctionType | types.MethodWrapperType
 """Types of what is written in C: functions, and methods such as the `get` of a dictionary."""
+_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
+"""The code of each function that chooses another one by a type."""
 
 
 class Unhashable(Exception):
     """The value of `name` has no text that stands for it."""
 
-    def __init__(self, name: str, value: Any) -> None:
-        super().__init__(f"{name} is a {type(value).__name__}")
+    def __init__(self, name: str, value: Any, what: str = "") -> None:
+        super().__init__(f"{name} is {what or f'a {type(value).__name__}'}")
         self.value = value
 
 
@@ -65,6 +68,9 @@ def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
     if id(function) in seen:
         return "itself"
     seen |= {id(function)}
+    if function.__code__ is _DISPATCHER:
+        # What it closes over is a cache of what it has chosen.
+        return value_text(f"what {function.__name__} chooses from", dict(function.registry), seen)
     parts = [_source_text(function) or code_text(function.__code__)]
     parts += [f"default {text}" for text in _defaults(function, seen)]
     for name, value in closed_over(function):
@@ -136,6 +142,8 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         items = ", ".join(value_text(name, item, seen) for item in value)
         return f"{type(value).__name__}({items}){_state(name, value, seen)}"
     if isinstance(value, Mapping):
+        if _is_environment(value):
+            raise Unhashable(name, value, "the whole environment (take the variables that are needed out of it)")
         pairs = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items())
         return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
     if isinstance(value, set | frozenset):
@@ -185,6 +193,17 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
     if (fields := fields_of(value)) is not None:
         return f"{type(value).__qualname__} {value_text(f'what {name} has', fields, seen)}"
     raise Unhashable(name, value)
+
+
+def _is_environment(value: Mapping[Any, Any]) -> bool:
+    """Returns whether a mapping is `os.environ`, or has most of it, as a copy has: secrets, and what is other in each
+    process. Other tables are told from it by a name that is always there."""
+    if value is os.environ or value is getattr(os, "environb", None):
+        return True
+    if not isinstance(value, dict) or "PATH" not in value:
+        return False
+    same = [name for name, one in os.environ.items() if isinstance(value.get(name), str) and value[name] == one]
+    return len(same) > max(len(os.environ) // 2, 3)
 
 
 def owner_of(method: Any) -> Any:

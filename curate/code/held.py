@@ -11,7 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from curate.code.closures import BOUND, PLAIN, closed_over, fields_of, is_of_curates, owner_of
+from curate.code.closures import (
+    BOUND,
+    PLAIN,
+    Unhashable,
+    closed_over,
+    fields_of,
+    is_of_curates,
+    owner_of,
+    value_text,
+)
 
 
 def held(value: Any) -> Iterator[types.FunctionType | type]:
@@ -52,7 +61,7 @@ def _within(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         yield from value
     elif isinstance(value, set | frozenset):  # whose own order is another one in each process
-        yield from sorted(value, key=lambda one: getattr(one, "__qualname__", ""))
+        yield from sorted((one for one in value if type(one) not in PLAIN), key=_order)
     elif isinstance(value, property):
         yield from (value.fget, value.fset)
     elif isinstance(value, staticmethod | classmethod):
@@ -61,3 +70,13 @@ def _within(value: Any) -> Iterator[Any]:
         yield from fields.values()
     if not isinstance(value, type) and (wrapped := getattr(value, "__dict__", {}).get("__wrapped__")) is not None:
         yield wrapped
+
+
+def _order(value: Any) -> tuple[str, str, str]:
+    """Returns what values in a set are sorted by: a name, and what else tells them apart in every process."""
+    named = types.FunctionType | types.MethodType | BOUND | type
+    try:
+        text = value_text("", value)
+    except (Unhashable, RecursionError):
+        text = ""  # of such an object only its class counts
+    return value.__qualname__ if isinstance(value, named) else "", type(value).__qualname__, text

@@ -3,12 +3,16 @@ what is in a table, an argument, a decorator or a package, and what the program 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import curate
+from curate.code.closures import value_text
 from curate.code.function import callable_text
 from curate.errors import ConfigError
 from curate.operators.udf import Udf
@@ -272,6 +276,76 @@ def test_modules_that_take_all_of_each_other_end(modules: Modules) -> None:
     modules.write("one", "from other import *")
     modules.write("other", "from one import *\ndef g(x): return x")
     assert "name='g'" in callable_text("f", modules.load("from one import *\ndef f(row): return g(h)", "of_user").f)
+
+
+@pytest.mark.parametrize("kind", ["itself", "a copy", "a copy with more"])
+def test_the_environment_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written into the ledger, with its secrets, and no other process has the same."""
+    for n in range(4):
+        monkeypatch.setenv(f"SECRET_{n}", "hidden")
+    environ = {"itself": os.environ, "a copy": dict(os.environ), "a copy with more": {**os.environ, "more": 1}}[kind]
+
+    def f(row: Any, environ: Any = environ) -> Any:
+        return row if environ else None
+
+    said = r"is the whole environment \(take the variables that are needed"
+    for function in (f, lambda row: environ and row):
+        with pytest.raises(ConfigError, match=said) as refused:
+            curate.range(2).map(function).write_parquet("memory://held/out", backend="inline")
+        assert "hidden" not in str(refused.value)
+
+
+def test_a_table_with_a_variable_of_the_environment_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/bin")
+    assert "/bin" in value_text("t", {"PATH": "/bin", "HOME": "/", "other": [1]})
+
+
+def test_a_function_that_chooses_by_type_is_told_by_what_it_chooses_from(modules: Modules) -> None:
+    """It was refused for the cache in it."""
+    source = "import functools\n@functools.singledispatch\ndef f(row): return g(row)\ndef g(row): return 1\n"
+    source += "@f.register\ndef _(row: dict): return h(row)\ndef h(row): return 2\n"
+    texts = []
+    for more in ("", "@f.register\ndef _(row: list): return 4\n"):
+        for old, new in (("", ""), ("return 1", "return 3"), ("return 2", "return 3"), ("row: dict", "row: set")):
+            f = modules.load(source.replace(old, new) + more, "of_user").f
+            texts.append(callable_text("f", f))
+            assert f(1)
+            assert callable_text("f", f) == texts[-1]
+    assert len(set(texts)) == 8
+
+
+SEEDED = """
+import sys
+from curate.code import callable_text
+sys.path.insert(0, sys.argv[1])
+import of_seeds
+print([callable_text("f", f) for f in (of_seeds.f, of_seeds.g)])
+"""
+
+
+@pytest.mark.slow
+def test_what_a_set_holds_has_no_order(modules: Modules, tmp_path: Path) -> None:
+    """Not even of objects that have no names."""
+    names = ("One", "Two", "Three", "Four")
+    source = "import dataclasses\n@dataclasses.dataclass\nclass R:\n    h: object\n"
+    source += "    def __hash__(self): return hash(self.h.__name__)\n"
+    for at, one in enumerate(names):
+        source += f"class {one}:\n    def __hash__(self): return hash('{one}')\n    def o(self): return {at}\n"
+        source += f"def h{one}(x): return x + {at}\n"
+    source += f"K = set()\nfor one in ({', '.join(f'{one}()' for one in names)}): K.add(one)\n"
+    source += "def f(row): return [one.o() for one in K]\ndef make(d): return lambda row: [r.h(row) for r in d]\n"
+    modules.write("of_seeds", f"{source}g = make({{{', '.join(f'R(h{one})' for one in names)}}})")
+    said = set()
+    for seed in range(4):
+        ran = subprocess.run(
+            [sys.executable, "-c", SEEDED, str(tmp_path / "modules")],
+            env={**os.environ, "PYTHONPATH": str(Path(curate.__file__).parents[1]), "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.add(ran.stdout)
+    assert len(said) == 1
 
 
 def test_what_holds_itself_and_objects_that_are_called_are_refused_with_what_helps() -> None:
