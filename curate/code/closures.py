@@ -34,6 +34,7 @@ import pyarrow as pa
 from curate import jobs
 from curate.code.names import names_in
 from curate.code.syntax import canonical, definition
+from curate.code.tables import table_text
 
 _HAS_DOCSTRING = 0x4000000
 """From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
@@ -167,6 +168,11 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return f"ndarray {value.dtype.str if value.dtype.names is None else value.dtype} {value.shape} {digest[:16]}"
+    if isinstance(value, np.ndarray):
+        text = value_text(name, value.tolist(), seen)
+        return f"ndarray {value.dtype} {value.shape} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if isinstance(value, pa.Scalar):
+        return f"{type(value).__name__} {value.type} {value_text(name, value.as_py(), seen)}"
     if isinstance(value, PurePath | pa.DataType | pa.Field | pa.Schema | np.generic | np.dtype):
         return f"{type(value).__name__} {value!s}"
     if isinstance(value, types.ModuleType):
@@ -192,6 +198,8 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         return f"{type(value).__name__} {_pickled(name, value, seen)}"
     if (fields := fields_of(value)) is not None:
         return f"{type(value).__qualname__} {value_text(f'what {name} has', fields, seen)}"
+    if text := table_text(value):
+        return text
     raise Unhashable(name, value)
 
 
@@ -200,7 +208,7 @@ def _is_environment(value: Mapping[Any, Any]) -> bool:
     process. Other tables are told from it by a name that is always there."""
     if value is os.environ or value is getattr(os, "environb", None):
         return True
-    if not isinstance(value, dict) or "PATH" not in value:
+    if "PATH" not in value:
         return False
     same = [name for name, one in os.environ.items() if isinstance(value.get(name), str) and value[name] == one]
     return len(same) > max(len(os.environ) // 2, 3)

@@ -61,7 +61,7 @@ def _within(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         yield from value
     elif isinstance(value, set | frozenset):  # whose own order is another one in each process
-        yield from sorted((one for one in value if type(one) not in PLAIN), key=_order)
+        yield from sorted((one for one in value if not _is_plain(one)), key=_order)
     elif isinstance(value, property):
         yield from (value.fget, value.fset)
     elif isinstance(value, staticmethod | classmethod):
@@ -70,6 +70,10 @@ def _within(value: Any) -> Iterator[Any]:
         yield from fields.values()
     if not isinstance(value, type) and (wrapped := getattr(value, "__dict__", {}).get("__wrapped__")) is not None:
         yield wrapped
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in PLAIN or (type(value) is tuple and all(type(one) in PLAIN for one in value))
 
 
 def _order(value: Any) -> tuple[str, str, str]:

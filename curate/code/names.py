@@ -37,13 +37,14 @@ def globals_read(codes: Sequence[types.CodeType]) -> Read:
     found: Read = {}
     queue = list(codes)
     for code in queue:
-        name = ""
+        name, is_asked = "", False
         for one in dis.get_instructions(code):
             if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-                name = one.argval
+                name, is_asked = one.argval, name == "getattr"
                 found.setdefault(name, {})
             elif one.opname != "EXTENDED_ARG":
-                if name and one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                is_named = one.opname in ("LOAD_ATTR", "LOAD_METHOD")
+                if name and (is_named or (is_asked and isinstance(one.argval, str))):
                     found[name][one.argval] = None
                 name = ""
         queue += [one for one in code.co_consts if isinstance(one, types.CodeType)]

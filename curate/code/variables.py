@@ -3,8 +3,9 @@
 The statements of what code uses count in its identity (see `curate.code.sources`). Where a variable is computed, or
 assigned more than once, its value counts too: a run with another K would take for done what the one before made. Those
 values count that can be compared (`value_text`); of an object whose attributes are named, as of parsed arguments, these
-attributes. Not counted is what a process, a moment or a machine has of its own, which makes no row but is logged; where
-a program lies; and what the code changes as it runs, as a cache.
+attributes; of objects of the user's classes in a table, all that they hold (see `curate.code.compared`). Not counted
+is what a process, a moment or a machine has of its own, which makes no row but is logged; where a program lies; and
+what the code changes as it runs, as a cache.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ import inspect
 import re
 import sys
 import types
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
-from curate.code.closures import BOUND, PLAIN, Unhashable, closed_over, fields_of, owner_of, value_text
+from curate.code.closures import PLAIN, Unhashable, closed_over, value_text
+from curate.code.compared import (
+    CODE,
+    TABLES,
+    asked_of_self,
+    attributes_of,
+    compared,
+    has_objects,
+    is_data,
+    is_object,
+)
 from curate.code.held import held
 from curate.code.names import CHANGING, globals_changed, globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
@@ -37,7 +47,6 @@ _OWN = re.compile(
 """What each process, moment or machine has of its own, by the names of `Sources.foreign`."""
 _PLACES = re.compile(r"__file__|.*\.(get)?cwd")
 """Where a program lies."""
-_CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 _NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
 """What is assigned to a variable that is set from outside."""
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
@@ -147,7 +156,7 @@ class Variables:
             if isinstance(one.value, types.FunctionType) and _is_computed(one):
                 if not any(map(_OWN.fullmatch, self._computed_from(one))):
                     yield from self._choice(one)
-            elif key not in self._changed and not _tells(one):
+            elif key not in self._changed and (self._is_asked(one) or not _tells(one)):
                 kind = type(one.value)
                 if _is_chosen(one) and not isinstance(one.value, type) and self._sources.of(kind) is not None:
                     yield f"{one.name} is a {kind.__qualname__}"
@@ -161,7 +170,7 @@ class Variables:
             if isinstance(function, types.FunctionType) and self._sources.of(function) is not None:
                 yield f"{one.name} is {_qualname(function)} {_which(one.used.statement, function)}".rstrip()
                 for name, value in closed_over(function):
-                    if _is_data(value):
+                    if is_data(value):
                         yield f"{function.__name__}.{name} = {value_text(name, value)}"
 
     def _take_others(self, module: Module, names: Iterable[str]) -> None:
@@ -204,37 +213,35 @@ class Variables:
             self._found[key] = _Variable(name, value, used, assigned or (_NOTHING if is_public else []))
 
     def _text(self, one: _Variable, *, is_placed: bool) -> Iterator[str]:
-        values = {one.name: one.value}
-        if not _is_data(one.value):
-            has = getattr(one.value, "__dict__", {}) if not isinstance(one.value, _CODE) else {}
-            named = {
-                **self._attributes.get((one.used.module.name, one.name), {}),
-                **self._asked_of_self(type(one.value)),
-            }
-            values = {f"{one.name}.{name}": has[name] for name in named if name in has and _is_data(has[name])}
-        for name, value in values.items():
-            with suppress(RecursionError):  # too deep to be told
+        with suppress(RecursionError):  # too deep to be told
+            for name, value in self._told(one):
                 if not (is_placed and _is_path(value)) and (text := value_text(name, value)):
                     yield f"{name} = {text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
-    def _asked_of_self(self, cls: type) -> dict[str, None]:
-        """Returns the attributes that a class of the user's asks of its objects, and sets only as they are made."""
-        asked, changed = dict[str, None](), set[str]()
-        bodies = [used.statement for base in cls.__mro__ if (used := self._sources.of(base)) is not None]
-        methods = [one for body in bodies if isinstance(body, ast.ClassDef) for one in body.body]
-        for method in (one for one in methods if isinstance(one, _Def)):
-            for one in ast.walk(method):
-                if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self":
-                    if isinstance(one.ctx, ast.Load):
-                        asked[one.attr] = None
-                    elif method.name not in ("__init__", "__post_init__", "__setstate__"):
-                        changed.add(one.attr)
-        return {name: None for name in asked if name not in changed}
+    def _told(self, one: _Variable) -> Iterator[tuple[str, Any]]:
+        """Yields what of a value can be compared, by name: all of it, or of an object the attributes that are asked."""
+        value = one.value
+        if isinstance(value, types.MethodType) and is_object(value.__self__, self._sources):
+            value = value.__self__
+        if has_objects(value, self._sources):
+            yield one.name, compared(value, self._sources)
+        elif is_data(value):
+            yield one.name, value
+        elif not isinstance(value, CODE):
+            has = attributes_of(value)
+            named = self._attributes.get((one.used.module.name, one.name), {})
+            asked = {**named, **asked_of_self(type(value), self._sources)}
+            yield from ((f"{one.name}.{name}", has[name]) for name in asked if name in has and is_data(has[name]))
+
+    def _is_asked(self, one: _Variable) -> bool:
+        """Returns whether code asks a class for what no statement of its gives it."""
+        owner, _, name = one.name.rpartition(".")
+        return not one.assigned and name in self._attributes.get((one.used.module.name, owner), {})
 
     def _computed_from(self, variable: _Variable) -> set[str]:
         """Returns what a variable is computed from, by the names of `Sources.foreign`."""
         names, seen = set[str](), set[int]()
-        is_single = not isinstance(variable.value, Mapping | list | tuple | set | frozenset)
+        is_single = not isinstance(variable.value, (*TABLES, Mapping)) or has_objects(variable.value, self._sources)
         queue = [(variable.used.module, node) for _, node in variable.assigned]
         for module, node in queue:
             if id(node) not in seen:
@@ -290,7 +297,7 @@ def _tells(variable: _Variable) -> bool:
     [(is_all, node)] = variable.assigned
     try:
         literal = ast.literal_eval(node) if is_all and isinstance(node, ast.expr) else variable
-        return _is_data(literal) and value_text("", literal) == value_text("", variable.value)
+        return is_data(literal) and value_text("", literal) == value_text("", variable.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, Unhashable):
         return False
 
@@ -331,25 +338,6 @@ def _is_literal(node: ast.expr) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _is_data(value: Any) -> bool:
-    """Returns whether a value can be compared, and is no code: statements tell that."""
-    if type(value) in PLAIN:
-        return True
-    try:
-        if isinstance(value, dict):
-            return all(map(_is_data, value)) and all(map(_is_data, value.values()))
-        if isinstance(value, list | tuple | set | frozenset):
-            return all(map(_is_data, value))
-        if isinstance(value, BOUND):
-            return not CHANGING.fullmatch(value.__name__) and owner_of(value) is not None and _is_data(owner_of(value))
-        if isinstance(value, _CODE | Mapping | deque):
-            return False  # another mapping may be the environment, or a database; a queue is there to be filled
-        # Of a record what is asked of it counts.
-        return fields_of(value) is None and bool(value_text("", value))
-    except (Unhashable, RecursionError):
-        return False
 
 
 def _is_path(value: Any) -> bool:

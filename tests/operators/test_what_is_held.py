@@ -196,6 +196,27 @@ VALUES |= {
     for name, one in KINDS.items()
     if "deque" not in one
 }
+RULE = "class Rule:\n    def __init__(self, k): self.k = k\n    def o(self): return self.k\n"
+SLOT = "class Rule:\n    __slots__ = ('k',)\n    def __init__(self, k): self.k = k\n    def o(self): return self.k\n"
+NUMBER = RULE.replace("return self.k", "return 1")
+"""Of which nothing but what holds it asks for its attribute."""
+VALUES |= {
+    "objects in a list": f"{RULE}v = [Rule(read())]\ndef f(row): return v[0].o()",
+    "objects of which others ask": f"{NUMBER}v = [Rule(read())]\ndef f(row): return [one.k for one in v]",
+    "how many objects": f"{NUMBER}v = [Rule(1)] * read()\ndef f(row): return len(v)",
+    "objects in a table": f"{RULE}v = {{'a': Rule(read())}}\ndef f(row): return v['a'].o()",
+    "objects as keys": f"{RULE}v = {{Rule(read()): 1}}\ndef f(row): return [one.o() for one in v]",
+    "objects in a set": f"{RULE}v = {{Rule(read()), Rule(0)}}\ndef f(row): return [one.o() for one in v]",
+    "objects in an object in a tuple": f"{RULE}v = (Rule([Rule(read())]),)\ndef f(row): return v[0].o()[0].o()",
+    "records in a list": "import dataclasses\n@dataclasses.dataclass\nclass R:\n    k: int\nv = [R(read())]\n"
+    "def f(row): return v[0].k",
+    "objects with slots in a list": f"{SLOT}v = [Rule(read())]\ndef f(row): return v[0].o()",
+    "an object with slots": f"{SLOT}v = Rule(read())\ndef f(row): return v.o()",
+    "a slot that is asked for": f"{SLOT.replace('return self.k', 'pass')}v = Rule(read())\ndef f(row): return v.k",
+    "an attribute by its name": f"{NUMBER}v = Rule(read())\ndef f(row): return getattr(v, 'k')",
+    "a method of an object": f"{RULE}v = Rule(read()).o\ndef f(row): return v()",
+    "a private name in a class": "class C: pass\nC._k = read()\ndef f(row): return C._k",
+}
 OWN = {
     "a moment that a function sets": "import time\ndef start():\n    global k\n    k = time.time() + read()\nstart()\n"
     "def f(row): return print(k)",
@@ -210,6 +231,16 @@ OWN = {
     "a queue": "import collections\nseen = collections.deque([read()])\ndef f(row): return len(seen)",
     "the random numbers of all": "import random\nrandom.seed(read())\ndef make(v): return lambda row: v(row)\n"
     "f = make(random.choice)",
+    "objects with a moment": "import time\nclass T:\n    def __init__(self): self.t = time.time() + read()\n"
+    "    def lap(self): return time.time() - self.t\nv = [T()]\ndef f(row): return v[0].lap()",
+    "objects that count": "class T:\n    def __init__(self): self.n = read()\n    def lap(self): self.n += 1\n"
+    "v = [T()]\ndef f(row): return v[0].lap()",
+    "objects with a cache": "class T:\n    def __init__(self): self.n = {read(): 1}\n"
+    "    def lap(self, x): self.n[x] = 1\nv = [T()]\ndef f(row): return v[0].lap(row)",
+    "objects with what is computed once": "import functools\nclass T:\n    @functools.cached_property\n"
+    "    def n(self): return 1\nv = [T() for _ in 'a']\nif read() == 2: v[0].n\ndef f(row): return v[0].n",
+    "objects that hold each other": "class T: pass\nv = [T() for _ in 'ab']\nv[0].o = v[1]\nv[1].o = v[0]\n"
+    "def f(row): return v",
     "a table that it does not use": "T = {'a': read()}\ndef f(row): return row",
 }
 

@@ -1,0 +1,60 @@
+"""The identity of tables, columns and expressions of Arrow, pandas and polars, and of arrays of objects: by content."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pyarrow as pa
+
+_ARROW = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
+_OTHERS = ("pandas", "polars")
+"""Libraries whose tables and columns are known to give all of their content, time and again."""
+_EXPRESSION = ("pyarrow._compute", "Expression")
+"""By its name: to import pyarrow.compute takes time of each program."""
+
+
+def table_text(value: Any) -> str:
+    """Returns a text that stands for a table, a column or an expression, the same in every process; empty for another
+    value, and for one whose content is none of Arrow, as a column of objects of Python."""
+    cls = type(value)
+    if (cls.__module__, cls.__qualname__) == _EXPRESSION:  # whose own text leaves out most of a long list
+        serialized: pa.Buffer = value.__reduce__()[1][0]
+        return f"Expression {_digest(serialized)}"
+    if not issubclass(cls, _ARROW) and cls.__module__.partition(".")[0] not in _OTHERS:
+        return ""
+    try:
+        table = _table(value)
+    except Exception:  # noqa: BLE001 - whatever a library raises for values that are none of Arrow
+        return ""
+    if table is None:
+        return ""
+    # Names of libraries and their versions are in the metadata.
+    plain = table.combine_chunks().replace_schema_metadata(None)
+    with pa.BufferOutputStream() as sink:
+        with pa.ipc.new_stream(sink, plain.schema) as writer:
+            writer.write_table(plain)
+        return f"{cls.__qualname__} {_kind(value)}{table.num_rows} x {table.num_columns} {_digest(sink.getvalue())}"
+
+
+def _table(value: Any) -> pa.Table | None:
+    """Returns what a table or a column has as a table of Arrow; None of other objects of these libraries."""
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return pa.table([value], names=[""])
+    if isinstance(value, pa.RecordBatch):
+        return pa.Table.from_batches([value])
+    if hasattr(type(value), "to_frame"):  # which keeps the index of a column of pandas
+        value = value.to_frame()
+    if any("Object" in str(one) for one in getattr(value, "dtypes", ())):
+        return None  # polars gives the addresses of objects
+    return pa.table(value) if hasattr(type(value), "__arrow_c_stream__") else None
+
+
+def _kind(value: Any) -> str:
+    """Returns what of a table of pandas is in no column: how its rows are numbered."""
+    index: Any = getattr(value, "index", None) if type(value).__module__.partition(".")[0] == "pandas" else None
+    return f"{index.start}:{index.stop}:{index.step} " if hasattr(type(index), "start") else ""
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

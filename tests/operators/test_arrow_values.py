@@ -1,0 +1,73 @@
+"""Tables, columns and expressions of Arrow, pandas and polars that a function uses are part of what a dataset is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from curate.code.closures import Unhashable, value_text
+from tests.job.modules import Modules
+from tests.operators.test_what_is_held import computed
+
+IMPORTS = "import collections, types\nimport numpy as np, pandas as pd, polars as pl\n"
+IMPORTS += "import pyarrow as pa, pyarrow.compute as pc\n"
+ARROW = {
+    "an array": "pa.array([read()])",
+    "an array in parts": "pa.chunked_array([[1], [read()]])",
+    "a table of Arrow": "pa.table({'a': [read()]})",
+    "a batch": "pa.record_batch({'a': [read()]})",
+    "a name of a column": "pa.table({f'a{read()}': [1]})",
+    "the type of a column": "pa.array([1], pa.int8() if read() == 1 else pa.int16())",
+    "a scalar": "pa.scalar(read())",
+    "an expression": "pc.field('a') == read()",
+    "the end of a long expression": "pc.field('a').isin([*range(1000), -read()])",
+    "arrays in a dictionary": "{'a': pa.array([read()])}",
+    "a column of pandas": "pd.Series([read()])",
+    "the index of a column": "pd.Series([1], index=[read()])",
+    "the numbers of rows": "pd.DataFrame({'a': [1]}, index=pd.RangeIndex(read(), read() + 1))",
+    "an index": "pd.Index([read()])",
+    "a table of pandas": "pd.DataFrame({'a': [read()]})",
+    "a table of polars": "pl.DataFrame({'a': [read()]})",
+    "a column of polars": "pl.Series('a', [read()])",
+    "an array of objects": "np.array([read(), None], object)",
+}
+VIEWS = {
+    "a view": "types.MappingProxyType({'a': read()})",
+    "a dictionary of Python": "collections.UserDict({'a': read()})",
+    "a chain of dictionaries": "collections.ChainMap({'a': 1}, {'b': read()})",
+}
+USED = {
+    "closed over": "def make(v): return lambda row: v\nf = make({})",
+    "in a global": "v = {}\ndef f(row): return v",
+}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
+    return Modules(tmp_path / "modules", monkeypatch)
+
+
+@pytest.mark.parametrize("used", USED.values(), ids=USED)
+@pytest.mark.parametrize("value", (ARROW | VIEWS).values(), ids=ARROW | VIEWS)
+def test_a_value_counts_by_its_content(value: str, used: str, modules: Modules, tmp_path: Path) -> None:
+    """As a global it was left out without a word: rows made with another one were taken for done."""
+    one, same, other = computed(modules, f"{IMPORTS}{used.format(value)}", tmp_path)
+    assert one == same != other
+
+
+def test_tables_in_parts_are_those_that_are_whole() -> None:
+    """And without what libraries write into them of themselves."""
+    whole = pa.table({"a": [1, 2, 3]})
+    parts = pa.concat_tables([whole.slice(0, 1), whole.slice(1)]).replace_schema_metadata({"pandas": "version 1"})
+    assert value_text("t", parts) == value_text("t", whole)
+
+
+def test_of_a_library_what_has_no_content_is_refused_by_name() -> None:
+    """Or whose content is objects of Python."""
+    for value in (pl.LazyFrame({"a": [1]}), pl.Series([object()], dtype=pl.Object), pd.Series([object()]), pl.col("a")):
+        with pytest.raises(Unhashable, match="t is a"):
+            value_text("t", value)
