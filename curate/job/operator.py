@@ -74,9 +74,9 @@ def row_json(row: Any) -> str:
 def rows_as_table(rows: Sequence[Any]) -> pa.Table:
     """Returns rows that are dictionaries as a table; as one column of JSON, where they are no rows of one table."""
     texts = [row_json(row) for row in rows]
-    columns = dict.fromkeys(name for row in rows for name in row)  # Arrow takes those of the first row alone
     try:
-        return pa.Table.from_pylist([columns | dict(row) for row in rows]) if rows else pa.table({})
+        columns = dict.fromkeys(name for row in rows for name in dict(row))  # Arrow takes those of the first row alone
+        return pa.Table.from_pylist([columns | dict(row) for row in rows])
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return pa.table({"row": texts})
 
