@@ -17,7 +17,8 @@ from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.job.streams import stdout_to_stderr
 from curate.notify.receiver import parse_receiver
-from curate.observe.job import NoJobError, find_job
+from curate.observe.job import find_job
+from curate.observe.place import NoJobError
 from curate.pages.document import GENERATOR, document
 from curate.pages.read import read_page
 from curate.pages.server import PageServer

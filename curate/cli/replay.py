@@ -22,8 +22,9 @@ from curate.job.streams import end_stdout, stdout_to_stderr
 from curate.ledger.stages import LAST
 from curate.observe.failures import StageFailures, read_shard, recorded_run
 from curate.observe.job import find_job
+from curate.observe.place import root_of
 from curate.observe.summary_text import dropped_text, rows_text
-from curate.resume.options import RunOptions, resolve_output
+from curate.resume.options import RunOptions
 from curate.tasks.failure import Failure, FailureKind
 from curate.units import format_bytes, format_duration, format_number, json_line, plain_line, shell_word
 
@@ -35,7 +36,7 @@ def show_replay(
 
     With `debug`, a debugger starts where the job's code raised.
     """
-    root = resolve_output(output)
+    root = root_of(output)
     script = given_script(script)
     # Whatever the job prints, standard output holds the result and nothing else, if that is JSON.
     try:

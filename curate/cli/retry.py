@@ -16,7 +16,8 @@ from curate.job.command import display, execute
 from curate.job.locate import locate
 from curate.job.settings import NEUTRAL, TUNABLE
 from curate.observe.failures import RecordedRun, StageFailures, read_all_failures, recorded_run
-from curate.resume.options import parse_run_options, resolve_output
+from curate.observe.place import root_of
+from curate.resume.options import parse_run_options
 from curate.units import plain_line, shell_word
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def retry(output: str, *, script: str | None, as_json: bool, dry_run: bool, **gi
     settings those of the last run, unless they are given.
     """
     settings = {name: value for name in SETTINGS if (value := given.pop(name)) is not None}
-    root = resolve_output(output)
+    root = root_of(output)
     script = given_script(script)
 
     def make() -> tuple[Job, RunOptions]:

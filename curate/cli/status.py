@@ -19,7 +19,8 @@ from curate.ledger.stages import WAITING, StageReport, exchanges, stage_title
 from curate.ledger.summary import incomplete_text, missing_text
 from curate.observe import registry
 from curate.observe.eta import format_range
-from curate.observe.job import NoJobError, ledger_status, read_status
+from curate.observe.job import ledger_status, read_status
+from curate.observe.place import NoJobError
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, quiet_text
 from curate.observe.summary_text import dropped_text, rows_text
 from curate.pages.known import look_at

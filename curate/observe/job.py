@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from curate.dataclass import dataclass, replace
-from curate.errors import ConfigError, CorruptInput, CurateError, ObjectNotFound, did_you_mean
+from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
 from curate.keywords import start_over
 from curate.ledger import layout
@@ -18,17 +18,15 @@ from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_hear
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
-from curate.ledger.packed import FAST
 from curate.ledger.segments import done_events, given_up
 from curate.ledger.side_outputs import companion, match_named, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.objects.record import OutputFormat, read_record
+from curate.observe.place import NoJobError, ledger_of, no_job
 from curate.observe.run_totals import MOST_GROUPS
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, earlier_failures, job_status, with_stages
 from curate.prefetch import ahead
 from curate.storage.protocol import Object
-from curate.storage.uris import normalise
-from curate.stores.open import open_store
 from curate.tasks.books import Books
 from curate.units import format_count, shell_word
 from curate.writers.writer import DEFAULT_CODEC, suffix
@@ -44,10 +42,6 @@ MOST_SHARDS = 100_000
 MOST_RECORDS = 2_000
 """Outputs of which no event tells, up to which each one's record is read."""
 READERS = 16
-
-
-class NoJobError(ConfigError):
-    """No job has written there, or what it wrote is gone."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,7 @@ def find_job(output: str) -> FoundJob:
 
     Raises NoJobError; ConfigError for a damaged ledger, or one whose files are removed as they are read.
     """
-    ledger = _ledger(output)
+    ledger = ledger_of(output)
     found = _found(ledger)
     # Looked at again: a run may have planned more since the listing.
     if _more_were_planned(found) and (told := _more_were_planned(found := _found(ledger))):
@@ -157,7 +151,7 @@ def find_job(output: str) -> FoundJob:
 def _found(ledger: Ledger, looks_left: int = 2) -> FoundJob:
     listing = ledger.list()
     if not listing.has_job:
-        raise _no_job(ledger, listing)
+        raise no_job(ledger, listing)
     try:
         job = ledger.read_job() | ledger.read_growth(listing)
         plan = ledger.read_plan(listing)
@@ -333,7 +327,7 @@ def quick_status(output: str, now: float) -> JobStatus:
 
     So the jobs of a year are listed without listing each one's outputs. Raises as `read_status` does.
     """
-    ledger = _ledger(output)
+    ledger = ledger_of(output)
     listing = _below(ledger, layout.RUNS)
     beats = newest_heartbeats(ledger, listing.run_ids)
     if not beats or max(beats, key=lambda beat: beat.updated).shards["total"] <= COUNTED_SHARDS:
@@ -348,7 +342,7 @@ def ledger_status(output: str, now: float) -> JobStatus:
     that failed in earlier runs count too; where there are any, the plan and the events of all runs are read.
     `as_of` is the time of that heartbeat. Bytes of inputs are not known. Raises as `read_status` does.
     """
-    ledger = _ledger(output)
+    ledger = ledger_of(output)
     job = _job_of(ledger)
     listing = _below(ledger, layout.RUNS)
     return _told(ledger, job, listing, newest_heartbeats(ledger, listing.run_ids), now)
@@ -358,7 +352,7 @@ def _job_of(ledger: Ledger) -> dict[str, Any]:
     try:
         return ledger.read_job()
     except ObjectNotFound:
-        raise _no_job(ledger) from None
+        raise no_job(ledger) from None
 
 
 def _told(
@@ -400,29 +394,6 @@ def _known_stages(planned: tuple[StageReport, ...], beat: Heartbeat | None) -> t
 
 def _below(ledger: Ledger, folder: str) -> OutputListing:
     return sort_listing(ledger.store.list(ledger.uri(folder)), ledger.root)
-
-
-def _ledger(output: str) -> Ledger:
-    root = normalise(output).rstrip("/")
-    return Ledger(open_store(root), root, FAST)
-
-
-def _no_job(ledger: Ledger, found: OutputListing | None = None) -> NoJobError:
-    """Returns the error for an output without a job; `found`: what lies there, if it was listed."""
-    if found is not None and (below := found.jobs_below()):
-        shown = ", ".join(f"{ledger.root}/{one}" for one in below[:8]) + ", ..." * (len(below) > 8)
-        return NoJobError(f"no curate job at {ledger.root}, but below it: {shown}. Pass the output of one")
-    objects = 0 if found is None else len(found.objects)
-    others = f"{objects:,} other objects, but no {layout.JOB}" if objects else "there is nothing"
-    within = ledger.root
-    while found is not None and (within := within.rpartition("/")[0]).strip("/") and not within.endswith(":/"):
-        with contextlib.suppress(CurateError):
-            ledger.store.stat(f"{within}/{layout.JOB}")
-            return NoJobError(f"no curate job at {ledger.root}: it lies in the output of one; pass {within}")
-    return NoJobError(
-        f"no curate job at {ledger.root} ({f'there is no {layout.JOB}' if found is None else others})"
-        + ". Pass the output of a job, or list the known ones with: curate status"
-    )
 
 
 def summary_of(found: FoundJob) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from curate.errors import CurateError
-from curate.observe.job import NoJobError
+from curate.observe.place import NoJobError
 from curate.observe.status import JobStatus, quiet_text
 from curate.pages import sections
 from curate.pages.books.section import rows

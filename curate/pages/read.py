@@ -23,7 +23,8 @@ from curate.observe.failures import (
     replay_command,
     retry_command,
 )
-from curate.observe.job import NoJobError, status_of
+from curate.observe.job import status_of
+from curate.observe.place import NoJobError, root_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
 from curate.pages.attempts import TimedFailures, Work, longest, strip, timeline, total_seconds, work_of, work_of_times
 from curate.pages.books.read import bad_rows, sampled_rows, short_reasons, stage_books
@@ -37,7 +38,6 @@ from curate.pages.model import (
     Retried,
     Run,
 )
-from curate.storage.uris import normalise
 from curate.units import ellipsize, escape_controls, format_count, format_duration, shell_word
 
 READERS = 16
@@ -141,7 +141,7 @@ def _fields(one: StageFailures) -> dict[str, Any]:
 
 def _damaged(output: str, now: float, notes: list[str]) -> Page:
     """Returns what can be shown of a job whose plan, or whose own record, cannot be read."""
-    ledger = open_ledger(normalise(output).rstrip("/"))
+    ledger = open_ledger(root_of(output))
     listing = ledger.list()
     beats = newest_heartbeats(ledger, listing.run_ids)
     runs = [run_status(beat, now) for beat in sorted(beats, key=lambda beat: (beat.started, beat.run_id), reverse=True)]

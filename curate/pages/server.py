@@ -23,7 +23,7 @@ from curate.errors import ConfigError, CurateError
 from curate.keywords import option
 from curate.ledger.heartbeat import RUNNING
 from curate.log import get_logger
-from curate.observe.job import NoJobError
+from curate.observe.place import NoJobError, root_of
 from curate.observe.registry import list_jobs
 from curate.observe.status import JobStatus
 from curate.pages.document import document, index, refusal
@@ -32,7 +32,6 @@ from curate.pages.read import read_page
 from curate.pages.serve.metrics import CONTENT_TYPE, open_metrics
 from curate.pages.serve.remembered import Memory
 from curate.pages.shell import policy
-from curate.storage.uris import normalise
 from curate.stores.open import wrap_stores
 
 LOOPBACK = "127.0.0.1"
@@ -52,7 +51,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, outputs: Sequence[str], port: int, clock: Clock) -> None:
         """`outputs` are those of the jobs to serve; none: all known jobs. Raises ConfigError if the port is taken."""
         # One that is given twice is served once: numbers of a job that come twice are none to a monitor.
-        self.outputs = list(dict.fromkeys(normalise(one).rstrip("/") for one in outputs))
+        self.outputs = list(dict.fromkeys(root_of(one) for one in outputs))
         self.clock = clock
         # One page at a time: each may take a second of a core, and listens for what is logged while it is read.
         self.reading = threading.Lock()

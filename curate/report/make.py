@@ -30,7 +30,8 @@ from curate.ledger.stages import LAST, StageReport
 from curate.log import get_logger
 from curate.objects.samples import MOST_SAMPLED, DroppingShards, lowest, read_samples
 from curate.observe.browse import by_reason, inputs_of_job, quarantined
-from curate.observe.job import FoundJob, NoJobError, find_job, status_of
+from curate.observe.job import FoundJob, find_job, status_of
+from curate.observe.place import NoJobError
 from curate.observe.status import JobStatus
 from curate.prefetch import ahead
 from curate.report.against import compare_ids

@@ -34,7 +34,9 @@ def resolve_output(text: str) -> str:
             f"output {text!r} is relative, and this runs under `ray job submit`: it would be written into an unpacked "
             "copy of the working directory and vanish with it; give an absolute path on shared storage, or gs://..."
         )
-    return normalise(text).rstrip("/")
+    if not (root := normalise(text).rstrip("/")):
+        raise ConfigError(f"{option('output', text)}: all files lie there; choose a folder for the outputs")
+    return root
 
 
 PathText = str | os.PathLike[str]

@@ -740,7 +740,7 @@ def test_they_start_without_ray_gcsfs_or_a_model(out: str) -> None:
 def test_a_look_costs_what_it_shows(out: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """The first row of a large job: a listing, job and plan, and the first output alone."""
     store = open_store(out)
-    monkeypatch.setattr("curate.observe.job.open_store", lambda _: store)
+    monkeypatch.setattr("curate.observe.place.open_store", lambda _: store)
     before = store.calls.copy()
     find_job(out)
     found = store.calls.since(before)

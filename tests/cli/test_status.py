@@ -26,7 +26,7 @@ from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS
 from curate.ledger.run_log import whereabouts
 from curate.observe import job as looking
-from curate.observe import registry
+from curate.observe import place, registry
 from curate.observe.job import read_status
 from curate.pages import known
 from curate.stores import memory
@@ -259,6 +259,26 @@ def test_no_job_is_exit_2_with_the_next_step(
     )
 
 
+@pytest.mark.parametrize("command", ["status", "status --quick", "failures", "head", "logs", "page", "verify", "retry"])
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("", "OUTPUT is empty, as where a variable is not set; pass the output of a job"),
+        ("/", "no curate job at /, which holds all files; pass the output of a job"),
+        ("{file}", "no curate job at {file} (it is a file). Pass the output of a job, or list the known ones with: "),
+    ],
+)
+def test_what_no_output_is_is_told_as_what_it_is(
+    command: str, output: str, says: str, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """By each command in the same words, and `/` without a look at all that lies there."""
+    file = tmp_path / "job.py"
+    file.touch()
+    code, out, err = run(*command.split(), output.format(file=file))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {says.format(file=file)}")
+
+
 def test_something_else_than_a_job_is_told_apart_from_nothing(
     root: str, run: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -335,7 +355,7 @@ def test_it_costs_one_listing_and_a_few_reads(root: str, monkeypatch: pytest.Mon
     runs = {f"{RUN}{k}": heartbeat("complete", started=k, updated=k) for k in range(3)}
     make_job(root, total=20, done=20, runs=runs, summary=True)
     store = open_store(root)
-    monkeypatch.setattr(looking, "open_store", lambda _: store)
+    monkeypatch.setattr(place, "open_store", lambda _: store)
     assert read_status(root, 100.0).state == "complete"
     assert store.calls.as_dict() == {"list": 1, "get": 3 + 3, "put": 0, "delete": 0}
 
@@ -436,7 +456,7 @@ def test_an_interrupt_is_exit_130(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(looking, "open_store", interrupted)
+    monkeypatch.setattr(place, "open_store", interrupted)
     assert run(command, "somewhere") == (130, "", "")
 
 

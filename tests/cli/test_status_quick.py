@@ -14,7 +14,8 @@ import pytest
 from curate.errors import CorruptInput
 from curate.job.job import Job
 from curate.ledger import layout
-from curate.observe.job import NoJobError, ledger_status, read_status
+from curate.observe.job import ledger_status, read_status
+from curate.observe.place import NoJobError
 from curate.storage.protocol import Object, Store
 from curate.stores.open import wrap_stores
 from tests.cli.running import Curate, curate

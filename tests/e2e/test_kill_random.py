@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from curate.clock import SystemClock
-from curate.observe.job import NoJobError, read_status
+from curate.observe.job import read_status
+from curate.observe.place import NoJobError
 from tests.support.fakes import NEVER_S
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import (

@@ -18,7 +18,8 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.segments import failed_now, read_outcomes
 from curate.observe.failures import JobFailures, read_failures, recorded_run
-from curate.observe.job import NoJobError, read_status
+from curate.observe.job import read_status
+from curate.observe.place import NoJobError
 from curate.tasks.events import Outcome
 from tests.job.inline import refusing
 from tests.support.ledgers import SUFFIX, heartbeat, make_job

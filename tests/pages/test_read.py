@@ -21,7 +21,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.stages import StageReport
 from curate.objects import samples
 from curate.objects.samples import MOST_SAMPLED, DroppedRow, encode_samples, shard_samples
-from curate.observe.job import NoJobError
+from curate.observe.place import NoJobError
 from curate.pages.document import document
 from curate.pages.model import Page
 from curate.pages.read import DAMAGED, read_page

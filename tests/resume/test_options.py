@@ -59,3 +59,10 @@ def test_an_empty_path_is_refused_by_the_name_of_its_option() -> None:
             resolve_output("")
         with pytest.raises(ConfigError, match=rf"^--input \.\.\.{why}"):
             parse_run_options(input=["in", ""], output="out")
+
+
+@pytest.mark.parametrize("root", ["/", "//", "/tmp/..", "file:///"])
+def test_no_output_is_all_files(root: str) -> None:
+    """It was taken for an empty path."""
+    with pytest.raises(ConfigError, match="all files lie there; choose a folder for the outputs"):
+        resolve_output(root)
