@@ -313,8 +313,7 @@ def set_up(job: H, secrets: Secrets) -> H:
     """Returns a copy of a job after its `setup`."""
     log.ensure_configured()
     job = copy.copy(job)
-    # There is no shard that it could book anything to.
-    job._tally = None
+    job._tally = None  # there is no shard that it could book anything to
     with secrets.hidden():
         job.setup()
     return job
