@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from curate import jobs
 from curate.code.names import names_in
+from curate.code.started import as_started
 from curate.code.syntax import canonical, definition
 from curate.code.tables import table_text
 
@@ -75,7 +76,7 @@ def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
     parts = [_source_text(function) or code_text(function.__code__)]
     parts += [f"default {text}" for text in _defaults(function, seen)]
     for name, value in closed_over(function):
-        parts.append(f"{name} = {value_text(name, value, seen)}")
+        parts.append(f"{name} = {value_text(name, as_started(function, name, value), seen)}")
     if "__file__" not in function.__globals__ or is_of_no_file(module_of(function)):
         parts += [f"{name} = {_lenient(name, value, seen)}" for name, value in _globals_used(function)]
     return "\n".join(parts)
@@ -282,10 +283,12 @@ def _source_text(function: Any) -> str:
 
 
 def _defaults(function: Any, seen: frozenset[int]) -> Iterator[str]:
-    for value in function.__defaults__ or ():
-        yield value_text(f"a default of {function.__name__}", value, seen)
+    given, code = function.__defaults__ or (), function.__code__
+    for at, value in enumerate(given, code.co_argcount - len(given)):
+        name = code.co_varnames[at] if at >= 0 else ""
+        yield value_text(f"a default of {function.__name__}", as_started(function, name, value), seen)
     for name, value in sorted((function.__kwdefaults__ or {}).items()):
-        yield f"{name} = {value_text(name, value, seen)}"
+        yield f"{name} = {value_text(name, as_started(function, name, value), seen)}"
 
 
 def closed_over(function: Any) -> Iterator[tuple[str, Any]]:

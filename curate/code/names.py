@@ -84,12 +84,12 @@ def globals_changed(node: ast.AST) -> Iterator[str]:
             own, runs = _own(one, own), runs or isinstance(one, _FUNCTIONS)
         elif runs and isinstance(one, ast.Global):
             yield from one.names
-        elif runs and (name := _changes(one)) and name not in own:
+        elif runs and (name := changes(one)) and name not in own:
             yield name
         queue += [(child, own, runs) for child in ast.iter_child_nodes(one)]
 
 
-def _changes(node: ast.AST) -> str:
+def changes(node: ast.AST) -> str:
     """Returns the name of what an expression changes; empty if it changes nothing."""
     if not isinstance(node, ast.Subscript | ast.Attribute) or not isinstance(node.value, ast.Name):
         return ""

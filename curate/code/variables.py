@@ -35,6 +35,7 @@ from curate.code.compared import (
 from curate.code.held import held
 from curate.code.names import CHANGING, globals_changed, globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
+from curate.code.started import as_started, changed_names
 from curate.code.syntax import canonical
 from curate.dataclass import dataclass
 
@@ -170,7 +171,7 @@ class Variables:
             if isinstance(function, types.FunctionType) and self._sources.of(function) is not None:
                 yield f"{one.name} is {_qualname(function)} {_which(one.used.statement, function)}".rstrip()
                 for name, value in closed_over(function):
-                    if is_data(value):
+                    if is_data(value := as_started(function, name, value)):
                         yield f"{function.__name__}.{name} = {value_text(name, value)}"
 
     def _take_others(self, module: Module, names: Iterable[str]) -> None:
@@ -197,7 +198,10 @@ class Variables:
         named = function.__kwdefaults__ or {}
         pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
         found += [(arg.arg, node, named[arg.arg]) for arg, node in pairs if node is not None and arg.arg in named]
+        changed = changed_names(statement) if found else set()
         for arg, node, default in found:
+            if arg in changed and _is_literal(node):
+                continue  # what it begins with is told
             self._found.setdefault(
                 (used.module.name, f"{name}.{arg}"), _Variable(f"{name}.{arg}", default, used, [(True, node)])
             )
