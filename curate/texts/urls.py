@@ -36,9 +36,12 @@ _HASHED = 100_000
 _PARTS_AT_ONCE = 200
 """Parts that one regular expression looks for."""
 
+_DOT = r"[.\x{3002}\x{ff0e}\x{ff61}]"
+_NAME = r"[^.\x{3002}\x{ff0e}\x{ff61}\s\p{Cc}/?#@:,;|\\\"'=<>()*]{1,63}"
+
 # Shapes of the lines of a list: what a line must match, and what is said of one that does not.
 DOMAIN = (
-    r"^(?:[^\s/?#@:,;|\\\"'=<>()*]{1,253}|\[[0-9a-fA-F:.]+\])$",
+    rf"^(?:(?:{_NAME}{_DOT})*{_NAME}{_DOT}?|\[[0-9a-fA-F:.]+\])$",
     "expected one domain or host a line, such as example.com",
 )
 URL = (r"^[A-Za-z][A-Za-z0-9+.\-]*:[^\s]+$", "expected one whole URL a line, such as https://example.com/page")
@@ -184,8 +187,8 @@ def read_list(path: str, shape: Shape, name: str = "") -> pa.Array:
 
 
 def read_domains(path: str) -> Listed:
-    """Returns the domains and hosts of a file as `hosts` writes them. Raises ConfigError as `read_list` does."""
-    names = pc.utf8_rtrim(pc.utf8_lower(read_list(path, DOMAIN)), ".")
+    """Returns the domains and hosts of a file as `hosts` returns them. Raises ConfigError as `read_list` does."""
+    names = pc.utf8_rtrim(pc.utf8_lower(read_list(path, DOMAIN)), ".\u3002\uff0e\uff61")
     plain = pc.string_is_ascii(names)
     if not pc.all(plain).as_py():
         in_ascii = [_in_ascii(name) for name in names.filter(pc.invert(plain)).to_pylist()]

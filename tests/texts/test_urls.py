@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,6 +106,25 @@ def test_lines_are_trimmed_and_comments_and_blank_ones_left_out(tmp_path: Path) 
 
 
 DOMAINS, ADDRESS, WORDS = urls.DOMAIN, urls.URL, urls.WORD
+NO_DOMAINS = [".a.de", ".", "..", "a..de", "a.de..", "。a.de", "a.\x01.de", f"{'a' * 64}.de", "[::g]"]
+
+
+@given(
+    st.lists(st.sampled_from(["a", "B-2", "_x", "bücher", "ẞ", "☃", "xn--n3h", "例え"]), min_size=1, max_size=4),
+    st.data(),
+)
+def test_a_listed_host_is_found_as_it_is_in_urls(labels: list[str], data: st.DataObject) -> None:
+    """However either is written: in capitals, with another full stop between its parts, or one behind it."""
+    dots = st.sampled_from([".", "。", "．", "｡"])
+    spelt = [
+        "".join(label + data.draw(dots) for label in labels[:-1]) + labels[-1] + data.draw(st.sampled_from(["", "."]))
+        for _ in range(2)
+    ]
+    listed, found = (one.upper() if data.draw(st.booleans()) else one for one in spelt)
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_text(f"other.org\n{listed}\n")
+        known = urls.read_domains(file.name)
+    assert known.has(urls.hosts(pa.array([f"http://{found}:80/", "http://more.org"]))).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +144,7 @@ DOMAINS, ADDRESS, WORDS = urls.DOMAIN, urls.URL, urls.WORD
             "line 3: expected one domain or host a line, such as example.com; found",
         ),
         (DOMAINS, b"a.de/path\n", "line 1: expected one domain or host a line"),
+        *((DOMAINS, f"a.de\n{odd}\n".encode(), "line 2: expected one domain or host a line") for odd in NO_DOMAINS),
         (DOMAINS, b"*.a.de\n", "line 1: expected one domain or host a line"),
         (DOMAINS, b"127.0.0.1 a.de\n", "line 1: expected one domain or host a line"),
         (DOMAINS, b"||a.de^\n", "line 1: expected one domain or host a line"),
