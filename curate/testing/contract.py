@@ -297,11 +297,12 @@ class StoreContract:
 
     def test_a_prefix_is_a_string_not_a_directory(self, place: StorePlace) -> None:
         """The root's name without its slash also finds its neighbour."""
-        for name in ("root/1", "root2", "rooty/1", "other"):
-            place.store.publish(place.root.removesuffix("root/") + name, b"")
-        above = place.root.removesuffix("root/")
-        found = [found.uri.removeprefix(above) for found in place.store.list(place.root.rstrip("/"))]
-        assert found == ["root/1", "root2", "rooty/1"]
+        above, _, name = place.root.rstrip("/").rpartition("/")
+        wanted = [f"{name}/1", f"{name}2", f"{name}y/1"]
+        for one in (*wanted, f"{'b' if name.startswith('a') else 'a'}{name}"):
+            place.store.publish(f"{above}/{one}", b"")
+        found = [found.uri.removeprefix(f"{above}/") for found in place.store.list(place.root.rstrip("/"))]
+        assert found == wanted
 
     def test_a_list_is_lazy_and_paged(self, place: StorePlace) -> None:
         """A listing asks for a page when it is reached: 2,001 objects are three, the first object costs one."""

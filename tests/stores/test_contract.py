@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from curate.stores.faulty import FaultyStore
+from curate.stores.memory import MemoryStore
 from curate.testing.contract import StoreContract, StorePlace
 from tests.support.moto_server import many_puts
 
@@ -58,3 +59,10 @@ class TestAFaultyStoreWithoutFaults(StoreContract):
     @pytest.fixture
     def place(self, place: StorePlace) -> StorePlace:
         return replace(place, make=lambda: FaultyStore(place.make()))
+
+
+@pytest.mark.parametrize("root", ["root", "mine", "other", "a", "a.b", "o/x"])
+def test_a_place_may_have_any_name(root: str) -> None:
+    """The contract asks for a root that ends in a slash, and for nothing else."""
+    place = StorePlace(f"memory://any-{root.replace('/', '-')}/{root}/", MemoryStore)
+    StoreContract().test_a_prefix_is_a_string_not_a_directory(place)
