@@ -19,6 +19,8 @@ from curate.stores.open import open_store
 from curate.training.layouts import LOOKS, PACKED, PAIRS, SUFFIXES, Layout, TokenFile
 from curate.training.order import CHUNK_BYTES, Chunks, Integers
 
+COLUMN = "tokens"
+"""Of Parquet: the column of tokens, unless another one is named."""
 READERS = 16
 """Files that are looked at, at once."""
 SHOWN = 3
@@ -57,8 +59,8 @@ class Corpus:
 def find_corpus(path: str, sequence_length: int, column: str, allow_incomplete_input: bool) -> Corpus:
     """Lists and looks at the files of a corpus.
 
-    Raises ConfigError for a path without tokens, an output that is not complete, files of several layouts, and packed
-    sequences of another length; CorruptInput for files that cannot be read.
+    Raises ConfigError for a path without tokens, an output that is not complete, files of several layouts, a column of
+    files that have none, and packed sequences of another length; CorruptInput for files that cannot be read.
     """
     patterns = [parse_input(path)]
     inputs = list_inputs(patterns, open_store)
@@ -70,6 +72,10 @@ def find_corpus(path: str, sequence_length: int, column: str, allow_incomplete_i
     uris, names, sizes, generations = (one.to_pylist() for one in inputs.table.table().columns)
     objects = dict(zip(names, map(Object, uris, sizes, generations), strict=True))
     layout = _layout(path, names)
+    if layout is not Layout.PARQUET and column != COLUMN:
+        raise ConfigError(
+            f"column={column!r} has no effect: {path!r} has {layout.value}, which is tokens alone; leave column= out"
+        )
     pairs: dict[str, tuple[Object, Any]] = {name: (one, column) for name, one in objects.items()}
     if layout in PAIRS:
         pairs = _paired(path, objects, *PAIRS[layout])

@@ -134,9 +134,8 @@ def look_at_parquet(object: Object, column: str) -> TokenFile:
         type = file.schema_arrow.field(column).type
         if not is_list(type) or not pt.is_integer(type.value_type):
             raise ConfigError(f"{object.uri}: column {column!r} is {type}; expected lists of whole numbers, the tokens")
-        # The name of a column may have a dot in it, too.
-        paths = [file.schema.column(number).path for number in range(len(file.schema))]
-        place = next(number for number, path in enumerate(paths) if path.startswith(f"{column}."))
+        # By number: paths in the file have dots between names, and the names of columns may have dots in them, too.
+        place = sum(_leaves(field.type) for field in list(file.schema_arrow)[: names.index(column)])
         metadata = file.metadata
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         known = [_tokens_of(group, group.column(place)) for group in groups]
@@ -147,6 +146,13 @@ def look_at_parquet(object: Object, column: str) -> TokenFile:
         said = [(group.num_rows, group.column(place).total_compressed_size) for group in groups]
         dtype = _checked(object.uri, np.dtype(type.value_type.to_pandas_dtype()))
     return TokenFile(object, dtype, units, 0, _digest(repr(said).encode()), packed)
+
+
+def _leaves(type: pa.DataType) -> int:
+    """Returns how many columns of a Parquet file a column of that type is."""
+    stored = type.storage_type if isinstance(type, pa.BaseExtensionType) else type
+    inner = [stored.field(number).type for number in range(stored.num_fields)]
+    return sum(map(_leaves, inner)) if inner else 1
 
 
 def _tokens_of(group: Any, chunk: Any) -> int | None:
@@ -161,7 +167,8 @@ def _tokens_of(group: Any, chunk: Any) -> int | None:
 
 def _counted(stored: StoredStream, file: pq.ParquetFile, group: int, column: str) -> int:
     with broken(stored):
-        return sum(len(_flat(stored.uri, one)) for one in file.read_row_group(group, columns=[column]).column(0).chunks)
+        # pyarrow reads the columns with a dot behind that name, too.
+        return sum(len(_flat(stored.uri, one)) for one in file.read_row_group(group, columns=[column])[column].chunks)
 
 
 def _packed(uri: str, names: list[str], rows: list[int], units: tuple[int, ...]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from curate.errors import ConfigError
 from curate.imports import imported
 from curate.streaming.prefetch import Stopped, prefetched
-from curate.training.corpus import find_corpus, refuse_without_documents
+from curate.training.corpus import COLUMN, find_corpus, refuse_without_documents
 from curate.training.order import order_of
 from curate.training.reader import Samples, read_window
 from curate.training.state import Batches, Reading, batches_after, check_share
@@ -85,7 +85,7 @@ class TokenShards:
         drop_last: bool = True,
         shuffle_bytes: int = SHUFFLE_BYTES,
         dtype: Any = np.int64,
-        column: str = "tokens",
+        column: str = COLUMN,
         document_lengths: bool = False,
         allow_incomplete_input: bool = False,
     ) -> None:

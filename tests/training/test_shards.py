@@ -258,6 +258,11 @@ class TestRefused:
         self.refused(tmp_path, "not a corpus of tokens of one kind: it has 1 parquet, such as a.parquet; 1 of no such")
         self.refused(tmp_path / "*.jsonl", "expected the output of a job that makes tokens|Expected the output")
 
+    @pytest.mark.parametrize("write", [as_npy, as_megatron, as_datatrove])
+    def test_a_column_of_what_has_none(self, write: Callable[..., Any], tmp_path: Path) -> None:
+        write(tmp_path, [numbered(64)])
+        self.refused(tmp_path, "column='text' has no effect: .* is tokens alone; leave column= out", column="text")
+
     def test_packed_rows_of_another_length(self, tmp_path: Path) -> None:
         """Both lengths are named."""
         path = as_parquet(tmp_path, [numbered(8)], row_tokens=8, packed=True)
@@ -410,6 +415,30 @@ class Copy(curate.Job):
 
     def process(self, batch: pa.Table) -> pa.Table:
         return batch
+
+
+LISTS = pa.list_(pa.uint16())
+BEFORE = {
+    "tokens.x": pa.array([[7], [7]], LISTS),
+    "tokens.list.element": pa.array([7, 7]),
+    "tokens.": pa.array([{"a": 7, "tokens": [7]}, None]),
+    "a": pa.array(
+        [[("tokens", [{"b": 7, "c": 7}])], []], pa.map_(pa.string(), pa.list_(pa.struct({"b": "i8", "c": "i8"})))
+    ),
+    "b": pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int8(), [2]), pa.array([[7, 7]] * 2, pa.list_(pa.int8(), 2))
+    ),
+    "c": pa.array(["tokens"] * 2).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("names", [*([name] for name in BEFORE), [*BEFORE]])
+def test_the_columns_before_the_tokens_are_others(names: list[str], statistics: bool, tmp_path: Path) -> None:
+    """Whatever they are called, and of whatever they are made."""
+    table = pa.table({**{name: BEFORE[name] for name in names}, "tokens": pa.array([[1, 2, 3], [4]], LISTS)})
+    pq.write_table(table, tmp_path / "a.parquet", write_statistics=statistics)
+    assert [one.tolist() for one in TokenShards(str(tmp_path), 4, 1)] == [[[1, 2, 3, 4]]]
 
 
 def test_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
