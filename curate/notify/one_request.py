@@ -16,12 +16,23 @@ def answered(request: Request, within_s: float) -> None:
     `urllib` raises, and TimeoutError where that takes longer, a look for the address included."""
     made: list[HTTPConnection] = []
     raised: list[Exception] = []
+    given_up = threading.Event()
 
     class Kept:
         def do_open(self, http_class: Any, req: Any, **given: Any) -> Any:
             def make(*args: Any, **more: Any) -> Any:
-                made.append(http_class(*args, **more))
-                return made[-1]
+                link = http_class(*args, **more)
+                connect = link.connect
+
+                def connect_in_time() -> None:
+                    connect()
+                    if given_up.is_set():
+                        link.close()
+                        raise TimeoutError
+
+                link.connect = connect_in_time
+                made.append(link)
+                return link
 
             return super().do_open(make, req, **given)  # type: ignore[misc]
 
@@ -44,6 +55,8 @@ def answered(request: Request, within_s: float) -> None:
     thread.start()
     thread.join(within_s)
     if thread.is_alive():
+        # Before it looks for sockets: one that is connected after that look is closed by its thread.
+        given_up.set()
         for one in made:
             if one.sock is not None:
                 with suppress(OSError):
