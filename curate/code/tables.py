@@ -45,9 +45,10 @@ def _table(value: Any) -> pa.Table | None:
         return pa.Table.from_batches([value])
     if hasattr(type(value), "to_frame"):  # which keeps the index of a column of pandas
         value = value.to_frame()
-    if any("Object" in str(one) for one in getattr(value, "dtypes", ())):
-        return None  # polars gives the addresses of objects
-    return pa.table(value) if hasattr(type(value), "__arrow_c_stream__") else None
+    if not hasattr(type(value), "__arrow_c_stream__"):
+        return None
+    # Of objects polars gives the addresses.
+    return None if any("Object" in str(one) for one in getattr(value, "dtypes", ())) else pa.table(value)
 
 
 def _kind(value: Any) -> str:
