@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import string
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
@@ -60,29 +61,39 @@ class _Pattern:
         return -1
 
 
-_LOCAL = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_WORD = string.ascii_letters + string.digits + "_"
+_MARKS = "!#$%&'*+/=?^`{|}~-"
+"""What a mail address has before its @ beside letters, digits and dots; it begins with none of these."""
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,252}[A-Za-z0-9])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
-_MAIL = re.compile(
-    rf"(?a:\b){_LOCAL}{{1,64}}(?:\.{_LOCAL}{{1,64}}){{0,8}}@(?:(?:{_LABEL}\.){{1,8}}{_LABEL}|\[{_OCTET}(?:\.{_OCTET}){{3}}\])"
-)
-_DOMAIN = re.compile(rf"(?:{_LABEL}\.){{1,8}}[A-Za-z0-9]|\[\d")
-_AROUND = 320
-"""Characters of a mail address before, and behind, its @: RFC 5321 allows 64 and 255."""
+_DOMAIN = re.compile(rf"(?:{_LABEL}\.){{1,126}}{_LABEL}|\[{_OCTET}(?:\.{_OCTET}){{3}}\]")
+"""What is behind an @. Names have at most 253 characters (RFC 1035)."""
 
 
-def _mails(text: str) -> Iterator[tuple[int, int]]:
-    """Yields where mail addresses begin and end. They are looked for around each @: from each character on, it would
-    take quadratic time."""
-    stop = 0
-    at = text.find("@")
+def _mails(text: str, taken: Sequence[Found]) -> Iterator[tuple[int, int]]:
+    """Yields where mail addresses begin and end. From each @ they are followed to the left, but not over another @ or
+    what is taken: from each character on, to the right, it would take quadratic time."""
+    first, at = 0, text.find("@")
     while at >= 0:
-        if _DOMAIN.match(text, at + 1):
-            match = _MAIL.search(text, max(stop, at - _AROUND), at + _AROUND)
-            if match is not None and match.start() <= at:
-                yield match.span()
-                stop = match.end()
-        at = text.find("@", max(at + 1, stop))
+        stop = at + 1
+        if domain := _DOMAIN.match(text, stop):
+            before = bisect_left(taken, Found(at, at, EMAIL))
+            if name := _mailbox(text[max(first, taken[before - 1].stop if before else 0) : at]):
+                stop = domain.end()
+                yield at - len(name), stop
+        first, at = stop, text.find("@", stop)
+
+
+def _mailbox(text: str) -> str:
+    """Returns with what a text ends that a mail address may have before its @, however long; "" for nothing."""
+    run = text[len(text.rstrip(_WORD + _MARKS + ".")) :].rpartition("..")[2]
+    return "" if run.endswith(".") else run.lstrip(_MARKS + ".")
+
+
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All IPv6 addresses that networks were given. Code and ratios spell others: `Face::Bad`, `1:2:3:4:5:6:7:8`."""
+_OF_V4 = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
+"""IPv6 addresses that end with one of IPv4, which says where they lead: RFC 4291 and 6052."""
 
 
 def _is_public(address: str) -> bool:
@@ -90,8 +101,9 @@ def _is_public(address: str) -> bool:
         found = ipaddress.ip_address(address)
     except ValueError:
         return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_global
+    if any(found in one for one in _OF_V4):
+        found = ipaddress.IPv4Address(found.packed[-4:])
+    return found.is_global and (found.version == 4 or found in _UNICAST)
 
 
 def luhn(number: str) -> bool:
@@ -149,17 +161,24 @@ _PEM = (
     r"|[0-9A-Za-z+/=\s\\>]{0,65536})"
 )
 """A private key of PEM or PGP. The longest, with signatures in it, have some tens of thousands of characters."""
+
+
+def _mixed(marks: str, least: int) -> str:
+    """Returns a pattern of letters, digits and some marks. A digit is among them: words that marks join have none."""
+    return rf"(?=[A-Za-z{marks}]{{0,254}}[0-9])[0-9A-Za-z{marks}]{{{least},255}}"
+
+
 _KEYS = (
     r"(?:AKIA|ASIA)[0-9A-Z]{16}",
     r"AIza[0-9A-Za-z_-]{35}",
     r"gh[opsur]_[0-9A-Za-z]{36,255}",
-    r"github_pat_[0-9A-Za-z_]{22,255}",
+    rf"github_pat_{_mixed('_', 22)}",
     r"glpat-[0-9A-Za-z_-]{20,64}",
     r"hf_[0-9A-Za-z]{30,64}",
     r"npm_[0-9A-Za-z]{36}",
-    r"pypi-[0-9A-Za-z_-]{50,255}",
-    r"xox[abeoprs]-[0-9A-Za-z-]{10,255}",
-    r"sk-(?:ant-|proj-)?[0-9A-Za-z_-]{20,255}",
+    rf"pypi-{_mixed('_-', 50)}",
+    rf"xox[abeoprs]-{_mixed('-', 10)}",
+    rf"sk-(?:ant-|proj-)?{_mixed('_-', 20)}",
     r"[rs]k_(?:live|test)_[0-9A-Za-z]{16,255}",
     r"eyJ[0-9A-Za-z_-]{10,2000}\.eyJ[0-9A-Za-z_-]{10,2000}\.[0-9A-Za-z_-]{10,1000}",
 )
@@ -215,7 +234,7 @@ def find(text: str, kinds: Sequence[str] = KINDS) -> list[Found]:
         if kind not in kinds:
             continue
         taken = sorted(found)
-        for start, stop in _mails(text) if kind == EMAIL else _PATTERNS[kind].spans(text):
+        for start, stop in _mails(text, taken) if kind == EMAIL else _PATTERNS[kind].spans(text):
             if not _overlaps(taken, one := Found(start, stop, kind)):
                 found.append(one)
     return sorted(found)
