@@ -106,9 +106,10 @@ class Tokenize(TextJob):
         self._type(vocabulary)
         if (what_it_does := vocabulary.at_unknown) and self.max_unknown < 1:
             raise ConfigError(
-                f"{self.tokenizer.uri} {what_it_does}: its model has no unknown token and no bytes to fall back to. "
-                "Train it with an unknown token, byte_fallback (of BPE) or ByteLevel; with --max-unknown 1 it is taken "
-                "as it is, and rows that it fails at are set aside"
+                f"{self.tokenizer.uri} {what_it_does}: its model has no unknown token, and not a token for each byte. "
+                "Train it with an unknown token, byte_fallback (of BPE) and <0x00> to <0xFF>, or ByteLevel and "
+                "initial_alphabet=ByteLevel.alphabet(); with --max-unknown 1 it is taken as it is, and rows that it "
+                "fails at are set aside"
             )
 
     def build(self, ds: Dataset) -> Dataset:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ _CALL_CHARS = 1 << 20
 """Characters of texts that are encoded in one call: each token takes some hundred bytes until its id is taken out."""
 _CALL_TEXTS = 1024
 _SHOWN = 10
+_BYTES = frozenset(range(0xF5)) - {0xC0, 0xC1}
+"""All bytes of UTF-8: RFC 3629."""
 
 
 @lru_cache(maxsize=2)
@@ -93,16 +95,31 @@ class Vocabulary:
     @property
     def at_unknown(self) -> str | None:
         """What it does at what it has no token for; None if it has one for all, or one that stands for the rest."""
+        if self.unknown is not None or self._has_all_bytes():
+            return None
+        model = self._json.get("model", {})
+        lost = model.get("type") == "BPE" and model.get("unk_token") is None
+        return "drops characters that it does not know without a trace" if lost else "fails at what it does not know"
+
+    def _has_all_bytes(self) -> bool:
+        """Returns whether there is a token for each byte that a text may have, so that there is one for each text."""
+        from tokenizers.pre_tokenizers import ByteLevel
+
         model = self._json.get("model", {})
         kind = model.get("type")
-        if self.unknown is not None or (kind == "BPE" and model.get("byte_fallback")):
-            return None
-        # Each byte is a token: for models of pieces, and not of whole words.
+        known = self._tokenizer.get_vocab(with_added_tokens=False)
+        if kind == "BPE" and model.get("byte_fallback") and all(f"<0x{byte:02X}>" in known for byte in _BYTES):
+            return True
+        # Each byte is a letter: for models of pieces, and not of whole words.
         byte_level = '"ByteLevel"' in json.dumps([self._json.get("pre_tokenizer"), self._json.get("normalizer")])
-        if byte_level and kind in ("BPE", "Unigram"):
-            return None
-        lost = kind == "BPE" and model.get("unk_token") is None
-        return "drops characters that it does not know without a trace" if lost else "fails at what it does not know"
+        if not byte_level or kind not in ("BPE", "Unigram"):
+            return False
+        # Those that no text has are spelt as in Latin-1.
+        letters = {*ByteLevel.alphabet()} - {chr(byte) for byte in range(256) if byte not in _BYTES}
+        # A letter is another one within a word and at its end.
+        begins = {"", model.get("continuing_subword_prefix") or ""}
+        ends = {"", model.get("end_of_word_suffix") or ""}
+        return all("".join(parts) in known for parts in product(begins, letters, ends))
 
     def encode(self, texts: Sequence[str]) -> tuple[Documents, dict[int, str]]:
         """Returns the ids of texts, in order, without the texts that it fails at: of these, by their places, why."""

@@ -59,14 +59,17 @@ def wide(path: Path, largest: int) -> Path:
     return path
 
 
-def without_unknown(path: Path, kind: str, unknown: str | None, *, byte_fallback: bool, byte_level: bool) -> Path:
-    """Writes a tokenizer of that model, which knows a and b alone (or all bytes): its unknown token is none (None), one
-    of the model ("known"), one that was added beside the model ("added"), or only a name ("named")."""
+def without_unknown(
+    path: Path, kind: str, unknown: str | None, *, byte_fallback: bool, byte_level: bool, lacks: int | None = None
+) -> Path:
+    """Writes a tokenizer of that model, which knows a and b alone (or all bytes but `lacks`, which Latin-1 can print):
+    its unknown token is none (None), one of the model ("known"), one that was added beside the model ("added"), or only
+    a name ("named")."""
     tokens = ["a", "b", *(["[UNK]"] if unknown == "known" else [])]
     if byte_fallback:
-        tokens += [f"<0x{byte:02X}>" for byte in range(256)]
+        tokens += [f"<0x{byte:02X}>" for byte in range(256) if byte != lacks]
     if byte_level:
-        tokens += sorted({*pre_tokenizers.ByteLevel.alphabet()} - {*tokens})
+        tokens += sorted({*pre_tokenizers.ByteLevel.alphabet()} - {*tokens, chr(lacks) if lacks else ""})
     ids = {token: id for id, token in enumerate(tokens)}
     name = None if unknown is None else "[UNK]"
     model = {
