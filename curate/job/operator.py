@@ -420,7 +420,7 @@ class RowGatherer:
         if self._rows:
             rows, self._rows = self._rows, []
             if self._schema is None:
-                yield rows_to_table(self._where, rows)
+                yield rows_to_table(f"{self._where} returned", rows)
             else:
                 yield pa.table([self._column(field, rows) for field in self._schema], schema=self._schema)
 

@@ -247,11 +247,11 @@ def _is_index(array: pa.DictionaryArray) -> bool:
     return len(np.unique(numbers[numbers == numbers])) == len(numbers)
 
 
-# From user code
+# From user code, which returned it, or gave it. Errors begin with `where`: "map(f) returned", "from_items was given".
 
 
 def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table:
-    """Returns what user code gave for a batch as a table; `before` is the batch. Raises TypeError, SchemaMismatch."""
+    """Returns what user code made of a batch as a table; `before` is the batch. Raises TypeError, SchemaMismatch."""
     if isinstance(value, pa.RecordBatch):
         value = pa.Table.from_batches([value])
     elif isinstance(value, Mapping):
@@ -260,15 +260,15 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
         value = from_pandas(where, value, before)
     if not isinstance(value, pa.Table):
         raise TypeError(
-            f"{where} returned {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame "
+            f"{where} {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame "
             "of pandas, or an iterator of them"
         )
     names = value.column_names
     if not names:
-        raise SchemaMismatch(f"{where} returned no columns; for no rows, return the columns without any, as batch[:0]")
+        raise SchemaMismatch(f"{where} no columns; for no rows, return the columns without any, as batch[:0]")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaMismatch(f"{where} returned {names.count(twice)} columns called {twice!r}; rename one")
+        raise SchemaMismatch(f"{where} {names.count(twice)} columns called {twice!r}; rename one")
     return with_room(kept(value.replace_schema_metadata(None), before), None if before is None else before.schema)
 
 
@@ -288,11 +288,11 @@ def rows_to_table(
     for row in rows:
         if row.keys() != rows[0].keys():
             raise SchemaMismatch(
-                f"{where} returned a row with the keys {sorted(map(str, row))} after one with "
-                f"{sorted(map(str, names))}; return all keys in every row, with None for missing values"
+                f"{where} a row with the keys {sorted(map(str, row))} after one with "
+                f"{sorted(map(str, names))}; put all keys in every row, with None for missing values"
             )
     if not names:
-        raise SchemaMismatch(f"{where} returned a row without a key; return at least one key")
+        raise SchemaMismatch(f"{where} a row without a key; put at least one key in every row")
     _check_names(where, names)
     types = {} if before is None else {field.name: field.type for field in before}
     wanted = {} if declared is None else {field.name: field.type for field in declared}
@@ -311,7 +311,7 @@ def column_of(where: str, name: str, values: Sequence[Any], type: pa.DataType | 
     try:
         array = inferred(values)
     except Misfit as misfit:
-        raise SchemaMismatch(f"{where} returned column {name!r} {_clash(list(values), str(misfit))}") from None
+        raise SchemaMismatch(f"{where} column {name!r} {_clash(list(values), str(misfit))}") from None
     if type is not None and not is_known(array.type):
         # What was empty or null in all rows says nothing about its type; what the column was before does.
         refitted = fitted(values, filled(array.type, type))
@@ -324,12 +324,12 @@ def _clash(values: list[Any], reason: str) -> str:
     if first is None:
         told = "" if last < 0 else f" {values[last]!r:.100} (row {last} of the batch)"
         return (
-            f"a value that Arrow has no type for:{told}: {reason}; return numbers, text, times, lists, dictionaries or "
+            f"a value that Arrow has no type for:{told}: {reason}; use numbers, text, times, lists, dictionaries or "
             "None"
         )
     return (
         f"values that do not fit one type: {values[first]!r:.100} (row {first} of the batch) and {values[last]!r:.100} "
-        f"(row {last}): {reason}; return values of one type, such as float(value) or str(value) for all of them"
+        f"(row {last}): {reason}; use values of one type, such as float(value) or str(value) for all of them"
     )
 
 
@@ -337,7 +337,7 @@ def _check_names(where: str, names: Iterable[Any]) -> None:
     for name in names:
         if not is_name(name):
             told = "which is not text" + " that UTF-8 has" * isinstance(name, str)
-            raise SchemaMismatch(f"{where} returned the key {name!r:.80}, {told}; name columns by text: str(key)")
+            raise SchemaMismatch(f"{where} the key {name!r:.80}, {told}; name columns by text: str(key)")
 
 
 def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None = None) -> pa.Table:
@@ -349,11 +349,11 @@ def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None
         try:
             made[name] = _returned(where, name, values, _column(before, name))
         except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {error}") from None
+            raise SchemaMismatch(f"{where} a column {name!r} that is not a list of values: {error}") from None
     lengths = {name: len(values) for name, values in made.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
-        raise SchemaMismatch(f"{where} returned columns of different lengths: {told} rows; expected equal lengths")
+        raise SchemaMismatch(f"{where} columns of different lengths: {told} rows; expected equal lengths")
     return pa.table(made)
 
 
@@ -366,7 +366,7 @@ def _returned(where: str, name: str, values: Any, before: pa.ChunkedArray | None
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, str | bytes | Mapping | set | frozenset):
-        raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {values!r:.40}")
+        raise SchemaMismatch(f"{where} a column {name!r} that is not a list of values: {values!r:.40}")
     type = None if before is None else before.type
     if isinstance(values, np.ndarray) and values.dtype != object:
         values = values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
@@ -419,7 +419,7 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
             made.append(_of_series(where, name, series, None if column is None else column.type))
         except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(
-                f"{where} returned column {name!r} of {series.dtype}, which Arrow does not have: {error}; convert it "
+                f"{where} column {name!r} of {series.dtype}, which Arrow does not have: {error}; convert it "
                 "first, as in frame['a'].astype('float64') or .astype(str)"
             ) from None
     return pa.table(made, names=names)

@@ -52,7 +52,7 @@ class MapBatches(UdfOperator):
         del tally
         result = self.fn.of_batch(combined(table), self.batch_format)
         for one in result if isinstance(result, Iterator) else [result]:
-            yield self.declared(to_table(self.name, one, table), table, place)
+            yield self.declared(to_table(f"{self.name} returned", one, table), table, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AddColumn(UdfOperator):
             raise TypeError(
                 f"{self.name} returned {type(values).__name__}, expected one column: an array, series or list"
             )
-        made = to_table(self.name, {self.column: values}, table)
+        made = to_table(f"{self.name} returned", {self.column: values}, table)
         if len(made) != len(table):
             raise SchemaMismatch(
                 f"{self.name} returned {len(made):,} values for {len(table):,} rows; expected one value per row"
@@ -111,7 +111,9 @@ class MapRows(UdfOperator):
             else:
                 made += result
         if made:
-            yield self.declared(rows_to_table(self.name, made, table.schema, self.output_schema), table, place)
+            yield self.declared(
+                rows_to_table(f"{self.name} returned", made, table.schema, self.output_schema), table, place
+            )
 
     def _rows_of(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
         result = self.fn(row)
@@ -184,7 +186,7 @@ class MapIsolated(UdfOperator):
             else:
                 raise TypeError(f"{self.name} returned {type(result).__name__}, expected a dictionary (one row)")
         if made:
-            gave = rows_to_table(self.name, made, table.schema, self.output_schema)
+            gave = rows_to_table(f"{self.name} returned", made, table.schema, self.output_schema)
             yield self.declared(gave, table, place)
 
 

@@ -134,7 +134,7 @@ def _table_of(rows: Any) -> pa.Table:
         if not isinstance(row, Mapping):
             raise ConfigError(f"run_local takes rows as dictionaries, or a table; found {type(row).__name__}")
     try:
-        return rows_to_table("run_local", given) if given else pa.table({})
+        return rows_to_table("run_local was given", given) if given else pa.table({})
     except SchemaMismatch as error:
         raise ConfigError(str(error)) from None
 

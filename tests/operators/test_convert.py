@@ -73,7 +73,7 @@ class TestTypes:
         ],
     )
     def test_of_values(self, before: pa.DataType, values: list[Any], after: pa.DataType) -> None:
-        found = rows_to_table("map(f)", [{"v": value} for value in values], pa.schema([("v", before)]))["v"]
+        found = rows_to_table("map(f) returned", [{"v": value} for value in values], pa.schema([("v", before)]))["v"]
         assert found.type == after
         for value, back in zip(values, found.to_pylist(), strict=True):
             pairs = dict(value) == dict(back) if pa.types.is_map(after) else False
@@ -149,21 +149,36 @@ class TestRefused:
         ],
     )
     def test_with_both(self, values: list[Any], told: str) -> None:
-        with pytest.raises(
-            curate.CurateError, match=rf"^map\(f\) returned column 'v' .*({told}).*; return "
-        ) as refused:
-            rows_to_table("map(f)", [{"v": value} for value in values])
+        with pytest.raises(curate.CurateError, match=rf"^map\(f\) returned column 'v' .*({told}).*; use ") as refused:
+            rows_to_table("map(f) returned", [{"v": value} for value in values])
         assert type(refused.value) is SchemaMismatch
 
     def test_by_every_way(self) -> None:
         with pytest.raises(
-            curate.ConfigError, match="from_items returned column 'item' values that do not fit one type: 1 "
+            curate.ConfigError, match="from_items was given column 'item' values that do not fit one type: 1 "
         ):
             curate.from_items([1, "a"])
         with pytest.raises(curate.CurateError, match="returned column 'v' values that do not fit one type: 1 "):
             curate.range(2).map_batches(lambda _: {"v": [1, "a"]}).take_all()
         with pytest.raises(curate.CurateError, match=r"map\(<lambda>\) returned column 'v' .* 0\.5"):
             curate.range(2).map(lambda row: {"v": BIG if row["id"] else 0.5}).take_all()
+
+    @pytest.mark.parametrize(
+        "rows", [[{"a": 1}, {"b": 1}], [{}], [{1: 2}], [{"\ud800": 2}], [{"a": object()}], [{"a": 1}, {"a": "x"}]]
+    )
+    def test_rows_that_were_given_are_not_called_returned(self, rows: list[Any]) -> None:
+        """Nobody returned them, and the advice is for who wrote them."""
+        with pytest.raises(curate.ConfigError, match=r"^from_items was given .*; ") as refused:
+            curate.from_items(rows)
+        assert "return" not in str(refused.value)
+
+    def test_columns_that_were_given_are_not_called_returned(self) -> None:
+        pd = pytest.importorskip("pandas")
+        with pytest.raises(curate.ConfigError, match=r"^from_numpy was given column 'data' .*; use "):
+            curate.from_numpy(np.array([1, "a"], dtype=object))
+        for values, advice in (([1, "a"], "use "), ([1j], "convert it ")):
+            with pytest.raises(curate.ConfigError, match=f"^from_pandas was given column 'a' .*; {advice}"):
+                curate.from_pandas(pd.DataFrame({"a": values}))
 
     def test_keys_that_are_no_text(self) -> None:
         """A key is refused, and never taken for its text, which another column may have."""

@@ -273,7 +273,7 @@ class TestErrors:
     def test_a_row_with_other_keys(self) -> None:
         """A column that only some rows have would come and go with the batch."""
         found = curate.range(2).map(lambda row: {"a": 1} if row["id"] else {"b": 1})
-        assert "return all keys in every row" in self.failing(found, SchemaMismatch)
+        assert "put all keys in every row" in self.failing(found, SchemaMismatch)
 
     def test_an_unknown_column_behind_a_function(self) -> None:
         """Said when the columns are known."""

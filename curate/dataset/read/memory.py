@@ -35,7 +35,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
     """
     rows = [item if isinstance(item, Mapping) else {"item": item} for item in items_of("from_items", items)]
     try:
-        table = rows_to_table("from_items", rows) if rows else pa.table({})
+        table = rows_to_table("from_items was given", rows) if rows else pa.table({})
     except SchemaMismatch as error:
         raise ConfigError(str(error)) from None
     return Dataset(Scan(Tables("from_items", (table,), table.schema)))
@@ -72,7 +72,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     for frame in frames:
         refuse_twice("from_pandas", [str(name) for name in frame.columns])
     try:
-        made = tuple(with_room(table_of("from_pandas", frame.copy())) for frame in frames)
+        made = tuple(with_room(table_of("from_pandas was given", frame.copy())) for frame in frames)
     except SchemaMismatch as error:
         raise ConfigError(str(error)) from None
     return of_tables("from_pandas", made)
@@ -94,8 +94,10 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
         if not array.ndim:
             raise ConfigError(f"from_numpy takes arrays of at least one dimension, found {array!r:.60}")
     try:
-        made = tuple(from_columns("from_numpy", {"data": array.copy()}) for array in arrays)
-    except (SchemaMismatch, pa.ArrowException) as error:
+        made = tuple(from_columns("from_numpy was given", {"data": array.copy()}) for array in arrays)
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from None
+    except pa.ArrowException as error:
         raise ConfigError(f"from_numpy: {error}") from None
     return of_tables("from_numpy", made)
 

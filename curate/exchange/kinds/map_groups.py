@@ -73,7 +73,10 @@ class MapGroups(UdfOperator):
         at = replace(place, row=place.row + position)
         try:
             result = self.fn.of_batch(group, self.batch_format)
-            tables = [to_table(self.name, one, group) for one in (result if isinstance(result, Iterator) else [result])]
+            tables = [
+                to_table(f"{self.name} returned", one, group)
+                for one in (result if isinstance(result, Iterator) else [result])
+            ]
             return [self.declared(one, group, at) for one in tables]
         except BadRow as error:
             raise BadRow(error.reason, position) from error
