@@ -177,6 +177,19 @@ def _differs(step: Step, job: Mapping[str, Any]) -> str:
     those of its values that are recorded as they are given."""
     made, asked = {**job["parameters"], **job["identity"]}, {}
     for name, value in step.options.items():
-        if name not in STEP_OPTIONS and name in made and type(made[name]) in (type(value), type(None)):
-            asked[name] = value
+        if name not in STEP_OPTIONS and name in made:
+            asked[name] = _as_recorded(made[name], value)
     return identity_difference({name: made[name] for name in asked}, asked)
+
+
+def _as_recorded(made: Any, asked: Any) -> Any:
+    """Returns what is asked in the form that it is recorded in, of which a file, say, has more than its URI: what was
+    made where that is not known."""
+    match made, asked:
+        case float(), int():
+            return float(asked)
+        case list(), list() if len(made) == len(asked):
+            return [_as_recorded(one, other) for one, other in zip(made, asked, strict=True)]
+        case dict(), dict():
+            return {name: _as_recorded(made.get(name), one) for name, one in asked.items()}
+    return asked if made is None or type(made) is type(asked) else made

@@ -228,6 +228,60 @@ def test_parameters_are_checked_without_importing_a_job(
         assert problem.partition(",")[0].partition(";")[0].rpartition("is ")[2] in refused.err
 
 
+EVERY_KIND = """
+import curate
+from curate import Asset, param
+from typing import Literal
+
+class Mine(curate.Job):
+    version = "1"
+    file: Asset
+    files: list[Asset] = param([])
+    maybe: Asset | None = None
+    whole: int = 1
+    number: float = 1.0
+    numbers: list[float] = param([])
+    weights: dict[str, float] = param({})
+    words: list[str] = param([])
+    kind: Literal["a", "b"] = "a"
+    on: bool = False
+
+    def process(self, batch):
+        return batch
+"""
+GIVEN = {
+    "file": "a.txt",
+    "files": ["a.txt", "b.txt"],
+    "maybe": "b.txt",
+    "whole": 7,
+    "number": 2,
+    "numbers": [1, 2.5],
+    "weights": {"a": 1, "b": 2.5},
+    "words": ["x", "y"],
+    "kind": "b",
+    "on": True,
+    "batch_size": 5,
+}
+
+
+def test_a_status_and_a_dry_run_agree_whatever_a_step_is_given(place: Path, curate: Curate) -> None:
+    """Some values are recorded in another form than they are given in: a file with its generation."""
+    for name in ("a", "b"):
+        (place / f"{name}.txt").write_text(name)
+    (place / "mine.py").write_text(EVERY_KIND)
+    options: dict[str, object] = {**GIVEN}
+    table = options.pop("weights")
+    assert isinstance(table, dict)
+    lines = [f"{name} = {orjson.dumps(value).decode()}" for name, value in options.items()]
+    lines.append(f"weights = {{{', '.join(f'{name} = {value}' for name, value in table.items())}}}")
+    step = '[steps.a]\njob = "mine.py:Mine"\ninput = "in"\noutput = "out/new"\n'
+    (place / "one.toml").write_text(step + "\n".join(lines) + "\n")
+    assert curate("run", "one.toml", "--backend", "inline").code == 0
+    for command in (["status", "one.toml"], ["run", "one.toml", "--dry-run"]):
+        told = curate(*command)
+        assert (told.code, "1 up to date" in told.out + told.err) == (0, True), told
+
+
 def test_every_job_that_curate_brings_can_be_read() -> None:
     """Its parameters are those that its class has; not of one that derives from the class of another file."""
     found = {name: declared(name) for name in packaged_names()}
