@@ -114,7 +114,7 @@ class Exchanges(Base):
 
         That is the `first` or the `last` in input order; with `priority`, a column, the one with the largest value, and
         of those the first or last. Rows stay in order. Null equals null, and NaN equals NaN. With `normalise`, texts
-        are equal if they differ only in case, white space or Unicode composition.
+        are equal if they differ only in case, white space or Unicode composition, as the job `dedup_exact` has it.
 
         With `id_column`, a write has an extra output `duplicates`: `id`, `cluster`, `kept_id`, `similarity` (1.0) of
         each dropped row. If an exchange or a limit follows, the write warns that it is left out; a checkpoint between

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.hashing import Words
 from curate.dataclass import dataclass
-from curate.errors import CannotBeMet
+from curate.errors import CannotBeMet, did_you_mean
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.late_pandas import numbers
@@ -248,12 +248,13 @@ class Stock:
             whole = quota(wanted, had, of.max_epochs)
             if whole.missing:
                 most = f", at most {had * of.max_epochs:,} in {of.max_epochs} epochs" if had else ""
-                short.append(f"source {of.name!r}: {wanted:,} {mixture.unit} wanted, {had:,} available{most}")
+                close = "" if had else did_you_mean(of.name, filter(None, self.unlisted))
+                short.append(f"source {of.name!r}: {wanted:,} {mixture.unit} wanted, {had:,} available{most}{close}")
             found += strata(wanted, [self.had[at] for at in own], of.max_epochs)
         if short and not mixing.allow_shortfall:
             raise CannotBeMet(
                 f"mix: {'; '.join(short)}. {self._unlisted(mixing)}Lower the budget or its weight, let it be repeated "
-                "more often (max epochs), or write what there is (allow shortfall)"
+                "more often (max_epochs), or write what there is (allow_shortfall)"
             )
         return found
 
