@@ -268,7 +268,7 @@ def test_what_cannot_be_met_is_refused_with_all_numbers_or_said(tmp_path: Path) 
         "'wiki' (100 rows). Lower the budget or its weight, let it be repeated more often (max_epochs), or write "
         "what there is (allow_shortfall)"
     )
-    with pytest.raises(ConfigError, match="'wikki': 10 documents wanted, 0 available; did you mean 'wiki'?"):
+    with pytest.raises(ConfigError, match=r"'wikki': 10 documents wanted, 0 available; did you mean 'wiki'\?"):
         run_local(Mix(mixture=mixture(tmp_path, 10, wikki=1.0)), rows)
     path = mixture(tmp_path, 1000, web=0.5, boks=0.3, books="weight = 0.2\nmax_epochs = 2")
     ran = run_local(Mix(mixture=path, allow_shortfall=True), rows, directory=tmp_path / "run")
