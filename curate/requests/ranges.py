@@ -75,6 +75,36 @@ def part_of(
     return body if len(body) == end - begin else body[begin - first : end - first]
 
 
+def exact_part(
+    status: int,
+    body: bytes,
+    told: str | None,
+    start: int,
+    stop: int,
+    size: int,
+    cut: Callable[[str], TransientStorageError],
+) -> bytes:
+    """Returns exactly bytes `start` to `stop` of an object of `size` bytes, of an answer that has a part of it (206) or
+    the whole.
+
+    `told` is its Content-Range. Raises what `cut` makes of the problem if what answers tells of an object of another
+    size: what is cut out of that is other bytes, be they as many as were asked for.
+
+    >>> exact_part(200, b"0123456789", None, 3, 6, 10, TransientStorageError)
+    b'345'
+    """
+    if status == 206:
+        found, whole = part_of(body, told, start, stop, cut), int((told or "").rpartition("/")[2])
+    else:
+        found, whole = body[start:stop], len(body)
+    if whole != size or len(found) != stop - start:
+        raise cut(
+            f"{len(found):,} bytes of {whole:,} arrived, expected {stop - start:,} of {size:,}; if it stays so, look "
+            "for a proxy that changes what the store sends"
+        )
+    return found
+
+
 def range_stream(fetch: Callable[[int, int], bytes], size: int) -> BinaryIO:
     """Returns a buffered, seekable stream of `size` bytes; `fetch(start, stop)` must return exactly that range."""
     return cast(BinaryIO, _Buffered(_RangeReader(fetch, size), _BUFFER_BYTES))

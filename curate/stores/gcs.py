@@ -43,7 +43,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from curate.dataclass import dataclass, field
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
 from curate.requests.listing import PagedListing
-from curate.requests.ranges import clip, part_of, range_header, range_stream
+from curate.requests.ranges import clip, exact_part, part_of, range_header, range_stream
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.requests.shared import SharedClient
@@ -437,15 +437,11 @@ class GCSStore:
         def parse(response: _Response) -> bytes | None:
             if response.status == 404:
                 return None
-            if response.status == 206:
-                body = part_of(response.body, response.headers.get("Content-Range"), start, stop, _cut)
-            else:
-                body = _whole_body(response)[start:stop]
-            if len(body) != stop - start:
-                raise _cut(f"{len(body)} bytes arrived, expected {stop - start}")
-            if len(body) == object.size:
+            told = response.headers.get("Content-Range")
+            body = exact_part(response.status, response.body, told, start, stop, object.size, _cut)
+            if len(response.body) == object.size:
                 # The checksum is that of the whole object; of a part there is none.
-                _compare_checksum(response, body)
+                _compare_checksum(response, response.body)
             return body
 
         found = self._ask(request, parse)
@@ -727,7 +723,7 @@ _FIELDS: Mapping[str, Callable[[Any], object]] = {
 
 def _cut(problem: str) -> TransientStorageError:
     """Returns the error of an answer that did not come in whole, though its status says that all is well."""
-    return TransientStorageError(f"the answer of GCS was truncated: {problem}")
+    return TransientStorageError(f"the answer of GCS is not what was asked for: {problem}")
 
 
 def _create_only(create: bool, over: str) -> dict[str, str]:

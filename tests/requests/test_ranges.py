@@ -1,4 +1,4 @@
-"""The stream over ranges: which requests it makes."""
+"""The stream over ranges, and which requests it makes; what is taken of an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import os
 import numpy as np
 import pytest
 
-from curate.requests.ranges import FIRST_BYTES, LARGEST_BYTES, RANDOM_BYTES, TAIL_BYTES, range_stream
+from curate.errors import TransientStorageError
+from curate.requests.ranges import FIRST_BYTES, LARGEST_BYTES, RANDOM_BYTES, TAIL_BYTES, exact_part, range_stream
+from curate.requests.retry import Retry
+from curate.stores.gcs import GCSStore
+from curate.stores.s3.store import S3Store
+from curate.testing.clock import FakeClock
+from tests.support.emulator import Answer, Emulator
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.s3_emulator import S3Emulator
 
 MIB = 1 << 20
 CONTENT = np.arange(40 * MIB // 8).tobytes()  # no two places are alike, and it is made in no time
@@ -113,3 +121,51 @@ def test_impossible_seeks_are_refused() -> None:
         stream.seek(-1)
     with pytest.raises(io.UnsupportedOperation):
         stream.write(b"x")
+
+
+def test_only_an_object_of_the_size_that_is_known_has_a_part_that_is_taken() -> None:
+    """All ranges of all small objects, answered whole (200) or in part (206), by objects of any size: those that have
+    another one are no answer, be it longer, of which as many bytes could be cut out."""
+    taken = 0
+    for size, other, start, stop in np.ndindex(5, 5, 5, 5):
+        if not start < stop <= size:
+            continue
+        stored = bytes(range(other))
+        part = f"bytes {start}-{min(stop, other) - 1}/{other}" if start < other else None
+        for status, body, told in ((200, stored, None), (206, stored[start:stop], part)):
+            try:
+                found = exact_part(status, body, told, start, stop, size, TransientStorageError)
+            except TransientStorageError:
+                assert other != size
+            else:
+                taken += 1
+                assert (other, found) == (size, bytes(range(start, stop)))
+    assert taken == 2 * sum(size * (size + 1) // 2 for size in range(5))
+
+
+@pytest.mark.parametrize("emulator", [GcsEmulator, S3Emulator])
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 8), (3, 9)])
+def test_what_a_proxy_makes_longer_is_no_object(
+    emulator: type[Emulator], start: int, stop: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignores ranges and rewrites what it sends, with status and ETag as they were: rows at the end were lost."""
+    with emulator() as service:
+        uri, content = f"{service.SCHEME}://bucket/a", b"{'n': 1}\n" * 3
+        service.put(uri, content)
+        service.here(monkeypatch)
+        store = (S3Store if emulator is S3Emulator else GCSStore)(Retry(clock=FakeClock()))
+        seen, effect = store.stat(uri), service._effect
+
+        def rewritten(asked: object) -> Answer:
+            answer = effect(asked)  # type: ignore[arg-type]
+            kept = {name: told for name, told in answer.headers.items() if name == "ETag"}
+            return Answer(200, content.replace(b":", b" :"), kept)
+
+        with store.open(seen) as stream:
+            stream.seek(start)
+            assert stream.read() == content[start:]
+        monkeypatch.setattr(service, "_effect", rewritten)
+        with store.open(seen) as stream:
+            stream.seek(start)
+            with pytest.raises(TransientStorageError, match=r"of 30 arrived.* of 27; .*proxy"):
+                stream.read(-1 if stop is None else stop - start)

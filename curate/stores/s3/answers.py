@@ -89,7 +89,7 @@ class Asked:
 
 def cut(problem: str) -> TransientStorageError:
     """Returns the error of an answer that did not come in whole, though its status says that all is well."""
-    return TransientStorageError(f"the answer of S3 was truncated: {problem}")
+    return TransientStorageError(f"the answer of S3 is not what was asked for: {problem}")
 
 
 def error(asked: Asked, response: Response, now_s: float) -> StorageError:

@@ -16,7 +16,7 @@ from typing import IO, BinaryIO
 from curate.errors import PermissionDenied, StorageError
 from curate.log import get_logger
 from curate.requests.listing import PagedListing
-from curate.requests.ranges import clip, part_of, range_header, range_stream
+from curate.requests.ranges import clip, exact_part, part_of, range_header, range_stream
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
 from curate.storage.listing import Columns, Listing
@@ -196,13 +196,9 @@ class S3Store:
             if response.etag != object.generation:
                 # Not all services look at the condition of a read.
                 return None
-            if response.status == 206:
-                body = part_of(response.body, response.headers.get("content-range"), start, stop, cut)
-            else:
-                body = response.body[start:stop]
-            if len(body) != stop - start:
-                raise cut(f"{len(body)} bytes arrived, expected {stop - start}")
-            if len(body) == object.size:
+            told = response.headers.get("content-range")
+            body = exact_part(response.status, response.body, told, start, stop, object.size, cut)
+            if len(response.body) == object.size:
                 # The checksum is that of the whole object; of a part there is none.
                 _compare_checksum(response)
             return body
