@@ -46,7 +46,7 @@ from curate.requests.listing import PagedListing
 from curate.requests.ranges import clip, exact_part, part_of, range_header, range_stream
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
-from curate.requests.shared import SharedClient
+from curate.requests.shared import HeldClient, SharedClient
 from curate.requests.throttle import Limiter
 from curate.storage.listing import Columns, Listing
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, mismatch
@@ -143,7 +143,7 @@ class GCSStore:
         self._limiter = limiter
         self._place = _place()
         self._calls = Calls()
-        self._client: _Client | None = None
+        self._held = HeldClient(_clients)
         self._transient_failures = 0
 
     def __reduce__(self) -> tuple[type[GCSStore], tuple[Retry]]:
@@ -462,19 +462,16 @@ class GCSStore:
         return self._retry.call(request.what, lambda: parse(self._once(request)), self._place)
 
     def _once(self, request: _Request) -> _Response:
-        """Makes the request, once."""
-        client = self._client
-        if client is None or client.pid != os.getpid():
-            # After a fork the parent's event loop does not run here.
-            client = self._client = _clients.get()
-        try:
+        """Makes the request, once; once more with credentials that are new."""
+
+        def make(client: _Client) -> _Response:
             with self.limiter.request():
                 return cast(_Response, sync(client.loop, client.answer, request, self._calls, self._retry))
+
+        try:
+            return self._held.ask(make)
         except TransientStorageError:
             self._transient_failures += 1
-            raise
-        except PermissionDenied:
-            _clients.forget(client)
             raise
 
 
@@ -508,6 +505,12 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             session_kwargs={"auto_decompress": False},
         )
         self.pid = os.getpid()
+
+    def who(self) -> object:
+        """Returns what tells a login, or a key, from another one; tokens are renewed with it."""
+        found = self.credentials.credentials
+        key = getattr(getattr(found, "signer", None), "key_id", None)
+        return type(found), getattr(found, "refresh_token", None), key
 
     async def answer(self, request: _Request, calls: Calls, retry: Retry) -> _Response:
         """Makes the request once. Counted in the loop's thread, so that counts need no lock."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from dataclasses import dataclass, field
 
 import pytest
 
 from curate.errors import PermissionDenied
-from curate.requests.shared import SharedClient
+from curate.requests.shared import HeldClient, SharedClient
+from curate.stores import gcs
 from curate.stores.gcs import GCSStore
 from curate.stores.open import open_store
+from curate.stores.s3 import client as s3_client
 from curate.stores.s3.store import S3Store
 from tests.support.emulator import Emulator
 from tests.support.gcs_emulator import GcsEmulator
@@ -21,6 +24,10 @@ from tests.support.s3_emulator import S3Emulator
 @dataclass(eq=False)
 class Client:
     pid: int = field(default_factory=os.getpid)
+    keys: str = ""
+
+    def who(self) -> str:
+        return self.keys
 
 
 def test_it_is_made_once() -> None:
@@ -83,12 +90,90 @@ class TestStores:
                 with contextlib.suppress(PermissionDenied):
                     store.read(uri)
                 assert isinstance(store, GCSStore | S3Store)
-                return store._client if isinstance(store, GCSStore) else store.service._client
+                held = store._held if isinstance(store, GCSStore) else store.service._held
+                return held.client
 
             first = client()
             assert client() is first
             service.fail(operation="get", status=403)
-            # It finds out, and has no other: who asks next has, who may have logged in.
-            assert client() is first
-            assert [status for *_, status in service.requests][-1] == 403
-            assert client() is not first
+            # It finds out, and nobody has logged in meanwhile: somebody may have when it asks next.
+            second = client()
+            assert second is not first
+            assert [status for *_, status in service.requests] == [200, 200, 403]
+            assert client() is second
+
+    def test_a_store_goes_on_with_who_logged_in_meanwhile(
+        self, emulator: type[Emulator], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is the same store, whose request is made once more; other stores of the process follow."""
+        with emulator() as service:
+            uri = f"{service.SCHEME}://bucket/a"
+            service.put(uri, b"content")
+            service.here(monkeypatch)
+            one, other = open_store(uri), open_store(uri)
+            logins = itertools.count()
+            made = gcs._Client if emulator is GcsEmulator else s3_client.Client
+            monkeypatch.setattr(made, "who", lambda _: next(logins))
+            assert [one.read(uri), other.read(uri)] == [b"content"] * 2
+            service.fail(operation="get", status=403)
+            assert [one.read(uri), other.read(uri)] == [b"content"] * 2
+            assert [status for *_, status in service.requests] == [200, 200, 403, 200, 200]
+            # No more than once: another refusal is one.
+            service.fail(operation="get", status=403, times=2)
+            with pytest.raises(PermissionDenied):
+                one.read(uri)
+            assert [status for *_, status in service.requests][5:] == [403, 403]
+
+
+class TestHeldClient:
+    @pytest.mark.parametrize(
+        ("valid", "expected"),
+        [
+            ({"old"}, ["old"]),
+            ({"new"}, ["old", "new"]),
+            (set(), ["old", "new", "refused"]),
+        ],
+    )
+    def test_a_request_is_made_again_with_other_keys_once(self, valid: set[str], expected: list[str]) -> None:
+        keys, sent = iter(["old", "new", "newer"]), list[str]()
+        held = HeldClient(SharedClient(lambda: Client(keys=next(keys))))
+
+        def make(client: Client) -> None:
+            sent.append(client.keys)
+            if client.keys not in valid:
+                raise PermissionDenied(client.keys)
+
+        try:
+            held.ask(make)
+        except PermissionDenied:
+            sent.append("refused")
+        assert sent == expected
+
+    def test_a_right_that_is_missing_costs_no_further_request(self) -> None:
+        held, sent = HeldClient(SharedClient(lambda: Client(keys="the same"))), list[Client]()
+
+        def make(client: Client) -> None:
+            sent.append(client)
+            raise PermissionDenied("no")
+
+        for _ in range(2):
+            with pytest.raises(PermissionDenied):
+                held.ask(make)
+        assert len(sent) == 2
+        assert sent[0] is not sent[1]
+
+    def test_what_one_store_was_refused_none_goes_on_with(self) -> None:
+        """Nor one that was made before; also where clients are equal, as those of gcsfs are."""
+        shared = SharedClient(lambda: Equal())
+        one, other = HeldClient(shared), HeldClient(shared)
+        assert one.client is other.client
+        shared.forget(first := one.client)
+        assert other.client is one.client
+        assert other.client is not first
+
+
+@dataclass
+class Equal(Client):
+    """One that equals any other of its kind."""
+
+    __hash__ = None  # type: ignore[assignment]

@@ -8,9 +8,19 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.credentials import Credentials, ReadOnlyCredentials
+from botocore.exceptions import (
+    ClientError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    MetadataRetrievalError,
+    ReadTimeoutError,
+    UnauthorizedSSOTokenError,
+)
 
 from curate.errors import (
     ConfigError,
@@ -30,7 +40,7 @@ from curate.stores.s3.probe import CREATORS, refuse_lax
 from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from tests.support.emulator import Answer, Cut
-from tests.support.s3_emulator import S3Emulator
+from tests.support.s3_emulator import SECRET, S3Emulator
 
 X, NEW = "s3://bucket/x", "s3://bucket/new"
 CONTENT = b"0123456789"
@@ -316,6 +326,88 @@ def test_what_answers_in_place_of_a_store_that_has_answered_passes(emulator: S3E
     with pytest.raises(ObjectNotFound):
         s3.read("s3://bucket/gone")
     assert s3.transient_failures == 3
+
+
+def test_keys_that_are_renewed_in_a_file_count_for_a_store_that_there_is(
+    emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The new ones are there before the old ones end: nothing fails, and one request more is made."""
+    file = tmp_path / "credentials"
+
+    def write(secret: str) -> None:
+        file.write_text(f"[default]\naws_access_key_id = a-key\naws_secret_access_key = {secret}\n")
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    write(SECRET)
+    store = S3Store(Retry(clock=FakeClock()))
+    assert store.read(X) == CONTENT
+    monkeypatch.setattr("tests.support.s3_emulator.SECRET", "another")
+    write("another")
+    assert store.read(X) == store.read(X) == CONTENT
+    assert store.calls.get == emulator.counts()["get"] == 4
+    # Without new ones, no request more than the one that is refused.
+    monkeypatch.setattr("tests.support.s3_emulator.SECRET", "a third")
+    with pytest.raises(PermissionDenied, match="SignatureDoesNotMatch"):
+        store.read(X)
+    assert emulator.counts()["get"] == 5
+
+
+def _sts(code: str, status: int) -> ClientError:
+    said: Any = {"Error": {"Code": code, "Message": "said by STS"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(said, "AssumeRoleWithWebIdentity")
+
+
+@pytest.mark.ci(20)
+@pytest.mark.quick(20)
+@pytest.mark.parametrize(
+    ("problem", "passes"),
+    [
+        (_sts("Throttling", 400), True),
+        (_sts("ThrottlingException", 400), True),
+        (_sts("RequestLimitExceeded", 400), True),
+        (_sts("IDPCommunicationError", 400), True),
+        (_sts("ServiceUnavailable", 503), True),
+        (_sts("", 500), True),
+        (_sts("ExpiredTokenException", 400), False),
+        (_sts("AccessDenied", 403), False),
+        (EndpointConnectionError(endpoint_url="https://sts", error="refused"), True),
+        (ReadTimeoutError(endpoint_url="https://sts", error="slow"), True),
+        (MetadataRetrievalError(error_msg="no answer"), True),
+        (CredentialRetrievalError(provider="iam-role", error_msg="it lacks the keys"), True),
+        (CredentialRetrievalError(provider="custom-process", error_msg="exit code 1"), False),
+        (UnauthorizedSSOTokenError(), False),
+        (RuntimeError("Credentials were refreshed, but are still expired."), False),
+    ],
+    ids=str,
+)
+def test_what_gives_out_keys_is_tried_again_or_refuses(
+    emulator: S3Emulator, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, problem: Exception, passes: bool
+) -> None:
+    """Whatever credentials raise when they are renewed: throttled or away, as a store may be, or a login that ended. It
+    is one line, and no error of the job."""
+    frozen, left = Credentials.get_frozen_credentials, [2 if passes else 9]
+
+    def renew(self: Credentials) -> ReadOnlyCredentials:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise problem
+        return frozen(self)
+
+    monkeypatch.setattr(Credentials, "get_frozen_credentials", renew)
+    store = S3Store(Retry(clock=clock))
+    if passes:
+        assert store.read(X) == CONTENT
+        assert store.transient_failures == len(clock.sleeps) == 2
+    else:
+        with pytest.raises(
+            PermissionDenied, match=r"read s3://bucket/x: credentials could not be used.*log in"
+        ) as told:
+            store.read(X)
+        assert "\n" not in str(told.value)
+        assert clock.sleeps == []
+    assert store.calls.as_dict() == emulator.counts()
 
 
 class TestProbe:

@@ -22,8 +22,9 @@ _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
 _TRANSIENT_CODES = frozenset(
     {"BadDigest", "IncompleteBody", "InternalError", "RequestTimeout", "SlowDown", "Throttling"}
     | {"ServiceUnavailable", "TooManyRequests", "XAmzContentSHA256Mismatch"}
+    | {"IDPCommunicationError", "RequestLimitExceeded", "ThrottlingException"}
 )
-"""Whatever their status is."""
+"""Whatever their status is; those of the last line are of STS, which gives out keys."""
 _WRONG_KEYS = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired"}
 )
@@ -92,6 +93,11 @@ def cut(problem: str) -> TransientStorageError:
     return TransientStorageError(f"the answer of S3 is not what was asked for: {problem}")
 
 
+def may_pass(status: int, code: str) -> bool:
+    """Returns whether a refusal is of the moment only."""
+    return status in _TRANSIENT or code in _TRANSIENT_CODES
+
+
 def error(asked: Asked, response: Response, now_s: float) -> StorageError:
     """Returns the error that a refusing answer stands for. `now_s` is this machine's time."""
     status, (code, message, _) = response.status, response.failure()
@@ -101,7 +107,7 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
             f"{asked.what}: what answers at {asked.endpoint} is not S3 (found {status}, {message[:80]!r}; expected "
             "XML); check AWS_ENDPOINT_URL and proxies, then run again"
         )
-    if status in _TRANSIENT or code in _TRANSIENT_CODES:
+    if may_pass(status, code):
         return TransientStorageError(f"{said}, at {asked.endpoint}")
     if code == "RequestTimeTooSkewed":
         return StorageError(

@@ -15,8 +15,15 @@ from urllib.parse import quote, urlsplit
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest, HeadersDict
 from botocore.configprovider import ConfiguredEndpointProvider
-from botocore.credentials import Credentials
-from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
+from botocore.credentials import Credentials, ReadOnlyCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    MetadataRetrievalError,
+)
 from botocore.httpsession import URLLib3Session
 from botocore.session import Session
 from botocore.utils import get_environ_proxies
@@ -26,12 +33,17 @@ from curate.dataclass import dataclass, field
 from curate.errors import StorageError, TransientStorageError
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
-from curate.stores.s3.answers import Asked, Response, denied, error
+from curate.stores.s3.answers import Asked, Response, denied, error, may_pass
 
 Kind = Literal["list", "get", "put", "delete"]
 _CONNECT_S = 5.0
 _CONNECTIONS = 64
 """As many as requests at once: the ceiling of `throttle.Bounds`."""
+_NO_KEYS = (BotoCoreError, ClientError, RuntimeError)
+"""What credentials raise that cannot be renewed. ClientError: what STS answered; RuntimeError: they had expired already
+when they came."""
+_OF_MACHINE = ("iam-role", "container-role")
+"""What gives credentials to a machine or a container that has the right to them: it refuses nobody, but may be away."""
 _PIECE_BYTES = 256 << 10
 """What is sent between two looks at how fast it goes."""
 
@@ -65,9 +77,12 @@ class Client:
             self._region = str(session.get_config_variable("region") or "us-east-1")
             self._verify = session.get_config_variable("ca_bundle") or True
             self._credentials: Credentials | None = session.get_credentials()
-        except BotoCoreError as problem:
+        except _NO_KEYS as problem:
+            if _passes(problem):
+                raise TransientStorageError(f"credentials could not be used: {problem}") from problem
             raise StorageError(f"the settings of AWS cannot be used: {problem}; mend ~/.aws/config") from problem
         self.place = Place(f"S3 at {self.endpoint or 'AWS'}", "AWS_ENDPOINT_URL" if self.endpoint else "AWS_REGION")
+        self._who: object = None
         self._regions: dict[str, str] = {}
         """Of buckets that are not in the region of the settings."""
         self._proxies = get_environ_proxies(self.endpoint or "https://s3.amazonaws.com")
@@ -77,6 +92,16 @@ class Client:
     def region(self, bucket: str) -> str:
         """Returns the region of a bucket, as far as it is known."""
         return self._regions.get(bucket, self._region)
+
+    def who(self) -> object:
+        """Returns the keys that a request was signed with last; those of the next one if there was none yet."""
+        if self._who is None and self._credentials is not None:
+            try:
+                self._who = self._credentials.get_frozen_credentials()
+            except _NO_KEYS as problem:
+                # The next request says so.
+                return problem
+        return self._who
 
     def answer(self, request: Request, count: Callable[[Kind], None], retry: Retry) -> Response:
         """Makes the request once; again at once if its bucket is in another region. Counted each time."""
@@ -114,10 +139,11 @@ class Client:
         return Asked(request.what, uri, self.endpoint or "AWS", *known)
 
     def _send(self, request: Request, count: Callable[[Kind], None], retry: Retry) -> Response:
-        if request.kind is not None:
-            count(request.kind)
         try:
-            return self._receive(request, self._signed(request), retry)
+            prepared = self._signed(request)
+            if request.kind is not None:
+                count(request.kind)
+            return self._receive(request, prepared, retry)
         except (HTTPError, HTTPClientError, ConnectionError, OSError) as problem:
             if "CERTIFICATE_VERIFY_FAILED" in str(problem):
                 raise StorageError(
@@ -136,9 +162,19 @@ class Client:
         asked = AWSRequest(request.method, url, headers, request.data)
         if self._credentials is not None:
             # What is public can be read without.
-            frozen = self._credentials.get_frozen_credentials()
-            S3SigV4Auth(frozen, "s3", self.region(request.bucket)).add_auth(asked)
+            S3SigV4Auth(self._keys(request, self._credentials), "s3", self.region(request.bucket)).add_auth(asked)
         return AWSPreparedRequest(request.method, url, HeadersDict(asked.headers.items()), None, True)
+
+    def _keys(self, request: Request, credentials: Credentials) -> ReadOnlyCredentials:
+        """Returns what to sign with, renewed by whatever gives it out: STS, single sign-on, the machine."""
+        try:
+            self._who = found = credentials.get_frozen_credentials()
+        except _NO_KEYS as problem:
+            said = f"credentials could not be used: {problem}"
+            if _passes(problem):
+                raise TransientStorageError(said) from problem
+            raise denied(self._asked(request), said, "ExpiredToken") from problem
+        return found
 
     def _session(self, retry: Retry, sent_bytes: int) -> URLLib3Session:
         times_s = min(_CONNECT_S, retry.stall_s), retry.silence_s(self.place, sent_bytes)
@@ -179,6 +215,17 @@ class Client:
         if request.method != "HEAD" and expected.isdigit() and int(expected) != found:
             raise TransientStorageError(f"{found} bytes of an answer arrived, expected {expected}")
         return Response(answer.status_code, headers, b"".join(body))
+
+
+def _passes(problem: Exception) -> bool:
+    """Returns whether what gives out credentials is away or throttled, as a store may be, and has not refused them."""
+    if isinstance(problem, ClientError):
+        said = problem.response
+        status = said.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return may_pass(status, str(said.get("Error", {}).get("Code", "")))
+    if isinstance(problem, CredentialRetrievalError):
+        return problem.kwargs.get("provider") in _OF_MACHINE
+    return isinstance(problem, HTTPClientError | ConnectionError | MetadataRetrievalError)
 
 
 def _endpoint(session: Session) -> str:

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from curate.errors import ObjectNotFound, PermissionDenied, TransientStorageError
+from curate.errors import ObjectNotFound, TransientStorageError
 from curate.requests.reached import Place
 from curate.requests.retry import Retry
-from curate.requests.shared import SharedClient
+from curate.requests.shared import HeldClient, SharedClient
 from curate.requests.throttle import Limiter
 from curate.storage.protocol import Calls, Object
 from curate.storage.uris import bucket_and_key
@@ -37,7 +37,7 @@ class Service:
         self._counting = threading.Lock()
         self.transient_failures = 0
         self._limiter = limiter
-        self._made: Client | None = None
+        self._held = HeldClient(_clients)
 
     @property
     def endpoint(self) -> str:
@@ -60,23 +60,19 @@ class Service:
 
     @property
     def _client(self) -> Client:
-        client = self._made
-        if client is None or client.pid != os.getpid():
-            # After a fork the parent's connections are its own.
-            client = self._made = _clients.get()
-        return client
+        return self._held.client
 
     def once(self, request: Request) -> Response:
-        """Makes the request, once."""
-        client = self._client
-        try:
+        """Makes the request, once; once more with credentials that are new."""
+
+        def make(client: Client) -> Response:
             with self.limiter.request():
                 return client.answer(request, self._count, self.retry)
+
+        try:
+            return self._held.ask(make)
         except TransientStorageError:
             self.transient_failures += 1
-            raise
-        except PermissionDenied:
-            _clients.forget(client)
             raise
 
     def _count(self, kind: Kind) -> None:
