@@ -39,7 +39,7 @@ from curate.stores.s3 import uploads
 from curate.stores.s3.probe import CREATORS, refuse_lax
 from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
-from tests.support.emulator import Answer, Cut
+from tests.support.emulator import Answer, Asked, Cut
 from tests.support.s3_emulator import SECRET, S3Emulator
 
 X, NEW = "s3://bucket/x", "s3://bucket/new"
@@ -408,6 +408,29 @@ def test_what_gives_out_keys_is_tried_again_or_refuses(
         assert "\n" not in str(told.value)
         assert clock.sleeps == []
     assert store.calls.as_dict() == emulator.counts()
+
+
+@pytest.mark.ci(12)
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_proxy_that_calls_etags_weak_changes_nothing(
+    emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """As nginx does that may pack answers, in some of them: `W/"abc"` is the object that is listed as `"abc"`."""
+    effect = emulator._effect
+
+    def weak(asked: Asked) -> Answer:
+        answer = effect(asked)
+        etag = {"ETag": f"W/{answer.headers['ETag']}"} if "ETag" in answer.headers else {}
+        return Answer(answer.status, answer.body.replace(b"<ETag>", b"<ETag>W/"), dict(answer.headers) | etag)
+
+    seen = s3.stat(X)
+    monkeypatch.setattr(emulator, "_effect", weak)
+    assert s3.stat(X) == seen
+    assert (s3.open(seen).read(), s3.calls.get) == (CONTENT, 3)
+    _, do, result = CALLS[call]
+    assert do(s3) == result
+    _left(emulator, call)
 
 
 class TestProbe:

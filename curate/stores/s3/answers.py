@@ -55,7 +55,7 @@ class Response:
     @property
     def etag(self) -> str:
         """The ETag of the object that the answer is of. Raises TransientStorageError if there is none."""
-        found = self.headers.get("etag", "").strip('"')
+        found = plain_etag(self.headers.get("etag", ""))
         if not found:
             raise cut("it has no ETag")
         return found
@@ -86,6 +86,15 @@ class Asked:
     has_credentials: bool
     has_answered: bool = False
     """Whether S3 has answered there before: what answers in its place now, such as a proxy, will pass."""
+
+
+def plain_etag(told: str) -> str:
+    """Returns an ETag without what proxies add: one that may pack answers calls it weak, in some of them.
+
+    >>> plain_etag('"abc"'), plain_etag('W/"abc"'), plain_etag("abc")
+    ('abc', 'abc', 'abc')
+    """
+    return told.strip().removeprefix("W/").strip('"')
 
 
 def cut(problem: str) -> TransientStorageError:
@@ -186,9 +195,9 @@ def page(response: Response) -> tuple[list[Listed], str | None]:
     objects = []
     for item in found.iter("Contents"):
         key, size, etag = (item.findtext(name, "") for name in ("Key", "Size", "ETag"))
-        if not (key and size.isdigit() and etag.strip('"')):
+        if not (key and size.isdigit() and plain_etag(etag)):
             raise cut("a page of a listing has an item without Key, Size or ETag")
-        objects.append((plain(key), int(size), etag.strip('"')))
+        objects.append((plain(key), int(size), plain_etag(etag)))
     more, token = found.findtext("IsTruncated", ""), found.findtext("NextContinuationToken", "")
     if more not in ("true", "false") or (more == "true" and not token):
         raise cut("a page of a listing does not say where the next one begins")

@@ -15,7 +15,7 @@ from curate.errors import StorageError, TransientStorageError
 from curate.log import get_logger
 from curate.storage.protocol import Object
 from curate.storage.writer import SIMPLE_BYTES, Content
-from curate.stores.s3.answers import Response, cut
+from curate.stores.s3.answers import Response, cut, plain_etag
 from curate.stores.s3.service import SHA256, Service, request_for
 
 PART_BYTES = 32 << 20
@@ -127,7 +127,7 @@ def complete(
             return None
         if code:
             raise TransientStorageError(f"S3 answered {response.status}, and then {code}")
-        etag = response.xml("CompleteMultipartUploadResult").findtext("ETag", "").strip('"')
+        etag = plain_etag(response.xml("CompleteMultipartUploadResult").findtext("ETag", ""))
         if not etag:
             raise cut("a completed upload has no ETag")
         return Object(uri, content.size, etag)
