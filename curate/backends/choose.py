@@ -1,5 +1,5 @@
-"""Which backend `auto` is: Ray if there is a cluster to join, or if a job asks for what only Ray can place, such as
-TPUs; else local.
+"""Which backend `auto` is: this process if tasks read or write what is in its memory; Ray if there is a cluster to
+join, or if a job asks for what only Ray can place, such as TPUs; else local.
 
 `choose` decides, over facts; `facts_now` looks at the environment and the machine. Neither imports ray.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from curate.backends.make import AUTO, begin_backend, check_installed, make_backend
+from curate.backends.make import AUTO, begin_backend, check_backend, check_installed, make_backend
 from curate.backends.ray.find import find
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
+from curate.keywords import option
 from curate.local import machine
 from curate.log import get_logger
 from curate.runtime.protocol import Backend, PoolSpec, Resources
@@ -49,6 +50,8 @@ class Facts:
     has: Mapping[str, float] = field(default_factory=dict)
     """What this machine has, in Ray's names."""
     asks: tuple[Ask, ...] = ()
+    here: str = ""
+    """A URI in the memory of this process that tasks read or write; empty: none is."""
 
 
 def choose(facts: Facts) -> tuple[str, str]:
@@ -58,7 +61,11 @@ def choose(facts: Facts) -> tuple[str, str]:
     ('local', 'there is no Ray cluster to join')
     >>> choose(Facts(cluster="RAY_ADDRESS is 10.0.0.1:6379"))
     ('ray', 'RAY_ADDRESS is 10.0.0.1:6379')
+    >>> choose(Facts(here="memory://bucket/out", cluster="RAY_ADDRESS is 10.0.0.1:6379"))
+    ('inline', 'memory://bucket/out is in its memory')
     """
+    if facts.here:
+        return "inline", f"{facts.here} is in its memory"
     if facts.cluster:
         return "ray", facts.cluster
     for ask in facts.asks:
@@ -79,13 +86,13 @@ def _only_ray_has(ask: Ask, has: Mapping[str, float]) -> str:
     return does_not_fit(has, other(ask.resources), pools).partition(";")[0]
 
 
-def for_many(ask: Ask) -> Chosen:
+def for_many(ask: Ask, here: Sequence[str] = ()) -> Chosen:
     """Returns the backend of rows that are consumed through several actors, where none is named: this process, if there
-    is no cluster and this machine has no room for the actors."""
+    is no cluster and this machine has no room for the actors. `here`: what they read in its memory."""
     name = default_backend()
     if name != AUTO:
-        return Chosen(name)
-    facts = facts_now([ask])
+        return Chosen.of(name, [ask], here=here)
+    facts = replace(facts_now([ask]), here=next(iter(here), ""))
     name, why = choose(facts)
     # This process would not have the GPUs either: `local` refuses.
     has = {**facts.has, "GPU": math.inf}
@@ -118,13 +125,22 @@ class Chosen:
     """Whether none is ever started: a dry run only asks."""
 
     @classmethod
-    def of(cls, name: str, asks: Iterable[Ask], given: Backend | None = None) -> Chosen:
-        """Returns the backend of this name; of `auto`, the one that fits now what is asked for."""
-        if name != AUTO:
-            return cls(name, given=given)
+    def of(cls, name: str, asks: Iterable[Ask], given: Backend | None = None, here: Sequence[str] = ()) -> Chosen:
+        """Returns the backend of this name; of `auto`, the one that fits now what is asked for.
+
+        `here` are the URIs in the memory of this process that tasks read and write. Raises ConfigError if there are
+        any, and tasks were to run in other processes.
+        """
         if given is not None:
-            return cls(given.name, given=given)
-        return cls(*choose(facts_now(asks)))
+            return cls(given.name if name == AUTO else name, given=given)
+        if name == AUTO:
+            return cls(*choose(replace(facts_now(asks), here=next(iter(here), ""))))
+        if here and check_backend(name) != "inline":
+            raise ConfigError(
+                f"{here[0]} is in the memory of this process, and the tasks of {option('backend', name)} run in other "
+                f"processes, which do not see it; take {option('backend', 'inline')}, or gs://, s3:// or a folder"
+            )
+        return cls(name)
 
     def tell(self) -> None:
         """Says in one line which backend was chosen and why, the first time."""

@@ -30,17 +30,18 @@ from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable, task_cpus
-from curate.plan.nodes import Apply, Checkpoint, Plan, known_row_count, may_be_incomplete, walk
+from curate.plan.nodes import Apply, Checkpoint, Plan, Scan, known_row_count, may_be_incomplete, walk
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import DatasetStages, reader_of
 from curate.resume.options import parse_run_options
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
-from curate.sources.protocol import Projection
+from curate.sources.protocol import FileListing, Projection, in_memory
 from curate.sources.shards import SourceRows, label_of
 from curate.stage.fusion import FusedScan
 from curate.stage.stage import MEMORY_BUDGET
+from curate.storage.uris import MEMORY
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.streaming.program import StreamProgram, ranked_pieces
@@ -111,8 +112,18 @@ def settled(plan: Plan, how: Options) -> tuple[Options, Chosen]:
     pools = [pool for one in steps for pool in Pipeline((one,)).pools]
     ask = Ask(Resources(max((task_cpus([one]) for one in steps), default=1.0)), tuple(pools))
     many = any(pool.min_size > 1 or (pool.max_size or 1) > 1 for pool in pools)
-    chosen = for_many(ask) if many and how.backend is None else Chosen.of(how.backend or "inline", [ask])
+    name, here = how.backend or "inline", list(_in_memory(plan))
+    chosen = for_many(ask, here) if many and how.backend is None else Chosen.of(name, [ask], here=here)
     return replace(how, backend=chosen.name), chosen
+
+
+def _in_memory(plan: Plan) -> Iterator[str]:
+    """Yields the URIs in the memory of this process that a plan reads and writes."""
+    for node in walk(plan):
+        if isinstance(node, Checkpoint) and node.path.startswith(MEMORY):
+            yield node.path
+        if isinstance(node, Scan) and isinstance(node.source, FileListing):
+            yield from in_memory(node.source.listing)
 
 
 def blocks(

@@ -16,7 +16,7 @@ from curate.driver.signals import Signals
 from curate.errors import ConfigError, interrupted_run
 from curate.graph import dry
 from curate.graph.graph import JobRun
-from curate.graph.keys import asks_of, checkpoints_of
+from curate.graph.keys import asks_of, checkpoints_of, in_memory_of
 from curate.keywords import naming_columns, option
 from curate.ledger.summary import Summary
 from curate.log import get_logger
@@ -27,6 +27,7 @@ from curate.resume.state import Prepared
 from curate.runtime.protocol import Backend
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.stage.stage import Stage
+from curate.storage.uris import MEMORY
 
 
 class DryRun(NamedTuple):
@@ -98,7 +99,8 @@ def _checked(stage: Stage, options: RunOptions, backend: Backend | None) -> tupl
     _refuse_options(options)
     stage.record.refuse_unwritable(None)
     _refuse_checkpoints(stage, resolve_output(options.output))
-    return stage, Chosen.of(options.backend, asks_of(stage), backend)
+    named = [one for one in (*options.inputs, options.output) if one.startswith(MEMORY)]
+    return stage, Chosen.of(options.backend, asks_of(stage), backend, [*named, *in_memory_of(stage)])
 
 
 @contextmanager
@@ -127,6 +129,11 @@ def _written_down(signals: Signals, options: RunOptions) -> Iterator[None]:
 def _refuse_options(options: RunOptions) -> None:
     """Raises ConfigError for options that cannot be, whatever the job is: all of it, and not its first stage alone."""
     refuse_place(options)
+    if options.part is not None and options.output.startswith(MEMORY):
+        raise ConfigError(
+            f"{option('part', str(options.part))}: the output {options.output} is in the memory of this process, where "
+            "those of the other parts do not see it; choose gs://, s3:// or a folder that all of them share"
+        )
     if options.limit is not None and options.limit < 1:
         raise ConfigError(
             f"{option('limit', options.limit)} leaves nothing to do; it is a number of shards, at least 1"

@@ -21,8 +21,9 @@ from curate.ledger.stages import LAST, WRITE, StageReport
 from curate.ledger.summary import RunState
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
-from curate.sources.protocol import LISTED
+from curate.sources.protocol import LISTED, in_memory
 from curate.stage.stage import Stage, Upstream
+from curate.storage.uris import MEMORY
 from curate.stores.open import Stores
 
 
@@ -70,6 +71,15 @@ def asks_of(stage: Stage) -> Iterator[Ask]:
     for before in stage.before:
         yield from asks_of(before.stage)
     yield ask_of(stage)
+
+
+def in_memory_of(stage: Stage) -> Iterator[str]:
+    """Yields the URIs in the memory of this process that a stage, and those before it, read and write."""
+    for before in stage.before:
+        yield from in_memory_of(before.stage)
+    paths = [one.path for one in stage.before if one.path is not None]
+    yield from (one for one in (*stage.inputs, *paths) if one.startswith(MEMORY))
+    yield from in_memory(stage.rows.listing())
 
 
 def planned(last: Stage) -> tuple[StageReport, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.arrow.unknown import empty
 from curate.dataclass import dataclass, field, replace
@@ -17,12 +18,20 @@ from curate.sources.patterns import InputPattern
 from curate.sources.split import SHARD_BYTES
 from curate.sources.upstream import Hole
 from curate.storage.protocol import Object, Store
+from curate.storage.uris import MEMORY
 from curate.tasks.shard import Shard
 
 StoreOf = Callable[[str], Store]
 """Returns the store that a URI lives in."""
 
 LISTED = pa.schema([SCHEMA.field(name) for name in ("uri", "size", "generation")])
+
+
+def in_memory(listing: pa.Table) -> Sequence[str]:
+    """Returns the URIs in a listing of files that are in the memory of this process."""
+    uris = listing["uri"]
+    found: list[str] = uris.filter(pc.starts_with(uris, MEMORY)).to_pylist()
+    return found
 
 
 class RowSource(ABC):

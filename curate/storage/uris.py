@@ -14,6 +14,8 @@ from curate.log import HIDDEN, redacted
 
 _SPELLED = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "memory": "memory"}
 """Schemes of stores, and how each is written."""
+MEMORY = "memory://"
+"""How a URI begins of what is in the memory of one process, and which no other process sees."""
 _FILES = ("file", "local")
 """Schemes of files of this machine; that of ray.data says so, too."""
 SCHEMES = (*_SPELLED, *_FILES)

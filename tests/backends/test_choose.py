@@ -7,11 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
@@ -21,7 +22,10 @@ from curate.backends.choose import Ask, Chosen, Facts, choose
 from curate.backends.make import make_backend
 from curate.backends.ray.find import Found, find
 from curate.errors import ConfigError
+from curate.job.job import Job
 from curate.runtime.protocol import PoolSpec, Resources
+from curate.stores import memory
+from tests.job.inline import run_job
 from tests.support.fakes import NEVER_S
 
 HAS = {"CPU": 4.0, "memory": 8e9}
@@ -33,6 +37,20 @@ def pool(**asked: Any) -> PoolSpec:
     return PoolSpec("embed", program=None, resources=Resources(**asked), min_size=size)  # type: ignore[arg-type]
 
 
+class Copy(Job):
+    """Copies its input."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+class Pid:
+    def __call__(self, batch: Any) -> dict[str, list[int]]:
+        return {"n": [os.getpid()] * len(batch)}
+
+
 @pytest.mark.parametrize(
     ("facts", "name", "why"),
     [
@@ -42,6 +60,9 @@ def pool(**asked: Any) -> PoolSpec:
         (Facts(cluster="RAY_ADDRESS is 10.0.0.1:6379"), "ray", "RAY_ADDRESS is 10.0.0.1:6379"),
         # The cluster counts, whatever is asked for.
         (Facts(cluster="there is one", has=HAS, asks=(Ask(Resources(num_cpus=9)),)), "ray", "there is one"),
+        # What is in the memory of this process is seen by none that would be in another one.
+        (Facts(cluster="there is one", here="memory://b/out"), "inline", "memory://b/out is in its memory"),
+        (Facts(asks=(Ask(Resources(custom={"TPU": 4})),), here="memory://b"), "inline", "memory://b is in its memory"),
         (Facts(has=HAS, asks=(Ask(Resources(num_cpus=4, memory=8_000_000_000)),)), "local", NONE),
         # Ray on this machine would have no more of these: `local` refuses with the arithmetic, at once.
         (Facts(has=HAS, asks=(Ask(Resources(num_cpus=5.0)),)), "local", NONE),
@@ -78,6 +99,57 @@ def test_rows_are_consumed_where_there_is_room(cpus: float, name: str, monkeypat
     assert choosing.for_many(Ask(Resources(), (pool(size=2, num_cpus=0, num_gpus=1),))).name == "local"
     monkeypatch.setenv("CURATE_BACKEND", "local")
     assert choosing.for_many(ask).name == "local"
+
+
+class TestInMemory:
+    """`memory://` is of one process: whatever is read or written there, `auto` is that process, and a backend whose
+    tasks run in others is refused before anything runs."""
+
+    @pytest.fixture
+    def rows(self) -> Iterator[str]:
+        memory.clear("chosen")
+        curate.range(4).write_parquet("memory://chosen/in", backend="inline")
+        yield "memory://chosen/in"
+        memory.clear("chosen")
+
+    def made(self, rows: str, folder: Path) -> dict[str, Callable[..., Any]]:
+        ids, read, out = curate.range(4), curate.read_parquet(rows), str(folder / "out")
+        return {
+            "output": lambda **how: ids.write_parquet("memory://chosen/out", **how),
+            "input": lambda **how: read.write_parquet(out, **how),
+            "input of a stage": lambda **how: read.sort("id").write_parquet(out, **how),
+            "checkpoint": lambda **how: ids.checkpoint("memory://chosen/kept").write_parquet(out, **how),
+            "consumed": lambda **how: read.using(**how).take(4),
+            "consumed checkpoint": lambda **how: ids.checkpoint("memory://chosen/kept").using(**how).take(4),
+        }
+
+    KINDS = ("output", "input", "input of a stage", "checkpoint", "consumed", "consumed checkpoint")
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_auto_is_this_process(self, kind: str, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def started(name: str) -> Any:
+            assert name == "inline"
+            return make_backend(name)
+
+        monkeypatch.setattr(choosing, "make_backend", started)
+        ended = self.made(rows, tmp_path)[kind](backend="auto")
+        assert ended == [{"id": n} for n in range(4)] if kind.startswith("consumed") else ended.state == "complete"
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_others_are_refused(self, kind: str, rows: str, tmp_path: Path) -> None:
+        for backend in ("local", "ray"):
+            with pytest.raises(ConfigError, match=r"memory://chosen/\S* is in the memory of .*take backend='inline'"):
+                self.made(rows, tmp_path)[kind](backend=backend)
+        assert not list(tmp_path.iterdir())
+
+    def test_actors_that_are_consumed_through(self, rows: str) -> None:
+        """Several of them are asked for, which would run in other processes."""
+        found = curate.read_parquet(rows).map_batches(Pid, concurrency=2).unique("n")
+        assert found == [os.getpid()]
+
+    def test_parts_have_a_memory_each(self, rows: str) -> None:
+        with pytest.raises(ConfigError, match=r"part='0/2': the output memory://chosen/out is in the memory of this"):
+            run_job(Copy(), rows, "memory://chosen/out", part="0/2")
 
 
 @contextlib.contextmanager
@@ -198,10 +270,6 @@ class TestWithoutRay:
     def test_consumed_here_unless_it_is_asked_for_elsewhere(self) -> None:
         """By `using`, or by a pool of several actors."""
         here, rows = os.getpid(), curate.range(10)
-
-        class Pid:
-            def __call__(self, batch: Any) -> dict[str, list[int]]:
-                return {"n": [os.getpid()] * len(batch)}
 
         processes = rows.map(lambda _: {"n": os.getpid()})
         assert processes.unique("n") == [here]
