@@ -21,6 +21,8 @@ _FILES = ("file", "local")
 SCHEMES = (*_SPELLED, *_FILES)
 _EXPECTED = "gs://bucket/key, s3://bucket/key, memory://bucket/key or a local path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_BEGINS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?!//)(.*)", re.DOTALL)
+"""How a slip in a URI begins, and a path whose first part has a colon."""
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _NOT_FILES = (
     "blockcache",
@@ -47,7 +49,9 @@ def normalise_input(uri: str) -> str:
     if not is_foreign(uri):
         return normalise(uri)
     _refuse_unprintable(uri)
-    if not _after_scheme(uri, uri.partition(":")[0]).strip("/"):
+    if "::" in uri:
+        raise ConfigError(_chained(uri))
+    if not uri.partition("://")[2].strip("/"):
         raise ConfigError(f"{uri!r} names no file and no folder")
     if (shown := redacted(_PASSWORD.sub(f"://{HIDDEN}@", uri))) != uri:
         raise ConfigError(
@@ -63,14 +67,16 @@ def is_foreign(uri: str) -> bool:
     >>> is_foreign("hf://datasets/org/name"), is_foreign("s3://bucket/x"), is_foreign("/data"), is_foreign("nothing://x")
     (True, False, False, False)
     """
-    match = _SCHEME.match(uri)
-    if match is None or match.group(1) in SCHEMES or match.group(1) in _NOT_FILES:
-        return False
+    scheme, slashes, _ = uri.partition("://")
+    return bool(slashes) and scheme not in SCHEMES and scheme not in _NOT_FILES and _is_of_fsspec(scheme)
+
+
+def _is_of_fsspec(scheme: str) -> bool:
     # Not before it is needed: most runs have no such input.
     from fsspec import available_protocols
     from fsspec.registry import registry
 
-    return match.group(1) in available_protocols() or match.group(1) in registry
+    return scheme in available_protocols() or scheme in registry
 
 
 def not_an_output(uri: str) -> str:
@@ -96,12 +102,14 @@ def normalise(uri: str) -> str:
     if not uri:
         raise ConfigError(f"the URI is empty; expected {_EXPECTED}")
     _refuse_unprintable(uri)
+    if wrong := _slip(uri):
+        raise ConfigError(wrong)
     match = _SCHEME.match(uri)
     scheme = match.group(1) if match else ""
     if scheme in ("", *_FILES):
         path = uri
         if scheme:
-            path = _after_scheme(uri, scheme)
+            path = uri.partition("://")[2]
             if not path.startswith("/"):
                 host, _, rest = path.partition("/")
                 if host != "localhost":
@@ -116,7 +124,7 @@ def normalise(uri: str) -> str:
             f"{uri!r} has the scheme {scheme!r}, which curate cannot store to{did_you_mean(scheme, SCHEMES)}; "
             f"expected {_EXPECTED}"
         )
-    bucket, slash, key = _after_scheme(uri, scheme).partition("/")
+    bucket, slash, key = uri.partition("://")[2].partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
             f"{uri!r} names the bucket {bucket!r}; expected {scheme}://bucket/key with a lower-case bucket"
@@ -171,19 +179,37 @@ def bucket_and_key(uri: str, scheme: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _after_scheme(uri: str, scheme: str) -> str:
-    """Returns what follows `scheme://`, and refuses `scheme:/x`, which is always a slip."""
-    start = f"{scheme}://"
-    if not uri.startswith(start):
-        raise ConfigError(f"{uri!r} has one slash after {scheme!r}; did you mean {start}{uri[len(scheme) + 2 :]}?")
-    return uri[len(start) :]
+def _slip(uri: str) -> str:
+    """Returns what is wrong with a URI that lacks slashes behind its scheme, or is a chain of several: it would be a
+    relative path. Empty for any other text."""
+    match = _BEGINS.match(uri)
+    if match is None:
+        return ""
+    given, rest = match.groups()
+    scheme = given.lower()
+    chained = rest.startswith(":")
+    if scheme not in SCHEMES and not ((chained or scheme not in _NOT_FILES) and _is_of_fsspec(scheme)):
+        return ""
+    if chained:
+        return _chained(uri)
+    meant = rest if scheme in _FILES else f"{scheme}://{rest.lstrip('/')}"
+    return f"{uri!r} lacks '//' behind {given + ':'!r}; did you mean {meant}? A path of that name is ./{uri}"
+
+
+def _chained(uri: str) -> str:
+    return (
+        f"{uri!r} has '::', by which fsspec chains file systems, and curate reads no chains; name the file itself, "
+        "without a cache around it, or unpack the archive first and read the copy"
+    )
 
 
 def absolute(given: str, folder: str) -> str:
     """Returns a path or a glob as it was meant in a folder, a slash at its end included; a URI as it is.
 
+    What lacks slashes to be a URI stays as it is, to be refused.
+
     >>> absolute("in/*.jsonl", "/home"), absolute("../in/", "/home/x"), absolute("gs://bucket/in", "/home")
     ('/home/in/*.jsonl', '/home/in/', 'gs://bucket/in')
     """
     slash = "/" if given.endswith("/") else ""
-    return os.path.normpath(os.path.join(folder, given)) + slash if "://" not in given else given  # noqa: PTH118
+    return given if "://" in given or _slip(given) else os.path.normpath(os.path.join(folder, given)) + slash  # noqa: PTH118

@@ -49,7 +49,7 @@ class ForeignStore:
         self._retry = retry or Retry()
         self._calls = Calls()
         self._counting = threading.Lock()
-        self._systems: dict[tuple[int, str], Any] = {}
+        self._systems: dict[tuple[int, str, str], Any] = {}
         """By process and place."""
 
     def __reduce__(self) -> tuple[type[ForeignStore], tuple[Retry]]:
@@ -192,8 +192,10 @@ class ForeignStore:
 
     def _system(self, uri: str) -> tuple[Any, str]:
         """Returns the file system that holds a URI, and the path in it; one for each place, and for each process."""
-        scheme, _, rest = uri.partition("://")
-        place = os.getpid(), f"{scheme}://{rest.partition('/')[0]}"
+        scheme = uri.partition("://")[0]
+        # What of a URI says where that is, which may be more than the host, its file system alone knows.
+        said = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(uri)
+        place = os.getpid(), scheme, repr(sorted(said.items()))
         if place not in self._systems:
             options = {"skip_instance_cache": True, "use_listings_cache": False}
             self._systems[place] = fsspec.core.url_to_fs(uri, **options)[0]

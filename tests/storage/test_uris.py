@@ -13,7 +13,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.requests import ranges
 from curate.storage import uris
-from curate.storage.uris import is_local, join, normalise, normalise_input
+from curate.storage.uris import absolute, is_local, join, normalise, normalise_input
 from curate.stores.open import open_store
 
 
@@ -68,8 +68,8 @@ def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sftp://host/x", "can be read as an input, but it cannot be an output: sftp:// is not known to create"),
         ("memry://bucket/x", "did you mean 'memory'"),
         ("GS://bucket/x", "the scheme 'GS'"),
-        ("gs:/bucket/x", "one slash after 'gs'; did you mean gs://bucket/x"),
-        ("file:/a", "one slash after 'file'"),
+        ("gs:/bucket/x", "lacks '//' behind 'gs:'; did you mean gs://bucket/x"),
+        ("nowhere:/x", "the scheme 'nowhere'"),
         ("gs://", "names the bucket ''"),
         ("gs:///x", "names the bucket ''"),
         ("gs://Bucket/x", "names the bucket 'Bucket'"),
@@ -90,6 +90,53 @@ def test_what_cannot_be_an_object_is_refused(uri: str, message: str) -> None:
     """With what was found and what was expected."""
     with pytest.raises(ConfigError, match=message):
         normalise(uri)
+
+
+@pytest.mark.parametrize("slashes", ["", "/"])
+@pytest.mark.parametrize(
+    ("scheme", "meant"),
+    [
+        *((one, f"{one}://bucket/x") for one in ("s3", "gs", "gcs", "s3a", "memory", "az", "hf", "https", "sftp")),
+        *((one, f"{one.lower()}://bucket/x") for one in ("S3", "GS")),
+        *((one, "{slashes}bucket/x") for one in ("file", "local")),
+    ],
+)
+def test_a_uri_without_its_slashes_is_no_folder_of_this_machine(scheme: str, meant: str, slashes: str) -> None:
+    """It is refused with what was likely meant, as an input, as an output, and in a recipe of a folder."""
+    uri = f"{scheme}:{slashes}bucket/x"
+    message = rf"^'{uri}' lacks '//' behind '{scheme}:'; did you mean {meant.format(slashes=slashes)}\?"
+    for given in (uri, absolute(uri, "/home")):
+        for read in (normalise, normalise_input):
+            with pytest.raises(ConfigError, match=message):
+                read(given)
+    for path in (f"./{uri}", f"/a/{uri}"):
+        assert normalise(path) == normalise_input(path) == os.path.abspath(path)  # noqa: PTH100
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("simplecache::s3://bucket/x", "filecache::https://h/x", "blockcache::/data/x", "s3::zip://x", "dir::gs://b"),
+        *("zip://a.jsonl::file:///x.zip", "zip://a.jsonl::x.zip", "tar://a::s3://b/x.tar", "https://h/a::https://b"),
+    ],
+)
+def test_a_chain_of_file_systems_is_refused(uri: str) -> None:
+    """It was a folder of this machine, or a file that does not exist, and two archives were one file system."""
+    with pytest.raises(ConfigError, match=r"has '::', by which fsspec chains file systems,.* unpack the archive first"):
+        normalise_input(uri)
+    with pytest.raises(ConfigError, match=r"has '::', by which|cannot be an output"):
+        normalise(uri)
+
+
+@pytest.mark.parametrize(
+    "name", ["a:b", "12:30/x", "data:x", "dir:/x:y", "x::y", "s3", "s3 :x", "C:x", "a/s3:b", "::s3"]
+)
+def test_a_colon_alone_makes_no_uri(name: str) -> None:
+    """What begins with no scheme that anybody knows is a path; and a key may have any."""
+    assert normalise_input(f"./{name}") == os.path.abspath(name)  # noqa: PTH100
+    if ":/" not in name:
+        assert normalise(name) == normalise_input(name) == os.path.abspath(name)  # noqa: PTH100
+    assert normalise(f"s3://bucket/{name}") == f"s3://bucket/{name}"
 
 
 def test_join_has_one_slash_at_each_seam() -> None:

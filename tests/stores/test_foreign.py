@@ -54,6 +54,35 @@ def shelf() -> Iterator[Shelf]:
     Shelf.store.clear()
 
 
+def test_each_place_has_its_file_system(store: ForeignStore) -> None:
+    """Also where a place is not told by what follows the scheme: two repositories in one folder were one of them."""
+
+    class Branches(Shelf):
+        """Whose URIs are `branches://folder/repository:path`."""
+
+        protocol = "branches"
+
+        def __init__(self, repository: str, **options: Any) -> None:
+            super().__init__(**options)
+            self.repository = repository
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path.rpartition(":")[2]
+
+        @staticmethod
+        def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+            return {"repository": path.partition("://")[2].rpartition(":")[0]}
+
+        def info(self, path: str, **_: Any) -> dict[str, Any]:
+            return {"name": path, "type": "file", "size": 1, "ETag": self.repository}
+
+    fsspec.register_implementation("branches", Branches, clobber=True)
+    uris = [f"branches://code/{one}:a.txt" for one in ("x", "y", "x")]
+    assert [store.stat(uri).generation for uri in uris] == ["code/x", "code/y", "code/x"]
+    assert len(store._systems) == 2
+
+
 @pytest.fixture
 def web(s3_emulator: S3Emulator) -> str:
     """A web server with ranges and ETags, and no listings: what is public in a bucket."""
