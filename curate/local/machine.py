@@ -19,6 +19,7 @@ MEMORY = "CURATE_LOCAL_MEMORY"
 FULL = 0.95
 """Share of the memory from which the machine, or a control group, counts as full: as Ray has it."""
 _UNLIMITED = 1 << 60
+_DEVICES = Path("/dev")
 
 
 def cpus() -> float:
@@ -32,12 +33,15 @@ def cpus() -> float:
 
 
 def gpus() -> tuple[str, ...]:
-    """Returns the ids of the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of NVIDIA's."""
+    """Returns the ids of the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of NVIDIA's.
+
+    CUDA numbers those that it sees from 0. Files of devices have the numbers of the host, of which a container may have
+    been given one alone.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return tuple(one for one in named.replace(" ", "").split(",") if one not in ("", "-1", "NoDevFiles"))
-    found = sorted(int(one.name[6:]) for one in Path("/dev").glob("nvidia*") if one.name[6:].isdigit())
-    return tuple(map(str, found))
+    return tuple(map(str, range(sum(one.name[6:].isdecimal() for one in _DEVICES.glob("nvidia*")))))
 
 
 def memory_limit() -> int:

@@ -47,6 +47,34 @@ def run(*command: str, **environ: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.parametrize(
+    ("devices", "named", "ids"),
+    [
+        ((), None, ()),
+        (("nvidiactl", "nvidia-uvm", "nvidia-caps"), None, ()),
+        # A container that was given one of the host's, and one that was given two of them.
+        (("nvidia3", "nvidiactl", "nvidia-uvm"), None, ("0",)),
+        (("nvidia7", "nvidia5", "nvidiactl"), None, ("0", "1")),
+        (tuple(f"nvidia{n}" for n in range(12)), None, tuple(map(str, range(12)))),
+        # What is said holds, as it is: CUDA understands these.
+        (("nvidia3",), "3, GPU-5", ("3", "GPU-5")),
+        (("nvidia3",), "", ()),
+        (("nvidia3",), "-1", ()),
+    ],
+)
+def test_gpus_have_the_ids_that_cuda_gives_them(
+    devices: tuple[str, ...], named: str | None, ids: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By counting, or as CUDA_VISIBLE_DEVICES says: never by the names of device files, which are the host's."""
+    monkeypatch.setattr(machine, "_DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    for one in devices:
+        (tmp_path / one).touch()
+    assert machine.gpus() == ids
+
+
 def test_what_forked_processes_share_is_counted_once() -> None:
     """Together they hold what there is of it; each may hold all of it, as far as is told at once."""
     loaded = bytearray(b"x") * (200 * MIB)
