@@ -87,6 +87,17 @@ def parse_bytes(text: str) -> int:
     return int(Fraction(match[1]) * 1024 ** _POWER[match[2].lower()])
 
 
+def parse_whole(text: str) -> int | None:
+    """Returns the whole number that digits stand for; None for any other text, and for one of more than 19 digits.
+
+    `int` also takes signs, underscores and the digits of all scripts, and `isdigit` some that `int` does not.
+
+    >>> parse_whole(" 12 "), parse_whole("1_2"), parse_whole("٣")
+    (12, None, None)
+    """
+    return int(text) if re.fullmatch(r"\s*[0-9]{1,19}\s*", text) else None
+
+
 def parse_percent(text: str) -> float:
     """Returns the fraction that `text` (such as `1%`) names, in (0, 1]. Raises ConfigError.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
@@ -109,6 +110,7 @@ _FORMATS = {
 }
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 _TABS = ".tsv"
+_QUERY = re.compile("[?#].*", re.DOTALL)
 _CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".xz": "xz"}
 _PACKED = (".lzma", ".zip", ".7z", ".rar", ".lz4", ".br", ".snappy", ".z", ".tgz", ".tbz2", ".txz")
 """What the names end in of files packed in ways that are not read: text would be what their bytes happen to be."""
@@ -188,6 +190,8 @@ def _either(endings: Iterable[str]) -> str:
 def detect(uri: str, how: ReadAs | None = None) -> Encoding:
     """Returns the encoding that the suffix of `uri` stands for, or how the file is to be read; case does not matter.
 
+    What follows the path of a web address (`?download=true`) is no part of the name.
+
     Any file is read as bytes, one of an unknown suffix also as text or TFRecord. Raises ConfigError for any other
     suffix, naming those that can be read, and for a file of another format than it is to be read as.
 
@@ -195,9 +199,10 @@ def detect(uri: str, how: ReadAs | None = None) -> Encoding:
     >>> found.format.value, found.codec
     ('jsonl', 'gzip')
     """
-    _, format, codec, tabs = _split(uri)
+    name = _QUERY.sub("", uri) if uri.startswith(("http://", "https://")) else uri
+    _, format, codec, tabs = _split(name)
     if how is not None:
-        return _detect_as(uri, how, format, codec, tabs)
+        return _detect_as(uri, name, how, format, codec, tabs)
     if format is None or (format is Format.PARQUET and codec is not None):
         raise ConfigError(
             f"cannot tell how to read {uri!r}: expected a name ending in {', '.join(_FORMATS)}, "
@@ -206,8 +211,8 @@ def detect(uri: str, how: ReadAs | None = None) -> Encoding:
     return Encoding(format, codec, tabs=tabs)
 
 
-def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None, tabs: bool) -> Encoding:
-    lower = uri.lower()
+def _detect_as(uri: str, name: str, how: ReadAs, format: Format | None, codec: Codec | None, tabs: bool) -> Encoding:
+    lower = name.lower()
     if how.format is Format.BINARY or (how.format is Format.IMAGE and lower.endswith(_IMAGES)):
         return Encoding(how.format, None, how)
     wanted = how.format

@@ -18,7 +18,7 @@ from curate.objects.quarantine import QuarantineWriter
 from curate.objects.samples import DroppedRow
 from curate.pipeline.dropped_rows import Chosen, DroppedSamples
 from curate.tasks.books import Books
-from curate.units import parse_percent
+from curate.units import parse_percent, parse_whole
 
 DEFAULT_BAD_ROWS = 10
 DEFAULT_BAD_FRACTION = 0.001
@@ -51,9 +51,9 @@ class BadRowBudget:
         self.least = 0
         if text.strip().endswith("%"):
             self.fraction = parse_percent(text)
-        elif text.strip().isdigit():
-            self.count = int(text)
-        else:
+            return
+        self.count = parse_whole(text)
+        if self.count is None:
             raise ConfigError(f"max_bad_rows {text!r} is not a number of rows or a percentage like 0.1%")
 
     def allows(self, bad: int, rows: int) -> bool:

@@ -48,7 +48,7 @@ class Part:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Returns the part that a text such as `0/4` names. Raises ConfigError for any other text."""
-        found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", text) if isinstance(text, str) else None
+        found = re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*", text) if isinstance(text, str) else None
         if found is None:
             raise ConfigError(f"part {text!r} is not K/N, such as 0/4 for the first of four drivers, and not auto")
         index, count = map(int, found.groups())
@@ -125,7 +125,7 @@ def _of_slurm(environ: Mapping[str, str]) -> tuple[str, str]:
     if not number:
         return "Slurm", ""
     count = _count(environ, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
-    if not all(one.isdigit() for one in (number, first, step)) or int(number) < int(first):
+    if not all(one.isascii() and one.isdigit() for one in (number, first, step)) or int(number) < int(first):
         return "Slurm", f"{number}/{count}"
     after = int(number) - int(first)
     # An array of single numbers (1,5,9) has no step: what is out of range is refused.

@@ -98,14 +98,11 @@ def max_failed_shards(text: str, total: int) -> int:
     (3, 10)
     """
     from curate.errors import ConfigError
-    from curate.units import parse_percent
+    from curate.units import parse_percent, parse_whole
 
     if text.strip().endswith("%"):
         return math.floor(parse_percent(text) * total)
-    try:
-        count = int(text)
-    except ValueError:
-        count = -1
-    if count < 0:
+    count = parse_whole(text)
+    if count is None:
         raise ConfigError(f"{option('max_failed_shards', text)} is not a number of shards or a percentage like 1%")
     return count

@@ -19,13 +19,19 @@ from curate.formats.encoding import Encoding, Format, ReadAs, detect, stem
         ("/d/a.csv.XZ", Format.CSV, "xz"),
         ("/d/a.txt.gz", Format.TEXT, "gzip"),
         ("/d/a.b.parquet", Format.PARQUET, None),
+        # A query is the address's, and no part of the file's name; elsewhere it is one.
+        ("https://h/a.jsonl?download=true", Format.JSONL, None),
+        ("https://h/a.csv.gz?x=/b.parquet#c.txt", Format.CSV, "gzip"),
+        ("http://h/a.txt#b", Format.TEXT, None),
+        ("s3://b/a.csv?x.txt", Format.TEXT, None),
+        ("/d/a.csv#x.txt", Format.TEXT, None),
     ],
 )
 def test_the_suffix_says_how_to_read(uri: str, format: Format, codec: str | None) -> None:
     assert detect(uri) == Encoding(format, codec)
 
 
-@pytest.mark.parametrize("uri", ["gs://b/a", "gs://b/a.gz", "a.jsonl.lz4", "a.parquet.gz", "jsonl", ""])
+@pytest.mark.parametrize("uri", ["gs://b/a", "gs://b/a.gz", "a.jsonl.lz4", "a.parquet.gz", "jsonl", "", "/d/a.csv?x"])
 def test_any_other_suffix_is_refused_with_the_known_ones(uri: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot tell how to read .*\.jsonl, .*\.parquet, .*\.gz, .* or \.xz"):
         detect(uri)

@@ -51,7 +51,7 @@ class TestBudget:
         assert budget.allows(percent * rows // 100, rows)
         assert not budget.allows(percent * rows // 100 + 1, rows)
 
-    @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "0%", "101%", "%", "1 %%", "ten"])
+    @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "0%", "101%", "%", "1 %%", "ten", "٣", "²", "1_0"])
     def test_anything_else_is_refused(self, text: str) -> None:
         with pytest.raises(ConfigError, match="percentage"):
             BadRowBudget(text)

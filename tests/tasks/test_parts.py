@@ -113,7 +113,9 @@ def test_a_part_that_is_out_of_range_is_refused(text: str) -> None:
         Part.parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "1", "-1/4", "1/4/2", "a/b", "1.0/4"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "-1/4", "1/4/2", "a/b", "1.0/4", "٣/٤", "²/4", "0/1_0", "0/+4", f"0/{10**20}"]
+)
 def test_a_text_that_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not K/N"):
         Part.parse(text)

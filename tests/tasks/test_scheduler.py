@@ -465,7 +465,7 @@ def test_max_failed_shards_is_a_number_or_a_percentage(text: str, total: int, li
     assert max_failed_shards(text, total) == limit
 
 
-@pytest.mark.parametrize("text", ["-1", "many", "", "1.5", "101%", "0%", "%"])
+@pytest.mark.parametrize("text", ["-1", "many", "", "1.5", "101%", "0%", "%", "٣", "1_0"])
 def test_a_limit_that_is_neither_is_refused(text: str) -> None:
     """It says what it expected."""
     with pytest.raises(ConfigError, match=r"percentage"):
