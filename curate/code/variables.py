@@ -35,7 +35,7 @@ from curate.code.compared import (
 from curate.code.held import held
 from curate.code.names import CHANGING, globals_changed, globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
-from curate.code.started import as_started, changed_names
+from curate.code.started import as_started
 from curate.code.syntax import canonical
 from curate.dataclass import dataclass
 
@@ -198,13 +198,9 @@ class Variables:
         named = function.__kwdefaults__ or {}
         pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
         found += [(arg.arg, node, named[arg.arg]) for arg, node in pairs if node is not None and arg.arg in named]
-        changed = changed_names(statement) if found else set()
         for arg, node, default in found:
-            if arg in changed and _is_literal(node):
-                continue  # what it begins with is told
-            self._found.setdefault(
-                (used.module.name, f"{name}.{arg}"), _Variable(f"{name}.{arg}", default, used, [(True, node)])
-            )
+            variable = _Variable(f"{name}.{arg}", as_started(function, arg, default), used, [(True, node)])
+            self._found.setdefault((used.module.name, variable.name), variable)
 
     def _add(
         self, name: str, value: Any, used: Used, statements: Sequence[ast.stmt], *, is_public: bool = False
