@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
 import inspect
 import types
 from collections import ChainMap, UserDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +20,8 @@ CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types
 TABLES = (dict, list, tuple, set, frozenset)
 _VIEWS = (types.MappingProxyType, UserDict, ChainMap)
 """Mappings that are made of dictionaries."""
+_LONG = 200
+"""Of what is in another value, longer texts are hashed, in characters."""
 _AS_MADE = ("__init__", "__post_init__", "__setstate__")
 """Methods that set what an object is made with."""
 
@@ -79,25 +82,49 @@ def has_objects(value: Any, sources: Sources) -> bool:
     return any(_is_of_user(cls, sources) for cls in {*map(type, inner)})
 
 
-def compared(value: Any, sources: Sources, seen: frozenset[int] = frozenset()) -> Any:
+def compared(value: Any, sources: Sources) -> Any:
     """Returns a value with what can be compared of it: of an object of the user's, what it holds and its methods do not
-    change; of other objects, which class they are of. What is in a table may be asked for anything, under any name."""
+    change; of other objects, which class they are of. What is in a table may be asked for anything, under any name.
+
+    Each object is looked at once, as many ways as lead to it: those between a few that all know each other are beyond
+    counting. Of what is in it, a long text is its digest.
+    """
+    seen: dict[int, Any] = {id(value): "itself"}
+
+    def inner(one: Any) -> Any:
+        if type(one) in PLAIN:
+            return one
+        if id(one) not in seen:
+            seen[id(one)] = "itself"
+            told = _opened(one, sources, inner)
+            text = value_text("", told)
+            seen[id(one)] = told if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
+        return seen[id(one)]
+
+    return _opened(value, sources, inner)
+
+
+def _opened(value: Any, sources: Sources, inner: Callable[[Any], Any]) -> Any:
+    """Returns what can be compared of a value, with `inner` of what is in it."""
     if is_data(value):
         return value
-    if id(value) in seen:
-        return "itself"
-    seen |= {id(value)}
     if isinstance(value, dict):
-        return [(compared(key, sources, seen), compared(one, sources, seen)) for key, one in value.items()]
+        return [(inner(key), inner(one)) for key, one in value.items()]
     if isinstance(value, list | tuple):
-        return [compared(one, sources, seen) for one in value]
+        return [inner(one) for one in value]
     if isinstance(value, set | frozenset):
-        return sorted(value_text("", compared(one, sources, seen)) for one in value)
+        # In each process it has an order of its own. Of objects that know each other, the first one is told whole.
+        ordered = sorted(value, key=lambda one: value_text("", _opened(one, sources, _outline)))
+        return sorted(value_text("", inner(one)) for one in ordered)
     cls = type(value)
     changed = {name for name, how in _of_self(cls, sources) if how != "asked"}
     has = attributes_of(value) if is_object(value, sources) else {}
     kept = {name: one for name, one in has.items() if name not in changed and not _is_cached(cls, name)}
-    return cls.__qualname__, {name: compared(one, sources, seen) for name, one in kept.items()}
+    return cls.__qualname__, {name: inner(one) for name, one in kept.items()}
+
+
+def _outline(value: Any) -> Any:
+    return value if is_data(value) else type(value).__qualname__
 
 
 def asked_of_self(cls: type, sources: Sources) -> dict[str, None]:
