@@ -12,6 +12,7 @@ from itertools import chain, count, pairwise
 from typing import Generic, TypeVar
 
 from curate.dataclass import dataclass
+from curate.errors import StorageError
 from curate.prefetch import ahead
 
 T = TypeVar("T")
@@ -40,13 +41,15 @@ class PagedListing(Generic[T]):
     """Returns the names of some folders of objects behind a key, in order: the first part of their keys that begins
     with a prefix and ends with a slash. Is given the prefix and the key."""
     key: Callable[[T], str]
+    what: str
+    """What it does, for messages: "list s3://b/k at http://minio:9000"."""
 
     def objects(self) -> Iterator[T]:
-        """Yields them. Raises what `page` and `folders` do."""
+        """Yields them. Raises what `page` and `folders` do, and StorageError for pages that are not in order."""
         return chain.from_iterable(self.pages())
 
     def pages(self) -> Iterator[list[T]]:
-        """Yields them, up to a thousand at a time. Raises what `page` and `folders` do."""
+        """Yields them, up to a thousand at a time. Raises what `objects` does."""
         return self._behind("", None)
 
     def _behind(self, after: str, until: str | None) -> Iterator[list[T]]:
@@ -85,12 +88,21 @@ class PagedListing(Generic[T]):
         return objects, reached
 
     def _page(self, after: str, token: str, last: str) -> tuple[list[T], str | None, str]:
-        """Returns a page, the token of the next one, and its last key. What a service repeats, the `last` key of the
-        page before, is left out."""
+        """Returns a page, the token of the next one, and the key that is reached. What a service repeats, the key
+        `last` that was reached, is left out."""
         found, more = self.page(after, token)
-        if token and found and self.key(found[0]) == last:
+        last = last if token else ""
+        first = self.key(found[0]) if found else ""
+        if first and first == last and (len(found) > 1 or more is None):
             found = found[1:]
-        return found, more, self.key(found[-1]) if found else last
+        elif first and first <= last:
+            # It may go on for ever, and ranges of it would lack objects.
+            raise StorageError(
+                f"{self.what}: a page begins with {first!r}, expected a key behind {last!r}, which the pages before it "
+                "reach: the service does not list in order, or repeats its pages; look for a proxy that keeps answers, "
+                "or choose another store"
+            )
+        return found, more, max(last, self.key(found[-1])) if found else last
 
     def _between(self, found: list[T], after: str, until: str | None) -> list[T]:
         if found and after < self.key(found[0]) and (until is None or self.key(found[-1]) <= until):

@@ -193,6 +193,7 @@ class GCSStore:
             lambda after, token: self._ask(request(start, after, pageToken=token, fields=fields), _page),
             lambda above, after: self._ask(request(above, after, delimiter="/", fields="prefixes"), _folders),
             itemgetter("name"),
+            f"list {prefix} at {self._place.name}",
         )
         return Listing(
             Columns.of(f"gs://{bucket}/", [(one["name"], int(one["size"]), str(one["generation"])) for one in page])

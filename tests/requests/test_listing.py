@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.errors import StorageError
 from curate.requests import listing as module
 from curate.requests.listing import PagedListing
 from tests.support.fakes import NEVER_S
@@ -33,7 +34,7 @@ class Service:
 
     def listing(self, prefix: str = "") -> PagedListing[str]:
         return PagedListing(
-            prefix, lambda after, token: self._page(prefix, after, token), self._folders, lambda key: key
+            prefix, lambda after, token: self._page(prefix, after, token), self._folders, lambda key: key, "list them"
         )
 
     def _page(self, prefix: str, after: str, token: str) -> tuple[list[str], str | None]:
@@ -184,3 +185,29 @@ def test_what_a_range_raises_is_raised_where_its_turn_comes() -> None:
     with pytest.raises(PermissionError, match="005"):
         take()
     assert found == [key for key in service.keys if key < "005/"]
+
+
+@pytest.mark.parametrize("folders", [1, 12])
+@pytest.mark.parametrize("how", ["the same page", "one object", "another order"])
+def test_a_service_whose_pages_do_not_go_on_is_refused(folders: int, how: str) -> None:
+    """One that knows no tokens says the same again for ever, and one that lists in another order would lack objects of
+    ranges: what was handed on before that is in order, and comes once."""
+    service = Service([f"{n:03d}/{k:03d}" for n in range(folders) for k in range(60)])
+    page, asked = service._page, list[str]()
+    order = service.keys[30:] + service.keys[:30]
+
+    def odd(prefix: str, after: str, token: str) -> tuple[list[str], str | None]:
+        asked.append(token)
+        assert len(asked) < 1000
+        if how == "another order":
+            at = int(token or 0)
+            return order[at : at + PAGE], str(at + PAGE) if at + PAGE < len(order) else None
+        found, _ = page(prefix, after, "")
+        return found[:1] if how == "one object" else found, "more"
+
+    service._page = odd  # type: ignore[method-assign]
+    found: list[str] = []
+    with pytest.raises(StorageError, match=r"^list them: a page begins with '.*', expected a key behind '.*in order"):
+        found.extend(service.listing().objects())
+    assert found == sorted(set(found))
+    assert len(found) < len(service.keys)

@@ -87,6 +87,7 @@ class S3Store:
             lambda after, token: self.service.ask(request(start, after, continuation_token=token), page),
             lambda above, after: self.service.ask(request(above, after, delimiter="/"), folders),
             itemgetter(0),
+            f"list {prefix} at {self.service.place.name}",
         )
         return Listing(Columns.of(f"s3://{bucket}/", some) for some in listing.pages())
 
