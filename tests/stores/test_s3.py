@@ -502,6 +502,20 @@ class TestBadInput:
         with pytest.raises(PermissionDenied, match=r"read s3://bucket/x.*grant s3:ListBucket.*AWS_REQUEST_PAYER"):
             s3.read(X)
 
+    @pytest.mark.parametrize("cause", ["keys", "right"])
+    def test_a_refusal_without_a_code_has_no_single_cause(
+        self, emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch, cause: str
+    ) -> None:
+        """HEAD is answered without a body: keys that ended and a right that is missing are refused alike."""
+        if cause == "keys":
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+        else:
+            emulator.fail(status=403)
+        with pytest.raises(
+            PermissionDenied, match=r"stat s3://bucket/x: S3 answered 403; .*log in again.*or lack the r"
+        ):
+            S3Store(Retry(clock=FakeClock())).stat(X)
+
     def test_who_pays_is_sent(self, emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
         sent: list[str] = []
         get = emulator._get
@@ -574,8 +588,11 @@ class TestBadInput:
 
     def test_a_clock_that_is_off(self, emulator: S3Emulator, s3: S3Store) -> None:
         emulator.clock_is_off_s = 3600.0
-        with pytest.raises(StorageError, match="this machine's clock is 60 minutes behind that of S3; set the clock"):
-            s3.read(X)
+        for ask in (s3.read, s3.stat, s3.delete, s3.may_delete):
+            with pytest.raises(
+                StorageError, match="this machine's clock is 60 minutes behind that of S3; set the clock"
+            ):
+                ask(X)
 
     def test_an_archived_object(self, emulator: S3Emulator, s3: S3Store) -> None:
         emulator.put(X, CONTENT, headers={"x-amz-storage-class": "DEEP_ARCHIVE"})

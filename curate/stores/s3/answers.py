@@ -30,6 +30,10 @@ _WRONG_KEYS = frozenset(
 )
 
 
+_SKEW_S = 900.0
+"""By how much clocks may differ."""
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """An answer, read whole."""
@@ -118,7 +122,8 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
         )
     if may_pass(status, code):
         return TransientStorageError(f"{said}, at {asked.endpoint}")
-    if code == "RequestTimeTooSkewed":
+    # The answer to HEAD has no body, and so no code: its date tells.
+    if code == "RequestTimeTooSkewed" or (status == 403 and not code and abs(_ahead_s(response, now_s)) > _SKEW_S):
         return StorageError(
             f"{asked.what}: {_skew(response, now_s)}; set the clock (timedatectl set-ntp true), then run again"
         )
@@ -128,7 +133,6 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
             f"restore-object), or leave it out of the input, then run again; {said}"
         )
     key_bytes = len(asked.uri.split("/", 3)[-1].encode())
-    # The answer to HEAD has no body, and so no code.
     if code == "KeyTooLongError" or (status == 400 and not code and key_bytes > 1024):
         return StorageError(f"{asked.what}: the key has {key_bytes:,} bytes, and S3 takes 1,024; choose shorter names")
     if code == "NoSuchBucket":
@@ -164,20 +168,29 @@ def denied(asked: Asked, said: str, code: str = "") -> PermissionDenied:
             "AWS_ENDPOINT_URL"
         )
     else:
-        step = (
-            "the credentials lack the right: grant s3:ListBucket and s3:GetObject, and for an output s3:PutObject, "
-            "s3:DeleteObject and s3:AbortMultipartUpload; if the requester pays, set AWS_REQUEST_PAYER=requester"
+        rights = (
+            "the right: grant s3:ListBucket and s3:GetObject, and for an output s3:PutObject, s3:DeleteObject and "
+            "s3:AbortMultipartUpload; if the requester pays, set AWS_REQUEST_PAYER=requester"
         )
+        either = "without a word: the credentials are not valid any more, then log in again (aws sso login), or lack "
+        step = f"the credentials lack {rights}" if code else f"{either}{rights}"
     return PermissionDenied(f"{asked.what}: {said}; {step}")
 
 
 def _skew(response: Response, now_s: float) -> str:
-    try:
-        theirs_s = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
-    except (TypeError, ValueError):
+    ahead_s = _ahead_s(response, now_s)
+    if not ahead_s:
         return "this machine's clock and that of S3 differ by more than 15 minutes"
-    way = "ahead of" if now_s > theirs_s else "behind"
-    return f"this machine's clock is {abs(now_s - theirs_s) / 60:,.0f} minutes {way} that of S3"
+    way = "ahead of" if ahead_s > 0 else "behind"
+    return f"this machine's clock is {abs(ahead_s) / 60:,.0f} minutes {way} that of S3"
+
+
+def _ahead_s(response: Response, now_s: float) -> float:
+    """Returns by how much this machine's clock is ahead of that of S3; 0 if the answer does not tell."""
+    try:
+        return now_s - parsedate_to_datetime(response.headers.get("date", "")).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def folders(response: Response) -> list[str]:
