@@ -36,6 +36,7 @@ from curate.storage.protocol import Outcome, Store
 from curate.storage.writer import SIMPLE_BYTES
 from curate.stores.s3 import store as s3_store
 from curate.stores.s3 import uploads
+from curate.stores.s3.client import Client, Request
 from curate.stores.s3.probe import CREATORS, refuse_lax
 from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
@@ -431,6 +432,41 @@ def test_a_proxy_that_calls_etags_weak_changes_nothing(
     _, do, result = CALLS[call]
     assert do(s3) == result
     _left(emulator, call)
+
+
+@pytest.mark.ci(20)
+@pytest.mark.quick(20)
+@pytest.mark.parametrize(
+    ("settings", "host"),
+    [
+        ({}, "bkt.s3.us-east-1.amazonaws.com"),
+        ({"AWS_REGION": "eu-north-1"}, "bkt.s3.eu-north-1.amazonaws.com"),
+        ({"AWS_DEFAULT_REGION": "eu-north-1"}, "bkt.s3.eu-north-1.amazonaws.com"),
+        ({"AWS_REGION": "eu-north-1", "AWS_DEFAULT_REGION": "us-west-2"}, "bkt.s3.eu-north-1.amazonaws.com"),
+        ({"AWS_REGION": "cn-north-1"}, "bkt.s3.cn-north-1.amazonaws.com.cn"),
+        ({"AWS_PROFILE": "north"}, "bkt.s3.eu-north-1.amazonaws.com"),
+        ({"AWS_PROFILE": "north", "AWS_REGION": "us-west-2"}, "bkt.s3.us-west-2.amazonaws.com"),
+        ({"AWS_USE_FIPS_ENDPOINT": "true"}, "bkt.s3-fips.us-east-1.amazonaws.com"),
+        ({"AWS_USE_FIPS_ENDPOINT": "false"}, "bkt.s3.us-east-1.amazonaws.com"),
+        ({"AWS_USE_DUALSTACK_ENDPOINT": "true"}, "bkt.s3.dualstack.us-east-1.amazonaws.com"),
+        (
+            {"AWS_USE_FIPS_ENDPOINT": "true", "AWS_USE_DUALSTACK_ENDPOINT": "true"},
+            "bkt.s3-fips.dualstack.us-east-1.amazonaws.com",
+        ),
+    ],
+    ids=str,
+)
+def test_requests_go_where_the_settings_of_aws_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: dict[str, str], host: str
+) -> None:
+    """As of boto3 and the command line of AWS: the environment before the profile."""
+    config = tmp_path / "config"
+    config.write_text("[profile north]\nregion = eu-north-1\n")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"AWS_CONFIG_FILE": str(config), "AWS_EC2_METADATA_DISABLED": "true", **settings}.items():
+        monkeypatch.setenv(name, value)
+    assert Client().url(Request("read it", "get", "GET", "bkt", "a b")) == f"https://{host}/a%20b"
 
 
 class TestProbe:

@@ -1,7 +1,8 @@
 """One HTTP request to S3, signed. The one file that knows botocore.
 
 botocore finds credentials, endpoint and region as every AWS tool does (environment, `~/.aws`, single sign-on, roles of
-the machine or the container), signs, and connects. Retries are switched off: each request is made once.
+the machine or the container), signs, and connects. Retries are switched off: each request is made once. Of the names of
+the region it knows AWS_DEFAULT_REGION alone; all others read AWS_REGION, which Lambda, ECS and EKS set.
 """
 
 from __future__ import annotations
@@ -71,10 +72,12 @@ class Client:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        session = Session()
+        session = Session({"region": ("region", ["AWS_REGION", "AWS_DEFAULT_REGION"], None, None)})
         try:
             self.endpoint = _endpoint(session)
             self._region = str(session.get_config_variable("region") or "us-east-1")
+            fips, dualstack = (session.get_config_variable(f"use_{kind}_endpoint") for kind in ("fips", "dualstack"))
+            self._host = f"s3{'-fips' if fips else ''}{'.dualstack' if dualstack else ''}"
             self._verify = session.get_config_variable("ca_bundle") or True
             self._credentials: Credentials | None = session.get_credentials()
         except _NO_KEYS as problem:
@@ -128,7 +131,7 @@ class Client:
             base = f"{self.endpoint}/{request.bucket}"
         else:
             region = self.region(request.bucket)
-            host = f"s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+            host = f"{self._host}.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
             base = f"https://{host}/{request.bucket}" if "." in request.bucket else f"https://{request.bucket}.{host}"
         query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in request.params.items())
         return f"{base}/{quote(request.key, safe='/-_.~')}{f'?{query}' if query else ''}"
