@@ -16,6 +16,7 @@ from curate.dataclass import dataclass, field
 from curate.errors import TransientStorageError
 from curate.log import get_logger, unheard
 from curate.requests.reached import REACHED, Place
+from curate.requests.throttle import waited_s
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -50,9 +51,10 @@ class Retry:
     """How long and how often a call is tried."""
 
     deadline_s: float = 120.0
-    """No attempt starts later than this many seconds after the first one did. The last may take `attempt_s` more."""
+    """No attempt starts later than this many seconds after the first one did, less what the call waited for its turn
+    behind others of its process. The last may take `attempt_s` more."""
     first_look_s: float = 5.0
-    """The same for a place that has never answered."""
+    """The same for a place that has never answered, waiting for turns included."""
     first_wait_s: float = 0.5
     """Upper bound of the first random wait; it doubles with every attempt (full jitter)."""
     longest_wait_s: float = 32.0
@@ -92,19 +94,23 @@ class Retry:
         from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
         clock = self.clock
-        started = clock.monotonic()
+        started, waited = clock.monotonic(), waited_s()
 
         def unknown() -> bool:
             return place is not None and place not in REACHED
 
+        def took_s() -> float:
+            # A wrong address is told soon, however many ask there.
+            return clock.monotonic() - started - (0.0 if unknown() else waited_s() - waited)
+
         def stop(state: RetryCallState) -> bool:
             limit_s = min(self.first_look_s, self.deadline_s) if unknown() else self.deadline_s
-            return clock.monotonic() - started + state.upcoming_sleep > limit_s
+            return took_s() + state.upcoming_sleep > limit_s
 
         def give_up(state: RetryCallState) -> T:
             assert state.outcome is not None
             last = state.outcome.exception()
-            tried = f"{state.attempt_number} attempts in {clock.monotonic() - started:.0f} s"
+            tried = f"{state.attempt_number} attempts in {took_s():.0f} s"
             if place is not None and unknown():
                 raise TransientStorageError(
                     f"{what}: {place.name} cannot be reached: {last} ({tried}); check {place.check} and the network, "
@@ -118,14 +124,14 @@ class Retry:
         def say(state: RetryCallState) -> None:
             assert state.outcome is not None
             now_s = clock.monotonic()
-            if now_s - started >= SAID_AFTER_S and _SAID.may_say(now_s):
+            if took_s() >= SAID_AFTER_S and _SAID.may_say(now_s):
                 limit_s = min(self.first_look_s, self.deadline_s) if unknown() else self.deadline_s
                 with unheard():
                     get_logger().warning(
                         "a store does not answer, or refuses; it is tried again",
                         call=what,
                         error=str(state.outcome.exception()),
-                        since=f"{now_s - started:.0f} s, of {limit_s:.0f} s at most",
+                        since=f"{took_s():.0f} s, of {limit_s:.0f} s at most",
                     )
 
         found: T = Retrying(

@@ -103,6 +103,20 @@ def refusing() -> str:
     return ""
 
 
+class _Line(threading.local):
+    """How long a thread has waited for places so far."""
+
+    waited_s = 0.0
+
+
+_LINE = _Line()
+
+
+def waited_s() -> float:
+    """Returns how many seconds this thread has waited for places so far: those are not the store's."""
+    return _LINE.waited_s
+
+
 class Limiter:
     """Lets the requests of one process to one store through, first come first served. Safe to share between threads.
 
@@ -177,6 +191,7 @@ class Limiter:
         with self._changed:
             if mine in self._held:
                 return
+            begun_s = self._clock.monotonic()
             self._queue.append(ticket)
             try:
                 while self._queue[0] is not ticket or not self._free():
@@ -184,6 +199,7 @@ class Limiter:
                 self._held.add(mine)
             finally:
                 self._queue.remove(ticket)
+                _LINE.waited_s += self._clock.monotonic() - begun_s
                 # There may be room for the next in line too.
                 self._changed.notify_all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from curate.errors import ObjectNotFound, TransientStorageError
 from curate.requests import retry
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
+from curate.requests.throttle import Bounds, Limiter
 from curate.testing.clock import FakeClock
+from tests.support.fakes import NEVER_S
 
 
 class Flaky:
@@ -65,6 +68,47 @@ def test_no_attempt_starts_after_the_deadline(clock: FakeClock) -> None:
     assert 2 <= flaky.calls <= 5
     assert clock.time_s - started_s <= 30.0 + 7.0
     assert str(caught.value.__cause__) == f"failure {flaky.calls}"
+
+
+@pytest.mark.parametrize("refusals", [0, 1, 3])
+def test_the_time_in_the_own_line_is_not_the_stores(clock: FakeClock, refusals: int) -> None:
+    """Behind others of its process a call waits longer than its deadline, before each of its attempts: it is tried as
+    often as one that had its turn at once, and what it says of its time is that of the store."""
+    limiter = Limiter(Bounds(start=1, ceiling=1), clock)
+    flaky = Flaky(refusals, clock, takes_s=1.0)
+
+    def behind_others() -> int:
+        taken, free = threading.Event(), threading.Event()
+
+        def other() -> None:
+            with limiter.request():
+                taken.set()
+                assert free.wait(NEVER_S)
+
+        holder = threading.Thread(target=other)
+        holder.start()
+        assert taken.wait(NEVER_S)
+
+        def leave() -> None:
+            while not limiter.waiting:
+                holder.join(0.001)
+            clock.time_s += 1000.0
+            free.set()
+
+        leaver = threading.Thread(target=leave)
+        leaver.start()
+        try:
+            with limiter.request():
+                return flaky()
+        finally:
+            leaver.join()
+            holder.join()
+
+    # Waits of half a second, one and two at most.
+    assert Retry(deadline_s=8.0, clock=clock).call("x", behind_others) == refusals + 1
+    flaky.failures = 10**6
+    with pytest.raises(TransientStorageError, match=r"^x: \d+ attempts in [4-9] s failed"):
+        Retry(deadline_s=8.0, clock=clock).call("x", behind_others)
 
 
 class TestFirstLook:
