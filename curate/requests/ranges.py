@@ -6,8 +6,10 @@ It knows nothing of any store: a function that fetches `start` to `stop` is hand
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
+import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -103,6 +105,19 @@ def exact_part(
             "for a proxy that changes what the store sends"
         )
     return found
+
+
+NOT_PLAIN = (OSError, EOFError, zlib.error)
+"""What `plain` raises of an answer that is cut."""
+
+
+def plain(encoding: str | None, body: bytes) -> bytes:
+    """Returns an answer of a service, not an object, as it was made: some services pack it, and some proxies do.
+
+    >>> plain("gzip", gzip.compress(b"<Error/>")), plain(None, b"<Error/>")
+    (b'<Error/>', b'<Error/>')
+    """
+    return gzip.decompress(body) if encoding == "gzip" else body
 
 
 def range_stream(fetch: Callable[[int, int], bytes], size: int) -> BinaryIO:

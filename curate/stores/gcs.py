@@ -19,14 +19,12 @@ one file that knows gcsfs.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import hashlib
 import json
 import os
 import re
 import secrets
 import ssl
-import zlib
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from operator import itemgetter
@@ -43,7 +41,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from curate.dataclass import dataclass, field
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
 from curate.requests.listing import PagedListing
-from curate.requests.ranges import clip, exact_part, part_of, range_header, range_stream
+from curate.requests.ranges import NOT_PLAIN, clip, exact_part, part_of, plain, range_header, range_stream
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.requests.shared import HeldClient, SharedClient
@@ -108,12 +106,12 @@ class _Response:
         Raises TransientStorageError for any other: a 200 may be cut on its way, or be a proxy's own.
         """
         try:
-            value = json.loads(_plain(self.headers, self.body))
+            value = json.loads(plain(self.headers.get("Content-Encoding"), self.body))
             if not isinstance(value, dict):
                 raise ValueError(f"{type(value).__name__} instead of an object")
             for name, takes in fields.items():
                 takes(value[name])
-        except (ValueError, TypeError, LookupError, OSError, EOFError, zlib.error) as error:
+        except (ValueError, TypeError, LookupError, *NOT_PLAIN) as error:
             raise _cut(f"no whole answer in {len(self.body)} bytes: {type(error).__name__}: {error}") from error
         return value
 
@@ -649,17 +647,13 @@ def _denied(what: str, why: str) -> PermissionDenied:
 def _reason(response: _Response) -> tuple[str, str]:
     """Returns message and reason of an error's body; proxies answer in other formats, or not at all."""
     try:
-        text = _plain(response.headers, response.body).decode(errors="replace")
+        text = plain(response.headers.get("Content-Encoding"), response.body).decode(errors="replace")
         error = json.loads(text)["error"]
         return str(error["message"]), str(error.get("errors", [{}])[0].get("reason", ""))
-    except (OSError, EOFError, zlib.error):
+    except NOT_PLAIN:
         return "", ""
     except (ValueError, LookupError, TypeError, AttributeError):
         return " ".join(text.split())[:200], ""
-
-
-def _plain(headers: Mapping[str, str], body: bytes) -> bytes:
-    return gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
 
 
 def _object(uri: str, metadata: Mapping[str, Any]) -> Object:

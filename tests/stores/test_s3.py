@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import socket
 import subprocess
@@ -36,6 +37,7 @@ from curate.storage.protocol import Outcome, Store
 from curate.storage.writer import SIMPLE_BYTES
 from curate.stores.s3 import store as s3_store
 from curate.stores.s3 import uploads
+from curate.stores.s3.answers import Response
 from curate.stores.s3.client import Client, Request
 from curate.stores.s3.probe import CREATORS, refuse_lax
 from curate.stores.s3.store import S3Store
@@ -467,6 +469,45 @@ def test_requests_go_where_the_settings_of_aws_say(
     for name, value in {"AWS_CONFIG_FILE": str(config), "AWS_EC2_METADATA_DISABLED": "true", **settings}.items():
         monkeypatch.setenv(name, value)
     assert Client().url(Request("read it", "get", "GET", "bkt", "a b")) == f"https://{host}/a%20b"
+
+
+@pytest.mark.ci(12)
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_proxy_that_packs_what_s3_says_changes_nothing(
+    emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """XML, that is: what an object has is as it was stored."""
+    effect, packed = emulator._effect, []
+
+    def pack(asked: Asked) -> Answer:
+        answer = effect(asked)
+        if not answer.body.lstrip().startswith(b"<"):
+            return answer
+        packed.append(asked.operation)
+        return Answer(answer.status, gzip.compress(answer.body), dict(answer.headers) | {"Content-Encoding": "gzip"})
+
+    monkeypatch.setattr(emulator, "_effect", pack)
+    operation, do, result = CALLS[call]
+    assert do(s3) == result
+    assert s3.transient_failures == 0
+    assert ("list" in packed) == (call in ("list", "open"))
+    assert ("complete" in packed) == (operation in ("part", "complete") or call == "begin")
+    with pytest.raises(ObjectNotFound, match="NoSuchKey"):
+        s3.read("s3://bucket/none")
+    _left(emulator, call)
+
+
+def test_who_answered_is_not_looked_for_in_an_object() -> None:
+    """S3 names its requests in its headers: to read 8 MiB as words took longer than to fetch them."""
+
+    class Untouched(bytes):
+        def strip(self, *_: object) -> bytes:
+            raise AssertionError("looked at")
+
+        decode = __getitem__ = strip  # type: ignore[assignment]
+
+    assert Response(200, {"x-amz-request-id": "1"}, Untouched(b"an object")).is_of_s3
 
 
 class TestProbe:

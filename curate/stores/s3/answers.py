@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from curate.dataclass import dataclass
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
+from curate.requests.ranges import NOT_PLAIN, plain
 
 Listed = tuple[str, int, str]
 """Key, size and generation of an object."""
@@ -46,8 +47,8 @@ class Response:
     def xml(self, root: str) -> ElementTree.Element:
         """Returns the body, an element of this name. Raises TransientStorageError for any other."""
         try:
-            found = ElementTree.fromstring(self.body.strip())
-        except ElementTree.ParseError as error:
+            found = ElementTree.fromstring(plain(self.headers.get("content-encoding"), self.body).strip())
+        except (ElementTree.ParseError, *NOT_PLAIN) as error:
             raise cut(f"{len(self.body)} bytes are no XML: {error}") from error
         for element in found.iter():
             # Some services have a namespace, some have none.
@@ -68,14 +69,15 @@ class Response:
     def is_of_s3(self) -> bool:
         """Whether a service that speaks S3 made it, and no proxy or web server. An answer without a body may lack
         what shows it."""
-        return bool(self.failure()[0]) or any(name.startswith("x-amz-") for name in self.headers)
+        # Headers first: the body may be 8 MiB of an object.
+        return any(name.startswith("x-amz-") for name in self.headers) or bool(self.failure()[0])
 
     def failure(self) -> tuple[str, str, str]:
         """Returns code, message and region of an error's body; proxies answer in other formats, or not at all."""
         try:
             found = self.xml("Error")
         except TransientStorageError:
-            return "", " ".join(self.body.decode(errors="replace").split())[:200], ""
+            return "", " ".join(self.body[:1000].decode(errors="replace").split())[:200], ""
         return found.findtext("Code", ""), found.findtext("Message", ""), found.findtext("Region", "")
 
 

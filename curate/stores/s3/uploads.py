@@ -122,7 +122,7 @@ def complete(
 
     def parse(response: Response) -> Object | None:
         # An error can follow a status of 200, because the work takes long.
-        code = response.failure()[0] if b"<Error" in response.body[:200] else ""
+        code = response.failure()[0]
         if response.status in answers or code in _REFUSED_CODES:
             return None
         if code:
