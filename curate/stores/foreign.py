@@ -7,13 +7,15 @@ its ETag or another checksum, else time and size: it is looked at again after ea
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 import fsspec
 from fsspec.asyn import AbstractFileSystem, AsyncFileSystem
@@ -26,11 +28,15 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
-from curate.requests.ranges import clip, range_stream
+from curate.requests.ranges import WHOLE_BYTES, clip, range_stream
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.storage.protocol import Calls, Object, Published, Writer, mismatch
 from curate.storage.uris import not_an_output
+from curate.units import format_bytes
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 T = TypeVar("T")
 
@@ -74,7 +80,18 @@ class ForeignStore:
         return self._read(seen, begin, end) if end > begin else b""
 
     def open(self, object: Object) -> BinaryIO:
-        return range_stream(lambda start, stop: self._read(object, start, stop), object.size)
+        whole = b""
+
+        def fetch(start: int, stop: int) -> bytes:
+            nonlocal whole
+            data = whole or self._fetch(object, start, stop)
+            if len(data) == stop - start:
+                return data
+            # All that is read after it is in it.
+            whole = data
+            return data[start:stop]
+
+        return range_stream(fetch, object.size)
 
     def writer(self, uri: str, *, durable: bool = True) -> Writer:
         del durable
@@ -146,13 +163,24 @@ class ForeignStore:
 
     def _read(self, object: Object, start: int, stop: int) -> bytes:
         """Returns exactly these bytes of exactly this generation."""
+        data = self._fetch(object, start, stop)
+        return data if len(data) == stop - start else data[start:stop]
+
+    def _fetch(self, object: Object, start: int, stop: int) -> bytes:
+        """Returns these bytes of exactly this generation; or all of it, where a server knows no ranges and it is small
+        enough. Raises StorageError where it is not, once more has arrived than was asked for."""
+        most = stop - start if object.size > WHOLE_BYTES else math.inf
 
         def fetch(system: Any, path: str) -> bytes:
-            data: bytes = system.cat_file(path, start=start, end=stop)
-            if len(data) == object.size:
-                # Not all servers know ranges.
-                data = data[start:stop] if stop - start < object.size else data
-            if len(data) != stop - start:
+            data: bytes
+            if object.uri.startswith(("http://", "https://")):
+                sink = _Sink(object, most)
+                headers = {**system.kwargs.get("headers", {}), "Range": f"bytes={start}-{stop - 1}"}
+                system.get_file(path, sink, headers=headers)
+                data = sink.getvalue()
+            else:
+                data = system.cat_file(path, start=start, end=stop)
+            if len(data) not in (stop - start, object.size):
                 raise TransientStorageError(f"{len(data)} bytes arrived, expected {stop - start}")
             return data
 
@@ -201,6 +229,24 @@ class ForeignStore:
             self._systems[place] = fsspec.core.url_to_fs(uri, **options)[0]
         system = self._systems[place]
         return system, system._strip_protocol(uri)
+
+
+class _Sink(io.BytesIO):
+    """Takes so many bytes of an object, and ends the answer that has more."""
+
+    def __init__(self, object: Object, most: float) -> None:
+        super().__init__()
+        self._object = object
+        self._most = most
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        written = super().write(data)
+        if self.tell() > self._most:
+            raise StorageError(
+                f"{self._object.uri}: its server knows no ranges, and sends all {format_bytes(self._object.size)} for "
+                f"each part of it, which is done up to {format_bytes(WHOLE_BYTES)}; download it, and read the copy"
+            )
+        return written
 
 
 def _listed(path: str, system: Any, root: str) -> tuple[str, Collection[Mapping[str, Any]]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -26,12 +29,15 @@ from curate.errors import (
 )
 from curate.requests.retry import Retry
 from curate.storage.uris import normalise, normalise_input
+from curate.stores import foreign
 from curate.stores.foreign import ForeignStore
 from curate.stores.open import open_store
 from curate.testing.clock import FakeClock
 from tests.support.s3_emulator import S3Emulator
 
 CONTENT = bytes(range(256)) * 40
+LARGE = b"".join(n.to_bytes(4, "big") for n in range(3 << 18))
+"""More than a stream asks for at once."""
 
 
 class Shelf(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -113,6 +119,87 @@ def test_a_file_on_the_web(web: str, store: ForeignStore, s3_emulator: S3Emulato
         assert stream.read() == CONTENT[1010:]
     copy = pickle.loads(pickle.dumps(store))
     assert copy.read(uri) == CONTENT
+
+
+class Plain(ThreadingHTTPServer):
+    """A web server that knows no ranges, as `python -m http.server`, and says how often it was asked for all it has."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), PlainHandler)
+        self.sent = 0
+
+
+class PlainHandler(BaseHTTPRequestHandler):
+    server: Plain
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(LARGE)))
+        self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.sent += 1
+        self.do_HEAD()
+        with contextlib.suppress(ConnectionError):  # who has enough of it goes
+            self.wfile.write(LARGE)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def plain() -> Iterator[Plain]:
+    with Plain() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+class TestAServerWithoutRanges:
+    """It sends all of a file for each range, so that what is read of it by ranges grew with the square of its size."""
+
+    @pytest.mark.parametrize(
+        "reads",
+        [
+            [(start, start + (64 << 10)) for start in range(0, len(LARGE), 64 << 10)],
+            [(len(LARGE) - 8, len(LARGE)), (0, 9), (1 << 20, 2 << 20)],
+            [(0, len(LARGE))],
+        ],
+    )
+    def test_a_small_file_is_sent_once(self, plain: Plain, store: ForeignStore, reads: list[tuple[int, int]]) -> None:
+        """However it is read, front to back or from its end."""
+        found = store.stat(f"http://127.0.0.1:{plain.server_port}/x.bin")
+        with store.open(found) as stream:
+            for start, stop in reads:
+                stream.seek(start)
+                assert stream.read(stop - start) == LARGE[start:stop]
+        assert plain.sent == 1
+
+    def test_a_large_one_is_refused_at_once(
+        self, plain: Plain, store: ForeignStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As soon as more arrives than was asked for: it is held nowhere. All of it may be asked for."""
+        monkeypatch.setattr(foreign, "WHOLE_BYTES", len(LARGE) - 1)
+        uri = f"http://127.0.0.1:{plain.server_port}/x.bin"
+        message = r"x\.bin: its server knows no ranges, and sends all 3\.00 MiB for .*download it, and read the copy"
+        for start, stop in ((0, 100), (5000, 6000), (1, None)):
+            with pytest.raises(StorageError, match=message) as caught:
+                store.read(uri, start, stop)
+            assert type(caught.value) is StorageError
+        assert plain.sent == 3
+        assert store.read(uri) == LARGE
+
+    def test_one_with_ranges_has_no_limit(self, web: str, store: ForeignStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(foreign, "WHOLE_BYTES", 10)
+        with store.open(store.stat(f"{web}/x.bin")) as stream:
+            stream.seek(1000)
+            assert stream.read(10) == CONTENT[1000:1010]
+            assert stream.read() == CONTENT[1010:]
 
 
 def test_a_file_that_changes_under_a_read_is_named(web: str, store: ForeignStore, s3_emulator: S3Emulator) -> None:
