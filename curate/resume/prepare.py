@@ -264,7 +264,7 @@ def _split_anew(prepared: Prepared, options: RunOptions) -> Any:
 
 def _rule(prepared: Prepared) -> Sharding:
     job, stage = prepared.record, prepared.stage
-    return Sharding(job=job.name, suffix=job.suffix, shard_bytes=stage.tasks.shard_bytes, encoding=stage.rows.encoding)
+    return Sharding(job.name, prepared.output, job.suffix, stage.tasks.shard_bytes, stage.rows.encoding)
 
 
 def _grow(prepared: Prepared) -> PackedTable | None:

@@ -22,6 +22,7 @@ from curate.log import get_logger
 from curate.sources.listing import Inputs
 from curate.sources.split import shards_of, whole
 from curate.storage.protocol import Object, Store
+from curate.storage.uris import KEY_BYTES, room_for_name
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes
 
@@ -35,6 +36,8 @@ class Sharding:
 
     job: str
     """The job's name, for who reads the log."""
+    output: str
+    """The prefix of its outputs."""
     suffix: str
     """That of its outputs, which are named after the shards."""
     shard_bytes: int
@@ -48,7 +51,8 @@ def plan_new(
 ) -> PackedTable:
     """Returns the rows to append to the plan for inputs that it does not know, as a table.
 
-    Raises ConfigError for an unreadable format, and for two inputs whose outputs would have one name.
+    Raises ConfigError for an unreadable format, for two inputs whose outputs would have one name, and for an output
+    whose name would be too long.
     """
 
     def split(item: Object, name: str) -> list[Shard]:
@@ -69,6 +73,7 @@ def plan_new(
                     rows.add(shard_row(shard))
     part = rows.table()
     refuse_escaping(part)
+    refuse_too_long(rule, part)
     if _may_collide(plan, part, rule.suffix):
         refuse_collisions(plan, shards_of_rows(part.table()), rule.suffix, growth.missing)
     _warn_of_large(rule, large)
@@ -151,6 +156,22 @@ def refuse_escaping(part: PackedTable) -> None:
             "after inputs, and no part of the path may be empty, '.' or '..', contain control characters, or begin "
             f"with '{layout.LEDGER}/'; rename it, or leave it out with a glob"
         )
+
+
+def refuse_too_long(rule: Sharding, part: PackedTable) -> None:
+    """Raises ConfigError if the name of an output would be longer than its store takes."""
+    room = room_for_name(rule.output)
+    if room is None:
+        return
+    for block in part.batches("id", "uri"):
+        at = pc.index(pc.greater(pc.binary_length(block["id"]), room - len(rule.suffix)), True).as_py()
+        if at >= 0:
+            key_bytes = KEY_BYTES - room + len(f"{block['id'][at].as_py()}{rule.suffix}".encode())
+            raise ConfigError(
+                f"the name of an output would have {key_bytes:,} bytes, and the store takes {KEY_BYTES:,}: outputs are "
+                f"named after inputs; choose a shorter output than {rule.output}, rename the input, or leave it out "
+                f"with a glob: {block['uri'][at].as_py()!r}"
+            )
 
 
 def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str, missing: Any = None) -> None:

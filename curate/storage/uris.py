@@ -19,6 +19,8 @@ MEMORY = "memory://"
 _FILES = ("file", "local")
 """Schemes of files of this machine; that of ray.data says so, too."""
 SCHEMES = (*_SPELLED, *_FILES)
+KEY_BYTES = 1024
+"""The most that GCS and S3 take as the name of an object in its bucket."""
 _EXPECTED = "gs://bucket/key, s3://bucket/key, memory://bucket/key or a local path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _BEGINS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?!//)(.*)", re.DOTALL)
@@ -154,6 +156,18 @@ def join(root: str, *parts: str) -> str:
     """
     joined = "/".join(part.strip("/") for part in parts if part.strip("/"))
     return f"{root.rstrip('/')}/{joined}" if joined else root
+
+
+def room_for_name(root: str) -> int | None:
+    """Returns how many bytes the names of objects below `root` may have, in UTF-8; None where that is not known before
+    one is written.
+
+    >>> room_for_name("s3://bucket/out"), room_for_name("gs://bucket"), room_for_name("/out")
+    (1020, 1024, None)
+    """
+    scheme, _, path = root.partition("://")
+    above = path.partition("/")[2].rstrip("/")
+    return KEY_BYTES - len(f"{above}/".lstrip("/").encode()) if scheme in ("gs", "s3") else None
 
 
 def is_local(uri: str) -> bool:

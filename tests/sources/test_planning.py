@@ -13,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.job.shapes import FileJob
-from curate.ledger.manifest import ShardPlan
+from curate.ledger.manifest import SCHEMA, ShardPlan, shard_row
+from curate.ledger.packed import RowBuffer
 from curate.ledger.summary import RunState
-from curate.sources.planning import refuse_collisions
+from curate.sources.planning import Sharding, refuse_collisions, refuse_too_long
 from curate.sources.split import whole
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
 from tests.support.examples import examples
+from tests.support.s3_emulator import S3Emulator
 
 
 class Copy(Job):
@@ -60,6 +63,40 @@ class TestNames:
             "deep/er/x.y.parquet",
             "p.parquet",
         ]
+
+    @pytest.mark.parametrize("root", ["s3://bucket/out", "gs://bucket", "s3://bucket/größe/x", "/data", "memory://b"])
+    @given(
+        st.lists(st.text("aß語", min_size=1, max_size=400).map(lambda text: f"{text}.jsonl"), min_size=1, max_size=5),
+        st.integers(990, 1030),
+    )
+    @settings(max_examples=examples(40), deadline=None)
+    def test_a_name_that_a_bucket_does_not_take_is_refused_when_the_plan_is_made(
+        self, root: str, names: list[str], exact: int
+    ) -> None:
+        """By its bytes; those of the disk say themselves what they take."""
+        names.append("y" * exact)
+        rule = Sharding("copy", root, ".parquet", 1 << 20, lambda _: None)
+        rows = RowBuffer(SCHEMA)
+        for number, name in enumerate(names):
+            rows.add(shard_row(whole(name, f"memory://in/{number}", 1, "1")))
+        keys = [f"{root}/{name}.parquet".partition("://")[2].partition("/")[2].encode() for name in names]
+        long = [number for number, key in enumerate(keys) if len(key) > 1024]
+        if long and root[:2] in ("s3", "gs"):
+            message = (
+                rf"would have {len(keys[long[0]]):,} bytes, and the store takes 1,024: .* 'memory://in/{long[0]}'$"
+            )
+            with pytest.raises(ConfigError, match=message):
+                refuse_too_long(rule, rows.table())
+        else:
+            refuse_too_long(rule, rows.table())
+
+    def test_a_run_whose_output_would_have_one_writes_nothing(self, s3_emulator: S3Emulator) -> None:
+        """Each shard of it was tried four times."""
+        for name in ("y" * 1010, "a"):
+            s3_emulator.put(f"s3://bucket/in/{name}.jsonl", b'{"id": "1", "n": 1}\n')
+        with refusing("would have 1,034 bytes, and the store takes 1,024: outputs are named after inputs; choose a sh"):
+            run_job(Copy(), "s3://bucket/in", "s3://bucket/a/longer/prefix")
+        assert not s3_emulator.objects("s3://bucket/a/")
 
     def test_names_may_hold_spaces_percents_and_any_language(self, tmp_path: Path) -> None:
         names = ["a b", "100%25", "größe", "语料", "it's", "q?x=1&y", "#1", "[1]", "{a,b}"]
