@@ -144,7 +144,7 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         items = ", ".join(value_text(name, item, seen) for item in value)
         return f"{type(value).__name__}({items}){_state(name, value, seen)}"
     if isinstance(value, Mapping):
-        if _is_environment(value):
+        if is_environment(value):
             raise Unhashable(name, value, "the whole environment (take the variables that are needed out of it)")
         pairs = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items())
         return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
@@ -204,7 +204,7 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
     raise Unhashable(name, value)
 
 
-def _is_environment(value: Mapping[Any, Any]) -> bool:
+def is_environment(value: Mapping[Any, Any]) -> bool:
     """Returns whether a mapping is `os.environ`, or has most of it, as a copy has: secrets, and what is other in each
     process. Other tables are told from it by a name that is always there."""
     if value is os.environ or value is getattr(os, "environb", None):

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import types
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
@@ -52,7 +53,8 @@ def code_digest(
         if root is None or "<locals>" in base.__qualname__:
             parts += _values(base, told, instead if is_identity else "")
     if is_identity:
-        parts += variables.texts()
+        with _refusing(cls.__name__, instead):
+            parts += variables.texts()
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -74,16 +76,26 @@ def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:
     for name, value in sorted(vars(cls).items()):
         if name in told or name in getattr(cls, "_params", {}) or _made_by_python(name, value):
             continue
-        try:
+        with _refusing(f"{cls.__name__}.{name}", instead):
             functions = list(_functions(value))
             if not functions:
                 yield f"{name} = {value_text(f'{cls.__name__}.{name}', value)}"
             yield from map(function_text, functions)
-        except Unhashable as error:
-            if instead:
-                raise ConfigError(
-                    f"{cls.__name__}.{name} depends on a value that cannot be compared between runs: {error}; {instead}"
-                ) from error
+
+
+@contextmanager
+def _refusing(what: str, instead: str) -> Iterator[None]:
+    """Refuses what has no text that stands for it with a ConfigError; leaves it out where nothing can be done
+    `instead`."""
+    try:
+        yield
+    except (Unhashable, RecursionError) as error:
+        if instead:
+            is_deep = isinstance(error, RecursionError)
+            why = "one that holds itself, or is nested too deeply" if is_deep else error
+            raise ConfigError(
+                f"{what} depends on a value that cannot be compared between runs: {why}; {instead}"
+            ) from (None if is_deep else error)
 
 
 def _functions(value: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import os
 import re
 import sys
 import types
@@ -21,7 +22,7 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
-from curate.code.closures import PLAIN, Unhashable, closed_over, value_text
+from curate.code.closures import PLAIN, Unhashable, closed_over, is_environment, value_text
 from curate.code.compared import (
     CODE,
     TABLES,
@@ -225,6 +226,8 @@ class Variables:
             value = value.__self__
         if has_objects(value, self._sources):
             yield one.name, compared(value, self._sources)
+        elif isinstance(value, dict) and is_environment(value):
+            yield one.name, _beside_environment(value)
         elif is_data(value):
             yield one.name, value
         elif not isinstance(value, CODE):
@@ -330,6 +333,14 @@ def _which(statement: ast.stmt, function: types.FunctionType) -> str:
     lines = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in same]
     at = function.__code__.co_firstlineno
     return str(lines.index(at)) if len(same) > 1 and at in lines else ""
+
+
+def _beside_environment(value: Mapping[Any, Any]) -> dict[Any, str]:
+    """Returns what a copy of the environment, as for a subprocess, has that this has not: digests, as there are secrets
+    in it."""
+    known = dict(os.environ)
+    texts = {name: value_text("", one) for name, one in value.items() if known.get(name) != one}
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -133,6 +133,11 @@ class Udf:
         }
         try:
             texts = [callable_text(name, value) for name, value in given.items() if value]
+        except RecursionError:
+            raise ConfigError(
+                f"{owner}: cannot compare an argument between runs: it holds itself, or is nested too deeply; pass "
+                "plain values"
+            ) from None
         except Unhashable as error:
             raise ConfigError(f"{owner}: cannot compare this value between runs: {error}; pass plain values") from error
         return [function_identity(owner, self.target), *texts]

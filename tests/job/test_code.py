@@ -345,6 +345,12 @@ class TestClassesMadeInFunctions:
             ConfigError, match=r"Made.process depends on .*: factor is a object; .* or declare a version"
         ):
             make(object())().spec()
+        endless: list[Any] = []
+        endless.append(endless)
+        with pytest.raises(
+            ConfigError, match=r"Made.process depends on .*: one that holds itself, .*, or declare a ver"
+        ):
+            make(endless)().spec()
         made = make(object())
         made.version = "1"
         assert made().spec().record.code_digest

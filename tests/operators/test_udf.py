@@ -214,3 +214,22 @@ def test_what_has_no_names_is_refused(name: str, arguments: Any) -> None:
     given: dict[str, Any] = {name: arguments}
     with pytest.raises(ConfigError, match=rf"^map\({name}=.*: expected arguments by name"):
         curate.range(2).map(lambda row, **_: row, **given)
+
+
+@pytest.mark.parametrize("name", ["fn_args", "fn_kwargs", "fn_constructor_args", "fn_constructor_kwargs"])
+def test_arguments_that_hold_themselves_are_refused(name: str) -> None:
+    """It was a RecursionError, in hundreds of lines."""
+
+    class Given:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.given = args, kwargs
+
+        def __call__(self, row: Any, *args: Any, **kwargs: Any) -> Any:
+            return row, args, kwargs
+
+    endless: list[Any] = []
+    endless.append(endless)
+    given: dict[str, Any] = {name: {"a": endless} if name.endswith("kwargs") else [endless]}
+    ds = curate.range(2).map(Given, **given)
+    with pytest.raises(ConfigError, match=r"^map\(Given\): cannot compare .*: it holds itself, .*; pass plain values"):
+        ds.write_parquet("memory://udf/endless", backend="inline")

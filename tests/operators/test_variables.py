@@ -269,3 +269,42 @@ def test_a_write_with_another_value_is_refused_by_name(
     assert written("1") == written("1") == [0, 1, 2]
     with pytest.raises(ConfigError, match=r"k = int 1'\]\], you asked for .*k = int 2"):
         written("2")
+
+
+def test_a_copy_of_the_environment_counts_by_what_is_added_to_it(
+    modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a subprocess: of a job it was an Unhashable, and a dataset was refused. No secret is in its text."""
+    for n in range(4):
+        monkeypatch.setenv(f"SECRET_{n}", "hidden")
+    said = []
+    for mode, more in (("fast", "1"), ("fast", "2"), ("slow", "2")):
+        monkeypatch.setenv("MORE", more)
+        module = modules.load(
+            "import os, curate\nENV = {**os.environ, 'MODE': ''}\ndef f(row): return ENV\n"
+            "class Mine(curate.RowsJob):\n    def process(self, batch): return f(batch)\n",
+            "of_user",
+        )
+        module.ENV["MODE"] = mode
+        said.append((callable_text("f", module.f), job_digest(module.Mine, is_identity=True)))
+    assert said[0] == said[1]
+    assert not {*said[1]} & {*said[2]}
+    assert "hidden" not in said[0][0]
+
+
+@pytest.mark.parametrize("value", ["{'of': dict(os.environ)}", "Env()"])
+def test_the_environment_in_another_value_is_refused(
+    value: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what can be done, of a job, too: that was an Unhashable, and a traceback."""
+    monkeypatch.setenv("PATH", "/bin")
+    module = modules.load(
+        "import os, curate\nclass Env:\n    def __init__(self): self.env = dict(os.environ)\n"
+        f"    def get(self): return self.env\nENV = {value}\ndef f(row): return ENV.get('of')\n"
+        "class Mine(curate.RowsJob):\n    def process(self, batch): return f(batch)\n"
+    )
+    said = r"depends on a value .*: ENV.* is the whole environment \(take .*; "
+    with pytest.raises(ConfigError, match=f"^Mine {said}make it a parameter, or declare a version"):
+        job_digest(module.Mine, is_identity=True)
+    with pytest.raises(ConfigError, match=said):
+        curate.range(1).map(module.f).write_parquet("memory://variables/out", backend="inline")
