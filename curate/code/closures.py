@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
+from curate.code.kinds import is_a, own_dict
 from curate.code.names import names_in
 from curate.code.started import as_started
 from curate.code.syntax import canonical, definition
@@ -135,67 +136,67 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
     """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
     if type(value) in PLAIN:
         return f"{type(value).__name__} {value!r}"
-    if isinstance(value, enum.Enum):
+    if is_a(value, enum.Enum):
         own = f" {value_text(name, value.value, seen)}" if type(value.value) in PLAIN else ""
         return f"{type(value).__qualname__}.{value.name}{own}"
-    if isinstance(value, int | float | complex | str | bytes) or value is Ellipsis:
+    if is_a(value, int | float | complex | str | bytes) or value is Ellipsis:
         return f"{type(value).__name__} {value!r}{_state(name, value, seen)}"
-    if isinstance(value, list | tuple):
+    if is_a(value, list | tuple):
         items = ", ".join(value_text(name, item, seen) for item in value)
         return f"{type(value).__name__}({items}){_state(name, value, seen)}"
-    if isinstance(value, Mapping):
+    if is_a(value, Mapping):
         if is_environment(value):
             raise Unhashable(name, value, "the whole environment (take the variables that are needed out of it)")
         pairs = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items())
         return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
-    if isinstance(value, set | frozenset):
+    if is_a(value, set | frozenset):
         return f"set({', '.join(sorted(value_text(name, item, seen) for item in value))})"
-    if isinstance(value, re.Pattern):
+    if is_a(value, re.Pattern):
         return f"pattern {value.pattern!r} {value.flags}"
-    if isinstance(value, dt.timezone):
+    if is_a(value, dt.timezone):
         return repr(value)
-    if isinstance(value, ZoneInfo) and value.key is not None:
+    if is_a(value, ZoneInfo) and value.key is not None:
         return f"ZoneInfo {value.key}"
-    if isinstance(value, dt.datetime | dt.time) and isinstance(value.tzinfo, ZoneInfo):
+    if is_a(value, dt.datetime | dt.time) and isinstance(value.tzinfo, ZoneInfo):
         return f"{type(value).__name__} {value} {value_text(name, value.tzinfo)}"
-    if isinstance(value, dt.datetime | dt.time) and value.fold:
+    if is_a(value, dt.datetime | dt.time) and value.fold:
         return f"{type(value).__name__} {value} again"
-    if isinstance(value, dt.date | dt.time | dt.timedelta | Decimal | range | uuid.UUID):
+    if is_a(value, dt.date | dt.time | dt.timedelta | Decimal | range | uuid.UUID):
         return f"{type(value).__name__} {value}"
-    if isinstance(value, np.ma.MaskedArray):
+    if is_a(value, np.ma.MaskedArray):
         # What lies under the mask is no value.
         told = [value.filled(value.fill_value), np.ma.getmaskarray(value), value.fill_value]
         return f"masked {', '.join(value_text(name, one, seen) for one in told)}"
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if is_a(value, np.ndarray) and not value.dtype.hasobject:
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return f"ndarray {value.dtype.str if value.dtype.names is None else value.dtype} {value.shape} {digest[:16]}"
-    if isinstance(value, np.ndarray):
+    if is_a(value, np.ndarray):
         text = value_text(name, value.tolist(), seen)
         return f"ndarray {value.dtype} {value.shape} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if isinstance(value, pa.Scalar):
+    if is_a(value, pa.Scalar):
         return f"{type(value).__name__} {value.type} {value_text(name, value.as_py(), seen)}"
-    if isinstance(value, PurePath | pa.DataType | pa.Field | pa.Schema | np.generic | np.dtype):
+    if is_a(value, PurePath | pa.DataType | pa.Field | pa.Schema | np.generic | np.dtype):
         return f"{type(value).__name__} {value!s}"
-    if isinstance(value, types.ModuleType):
+    if is_a(value, types.ModuleType):
         return f"module {value.__name__}"
-    if isinstance(value, functools.partial):
+    if is_a(value, functools.partial):
         bound = value_text(name, [value.args, value.keywords], seen)
         return f"partial {value_text(name, value.func, seen)} {bound}"
-    if isinstance(value, types.MethodType):
+    if is_a(value, types.MethodType):
         text = value_text(name, value.__func__, seen)
-        if isinstance(value.__self__, type) or is_of_curates(type(value.__self__)) or owner_of(value) is None:
+        if is_a(value.__self__, type) or is_of_curates(type(value.__self__)) or owner_of(value) is None:
             return text
         return f"{text} of {_pickled(f'what {name} belongs to', value.__self__, seen)}"
-    if isinstance(value, types.FunctionType):
+    if is_a(value, types.FunctionType):
         return function_text(value, seen)
-    if isinstance(value, functools._lru_cache_wrapper):
+    if is_a(value, functools._lru_cache_wrapper):
         return f"cached {value_text(name, value.__wrapped__, seen)}"
-    if isinstance(value, type | BOUND):
+    if is_a(value, type | BOUND):
         # Without its module, which is called __main__ or by its name, as the program was started.
         text = f"{type(value).__name__} {value.__qualname__}"
-        owner = None if isinstance(value, type) else owner_of(value)
+        owner = None if is_a(value, type) else owner_of(value)
         return text if owner is None else f"{text} of {value_text(f'what {name} belongs to', owner, seen)}"
-    if isinstance(value, _MADE):
+    if is_a(value, _MADE):
         return f"{type(value).__name__} {_pickled(name, value, seen)}"
     if (fields := fields_of(value)) is not None:
         return f"{type(value).__qualname__} {value_text(f'what {name} has', fields, seen)}"
@@ -219,7 +220,7 @@ def owner_of(method: Any) -> Any:
     """Returns the object that a method is of; None of a function, a method of a class, and of those of the `random` of
     all, which each process seeds anew."""
     owner = getattr(method, "__self__", None)
-    return None if isinstance(owner, type | types.ModuleType) or owner is random._inst else owner
+    return None if is_a(owner, type | types.ModuleType) or owner is random._inst else owner
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
@@ -227,13 +228,11 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     other objects, as a Dataset, which may hold what each process has of its own."""
     cls = type(value)
     # By its name: to import argparse takes ten milliseconds of each program.
-    if isinstance(value, types.SimpleNamespace) or any(
-        (one.__module__, one.__name__) == _PARSED for one in cls.__mro__
-    ):
+    if is_a(value, types.SimpleNamespace) or any((one.__module__, one.__name__) == _PARSED for one in cls.__mro__):
         return dict(vars(value))
     if is_of_curates(cls):
         return None
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(cls) and not is_a(value, type):
         names = [field.name for field in dataclasses.fields(value)]
     elif isinstance(attributes := getattr(cls, "__attrs_attrs__", None), tuple):
         names = [one.name for one in attributes]
@@ -241,7 +240,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
         names = list(models)
     else:
         return None
-    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names if hasattr(value, name)}}
+    return {**own_dict(value), **{name: getattr(value, name) for name in names if hasattr(value, name)}}
 
 
 def _pickled(name: str, value: Any, seen: frozenset[int]) -> str:
@@ -261,9 +260,9 @@ def _pickled(name: str, value: Any, seen: frozenset[int]) -> str:
 def _state(name: str, value: Any, seen: frozenset[int]) -> str:
     """Returns what a value has beside what its kind has: the attributes of one of a subclass, the factory of a
     defaultdict. Raises Unhashable."""
-    factory = value.default_factory if isinstance(value, defaultdict) else None
+    factory = value.default_factory if is_a(value, defaultdict) else None
     told = [] if factory is None else [value_text(f"the default of {name}", factory, seen)]
-    if state := getattr(value, "__dict__", None):
+    if state := own_dict(value):
         told.append(value_text(f"what {name} has", dict(state), seen))
     return "".join(f" of {one}" for one in told)
 
@@ -311,7 +310,7 @@ def _globals_used(function: Any) -> Iterator[tuple[str, Any]]:
 def _lenient(name: str, value: Any, seen: frozenset[int]) -> str:
     """Returns the text of a global; most of those that have none are other libraries' objects. Of a class that is in no
     file, and of an object of one, also that of its code."""
-    if isinstance(value, type) and is_in_no_file(value):
+    if is_a(value, type) and is_in_no_file(value):
         return _class_text(value, seen)
     try:
         return value_text(name, value, seen)
@@ -328,7 +327,7 @@ def _class_text(cls: type, seen: frozenset[int]) -> str:
     for base in filter(is_in_no_file, cls.__mro__):
         for name, value in sorted(vars(base).items()):
             inner = [getattr(value, one, None) for one in ("__func__", "fget", "fset", "func")]
-            functions = [one for one in (value, *inner) if isinstance(one, types.FunctionType)]
+            functions = [one for one in (value, *inner) if is_a(one, types.FunctionType)]
             if functions or not (name.startswith("__") and name.endswith("__")):
                 parts += [f"{name} = {_lenient(name, one, seen)}" for one in functions or [value]]
     return "\n".join(parts)
@@ -339,7 +338,7 @@ def is_in_no_file(cls: type) -> bool:
     does; not one that was compiled."""
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
         return True
-    return is_of_no_file(cls.__module__) and any(isinstance(one, types.FunctionType) for one in vars(cls).values())
+    return is_of_no_file(cls.__module__) and any(is_a(one, types.FunctionType) for one in vars(cls).values())
 
 
 def _may_be_docstring(code: types.CodeType) -> bool:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from curate.code.closures import BOUND, PLAIN, Unhashable, fields_of, owner_of, value_text
+from curate.code.kinds import is_a, own_dict
 from curate.code.names import CHANGING
 from curate.code.sources import Sources
 
@@ -31,16 +32,16 @@ def is_data(value: Any) -> bool:
     if type(value) in PLAIN:
         return True
     try:
-        if isinstance(value, dict):
+        if is_a(value, dict):
             return all(map(is_data, value)) and all(map(is_data, value.values()))
-        if isinstance(value, list | tuple | set | frozenset):
+        if is_a(value, list | tuple | set | frozenset):
             return all(map(is_data, value))
-        if isinstance(value, BOUND):
+        if is_a(value, BOUND):
             owner = owner_of(value)
             return not CHANGING.fullmatch(value.__name__) and owner is not None and is_data(owner)
-        if isinstance(value, CODE | Mapping | deque):
+        if is_a(value, CODE | Mapping | deque):
             # Another mapping may be the environment, or a database; a queue is there to be filled.
-            return isinstance(value, _VIEWS) and all(map(is_data, _viewed(value)))
+            return is_a(value, _VIEWS) and all(map(is_data, _viewed(value)))
         # Of a record what is asked of it counts.
         return fields_of(value) is None and bool(value_text("", value))
     except (Unhashable, RecursionError):
@@ -49,7 +50,7 @@ def is_data(value: Any) -> bool:
 
 def _viewed(value: Any) -> list[Any]:
     """Returns what a mapping is made of."""
-    return list(value.maps) if isinstance(value, ChainMap) else [dict(value)]
+    return list(value.maps) if is_a(value, ChainMap) else [dict(value)]
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -64,9 +65,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
     for name, one in slots.items():
         with suppress(AttributeError):  # not set
             found[name] = one.__get__(value)
-    with suppress(AttributeError):
-        found |= object.__getattribute__(value, "__dict__")
-    return found
+    return {**found, **own_dict(value)}
 
 
 def is_object(value: Any, sources: Sources) -> bool:
@@ -76,9 +75,9 @@ def is_object(value: Any, sources: Sources) -> bool:
 
 def has_objects(value: Any, sources: Sources) -> bool:
     """Returns whether a value is a table with objects of the user's classes in it."""
-    if not isinstance(value, TABLES):
+    if not is_a(value, TABLES):
         return False
-    inner = (*value, *value.values()) if isinstance(value, dict) else value
+    inner = (*value, *value.values()) if is_a(value, dict) else value
     return any(_is_of_user(cls, sources) for cls in {*map(type, inner)})
 
 
@@ -108,11 +107,11 @@ def _opened(value: Any, sources: Sources, inner: Callable[[Any], Any]) -> Any:
     """Returns what can be compared of a value, with `inner` of what is in it."""
     if is_data(value):
         return value
-    if isinstance(value, dict):
+    if is_a(value, dict):
         return [(inner(key), inner(one)) for key, one in value.items()]
-    if isinstance(value, list | tuple):
+    if is_a(value, list | tuple):
         return [inner(one) for one in value]
-    if isinstance(value, set | frozenset):
+    if is_a(value, set | frozenset):
         # In each process it has an order of its own. Of objects that know each other, the first one is told whole.
         ordered = sorted(value, key=lambda one: value_text("", _opened(one, sources, _outline)))
         return sorted(value_text("", inner(one)) for one in ordered)

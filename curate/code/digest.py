@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
+from curate.code.kinds import is_a
 from curate.code.sources import Imports, Module, Sources, Used
 from curate.code.syntax import source_of
 from curate.code.variables import Variables
@@ -99,15 +100,16 @@ def _refusing(what: str, instead: str) -> Iterator[None]:
 
 
 def _functions(value: Any) -> Iterator[Any]:
-    if isinstance(value, property):
+    if is_a(value, property):
         candidates: list[Any] = [value.fget, value.fset]
-    elif isinstance(value, functools.cached_property):
+    elif is_a(value, functools.cached_property):
         candidates = [value.func]
     else:
-        candidates = [getattr(value, "__func__", value)]
-    yield from (one for one in candidates if isinstance(one, types.FunctionType))
+        candidates = [value.__func__ if is_a(value, _WITH_FUNCTION) else value]
+    yield from (one for one in candidates if is_a(one, types.FunctionType))
 
 
+_WITH_FUNCTION = (staticmethod, classmethod, types.MethodType)
 _COMPILED = (
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
@@ -122,7 +124,7 @@ def _made_by_python(name: str, value: Any) -> bool:
     of compiled bases, such as dict and Exception, and for its slots and fields, which its source names."""
     if name in ("_params", "_reads_files", "_abc_impl"):
         return True
-    if isinstance(value, _COMPILED) or type(value).__name__ == "_tuplegetter":
+    if is_a(value, _COMPILED) or type(value).__name__ == "_tuplegetter":
         return True
     dunder = name.startswith("__") and name.endswith("__")
-    return dunder and not isinstance(value, types.FunctionType)
+    return dunder and not is_a(value, types.FunctionType)

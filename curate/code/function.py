@@ -11,6 +11,7 @@ from typing import Any
 from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, module_of, value_text
 from curate.code.digest import code_digest
 from curate.code.held import held
+from curate.code.kinds import is_a
 from curate.code.names import names_in
 from curate.code.sources import Sources, Used
 from curate.code.syntax import definition
@@ -26,7 +27,7 @@ def callable_text(name: str, function: Any) -> str:
     The same in every process. Raises Unhashable, with the variable's name, for a value that has no such text; for one
     in a class ConfigError.
     """
-    text = function_text(function) if isinstance(function, types.FunctionType) else value_text(name, function)
+    text = function_text(function) if is_a(function, types.FunctionType) else value_text(name, function)
     sources = Sources()
     variables = Variables(sources)
     queue: list[Used] = []
@@ -57,12 +58,12 @@ def callable_text(name: str, function: Any) -> str:
 
 def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:
     """Yields the functions in a callable, and those that they close over."""
-    if isinstance(value, functools.partial):
+    if is_a(value, functools.partial):
         for one in (value.func, *value.args, *value.keywords.values()):
             yield from _functions(one, seen)
-    elif isinstance(value, types.MethodType):
+    elif is_a(value, types.MethodType):
         yield from _functions(value.__func__, seen)
-    elif isinstance(value, types.FunctionType) and id(value) not in seen:
+    elif is_a(value, types.FunctionType) and id(value) not in seen:
         seen.add(id(value))
         yield value
         for _, held in closed_over(value):
@@ -73,16 +74,16 @@ def _classes(function: Any, sources: Sources) -> Iterator[type]:
     """Yields the user's own classes in a callable: itself, in a partial, closed over, or whose method it is."""
     held = [function]
     for one in held:
-        if isinstance(one, functools.partial):
+        if is_a(one, functools.partial):
             held += [one.func, *one.args, *one.keywords.values()]
-        elif isinstance(one, types.MethodType):
-            owner = one.__self__ if isinstance(one.__self__, type) else type(one.__self__)
+        elif is_a(one, types.MethodType):
+            owner = one.__self__ if is_a(one.__self__, type) else type(one.__self__)
             held += [] if is_of_curates(owner) else [owner]
     for one in _functions(function, set()):
         held += [value for _, value in closed_over(one)]
     for one in held:
         # Installed packages are pinned by the lock file.
-        if isinstance(one, type) and (is_in_no_file(one) or sources.module(one.__module__) is not None):
+        if is_a(one, type) and (is_in_no_file(one) or sources.module(one.__module__) is not None):
             yield one
 
 

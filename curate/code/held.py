@@ -21,6 +21,7 @@ from curate.code.closures import (
     owner_of,
     value_text,
 )
+from curate.code.kinds import is_a, own_dict
 
 
 def held(value: Any) -> Iterator[types.FunctionType | type]:
@@ -31,7 +32,7 @@ def held(value: Any) -> Iterator[types.FunctionType | type]:
         if type(one) in PLAIN or id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, types.FunctionType | type):
+        if is_a(one, types.FunctionType | type):
             yield one
         elif type(one).__module__ != "builtins":
             queue.append(type(one))
@@ -39,36 +40,36 @@ def held(value: Any) -> Iterator[types.FunctionType | type]:
 
 
 def _within(value: Any) -> Iterator[Any]:
-    if isinstance(value, types.FunctionType):
+    if is_a(value, types.FunctionType):
         yield from (inner for _, inner in closed_over(value))
         yield from value.__defaults__ or ()
         yield from (value.__kwdefaults__ or {}).values()
-    elif isinstance(value, functools.partial):
+    elif is_a(value, functools.partial):
         yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, types.MethodType):
-        owner = value.__self__ if isinstance(value.__self__, type) else type(value.__self__)
+    elif is_a(value, types.MethodType):
+        owner = value.__self__ if is_a(value.__self__, type) else type(value.__self__)
         yield value.__func__
         if not is_of_curates(owner):
             yield owner
-            yield from getattr(owner_of(value), "__dict__", {}).values()
-    elif isinstance(value, BOUND):
+            yield from own_dict(owner_of(value)).values()
+    elif is_a(value, BOUND):
         yield owner_of(value)
-    elif isinstance(value, dict):
+    elif is_a(value, dict):
         yield from value
         yield from value.values()
-        if isinstance(value, defaultdict):
+        if is_a(value, defaultdict):
             yield value.default_factory
-    elif isinstance(value, list | tuple):
+    elif is_a(value, list | tuple):
         yield from value
-    elif isinstance(value, set | frozenset):  # whose own order is another one in each process
+    elif is_a(value, set | frozenset):  # whose own order is another one in each process
         yield from sorted((one for one in value if not _is_plain(one)), key=_order)
-    elif isinstance(value, property):
+    elif is_a(value, property):
         yield from (value.fget, value.fset)
-    elif isinstance(value, staticmethod | classmethod):
+    elif is_a(value, staticmethod | classmethod):
         yield value.__func__
-    elif not isinstance(value, type) and (fields := fields_of(value)) is not None:
+    elif not is_a(value, type) and (fields := fields_of(value)) is not None:
         yield from fields.values()
-    if not isinstance(value, type) and (wrapped := getattr(value, "__dict__", {}).get("__wrapped__")) is not None:
+    if not is_a(value, type) and (wrapped := own_dict(value).get("__wrapped__")) is not None:
         yield wrapped
 
 
@@ -83,4 +84,4 @@ def _order(value: Any) -> tuple[str, str, str]:
         text = value_text("", value)
     except (Unhashable, RecursionError):
         text = ""  # of such an object only its class counts
-    return value.__qualname__ if isinstance(value, named) else "", type(value).__qualname__, text
+    return value.__qualname__ if is_a(value, named) else "", type(value).__qualname__, text

@@ -17,9 +17,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 from curate import jobs
 from curate.code.closures import is_curates, module_of
+from curate.code.kinds import is_a
 from curate.code.loaded import changed_since_import
 from curate.code.names import own_names
 from curate.dataclass import dataclass, field, replace
@@ -175,8 +177,8 @@ class Sources:
         if root in imports.modules or root in imports.names:
             found = imports.modules.get(root) or ".".join(imports.names[root])
         else:  # `m = importlib.import_module("package.module")`
-            value = vars(sys.modules[module.name]).get(root) if module.name in sys.modules else None
-            if imports is not module.imports or not isinstance(value, ModuleType):
+            value: Any = vars(sys.modules[module.name]).get(root) if module.name in sys.modules else None
+            if imports is not module.imports or not is_a(value, ModuleType):
                 return ""
             found = value.__name__
         for part in rest.split(".") if rest else ():

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from curate.code.kinds import is_a
 from curate.code.names import CHANGING, changes
 from curate.code.syntax import definition
 
@@ -29,7 +30,7 @@ def as_started(function: types.FunctionType, name: str, value: Any) -> Any:
     Rows decide what is in it then, and not it what is in the rows. Where it may have been given something before the
     first row, or comes from elsewhere, it counts as it is.
     """
-    if isinstance(value, _NOT_CHANGED) or not any(name in _changed_names(one) for one in _sharing(function, name)):
+    if is_a(value, _NOT_CHANGED) or not any(name in _changed_names(one) for one in _sharing(function, name)):
         return value
     is_closed_over = name in function.__code__.co_freevars
     expression = _assigned(function, name) if is_closed_over else _default_of(function, name)
@@ -74,7 +75,7 @@ def _sharing(function: types.FunctionType, name: str) -> Iterator[types.Function
             other = cell.cell_contents
         except ValueError:
             continue  # assigned later, if ever
-        if isinstance(other, types.FunctionType) and any(one is cells[name] for one in other.__closure__ or ()):
+        if is_a(other, types.FunctionType) and any(one is cells[name] for one in other.__closure__ or ()):
             yield other
 
 
@@ -207,7 +208,7 @@ def _is_new(expression: ast.expr, cls: type, names: Mapping[str, Any]) -> bool:
     match called:
         case ast.Name(name):
             found = names.get(name, getattr(builtins, name, None))
-        case ast.Attribute(ast.Name(module), name) if isinstance(names.get(module), types.ModuleType):
+        case ast.Attribute(ast.Name(module), name) if is_a(names.get(module), types.ModuleType):
             found = vars(names[module]).get(name)
         case _:
             return False

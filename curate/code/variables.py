@@ -34,6 +34,7 @@ from curate.code.compared import (
     is_object,
 )
 from curate.code.held import held
+from curate.code.kinds import is_a
 from curate.code.names import CHANGING, globals_changed, globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.started import as_started
@@ -100,8 +101,8 @@ class Variables:
                 self._changed.add((one.module.name, one.name))
             if one.name in values and (one.root in read or not one.root):
                 self._add(one.name, values[one.name], one, one.module.defined[one.name])
-            value = values.get(one.name)
-            if isinstance(value, type):
+            value: Any = values.get(one.name)
+            if is_a(value, type):
                 self.take_body(one, value)
             elif isinstance(one.statement, _Def):
                 self._take_defaults(one, one.name, one.statement, value)
@@ -155,12 +156,12 @@ class Variables:
     def texts(self) -> Iterator[str]:
         """Yields `name = value` of each whose statements do not tell the value."""
         for key, one in self._found.items():
-            if isinstance(one.value, types.FunctionType) and _is_computed(one):
+            if is_a(one.value, types.FunctionType) and _is_computed(one):
                 if not any(map(_OWN.fullmatch, self._computed_from(one))):
                     yield from self._choice(one)
             elif key not in self._changed and (self._is_asked(one) or not _tells(one)):
                 kind = type(one.value)
-                if _is_chosen(one) and not isinstance(one.value, type) and self._sources.of(kind) is not None:
+                if _is_chosen(one) and not is_a(one.value, type) and self._sources.of(kind) is not None:
                     yield f"{one.name} is a {kind.__qualname__}"
                 names = self._computed_from(one)
                 if not any(map(_OWN.fullmatch, names)):
@@ -190,8 +191,8 @@ class Variables:
             self._found[key] = _Variable(name, values[name], Used(module, ast.Pass(), name, name), assigned or _NOTHING)
 
     def _take_defaults(self, used: Used, name: str, statement: _Def, value: Any) -> None:
-        function = inspect.unwrap(value) if callable(value) else None
-        if not isinstance(function, types.FunctionType) or function.__name__ != statement.name:
+        function: Any = inspect.unwrap(value) if callable(value) else None
+        if not is_a(function, types.FunctionType) or function.__name__ != statement.name:
             return
         args, given = statement.args, function.__defaults__ or ()
         positional = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
@@ -222,15 +223,15 @@ class Variables:
     def _told(self, one: _Variable) -> Iterator[tuple[str, Any]]:
         """Yields what of a value can be compared, by name: all of it, or of an object the attributes that are asked."""
         value = one.value
-        if isinstance(value, types.MethodType) and is_object(value.__self__, self._sources):
+        if is_a(value, types.MethodType) and is_object(value.__self__, self._sources):
             value = value.__self__
         if has_objects(value, self._sources):
             yield one.name, compared(value, self._sources)
-        elif isinstance(value, dict) and is_environment(value):
+        elif is_a(value, dict) and is_environment(value):
             yield one.name, _beside_environment(value)
         elif is_data(value):
             yield one.name, value
-        elif not isinstance(value, CODE):
+        elif not is_a(value, CODE):
             has = attributes_of(value)
             named = self._attributes.get((one.used.module.name, one.name), {})
             asked = {**named, **asked_of_self(type(value), self._sources)}
@@ -244,7 +245,7 @@ class Variables:
     def _computed_from(self, variable: _Variable) -> set[str]:
         """Returns what a variable is computed from, by the names of `Sources.foreign`."""
         names, seen = set[str](), set[int]()
-        is_single = not isinstance(variable.value, (*TABLES, Mapping)) or has_objects(variable.value, self._sources)
+        is_single = not is_a(variable.value, (*TABLES, Mapping)) or has_objects(variable.value, self._sources)
         queue = [(variable.used.module, node) for _, node in variable.assigned]
         for module, node in queue:
             if id(node) not in seen:
@@ -352,4 +353,4 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith("/") and "\n" not in value)
+    return is_a(value, PurePath) or (is_a(value, str) and value.startswith("/") and "\n" not in value)

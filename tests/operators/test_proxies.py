@@ -1,0 +1,72 @@
+"""Values that stand for others, or answer as they like: an identity asks nothing of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import curate
+from curate.code.function import callable_text
+from curate.code.kinds import is_a, own_dict
+from curate.job.definition import job_digest
+from tests.job.modules import Modules
+
+ODD = {
+    "one whose class is asked": "class P:\n    @property\n    def __class__(self): raise RuntimeError('no context')\n"
+    "    @property\n    def __dict__(self): raise RuntimeError('no context')\np = P()",
+    "one that says it is a table": "class P:\n    @property\n    def __class__(self): ASKED.append(1); return dict\n"
+    "    def __getattr__(self, name): ASKED.append(1); return None\np = P()",
+    "one that has every attribute": "class P:\n    __slots__ = ()\n"
+    "    def __getattr__(self, name): ASKED.append(1)\np = P()",
+    "one that has none": "class P:\n    def __getattribute__(self, name): raise ValueError(name)\np = P()",
+    "one that is gone": "import weakref\nclass P: pass\np = weakref.proxy(P())",
+}
+USED = {
+    "alone": "",
+    "in a table": "p = {'a': [p]}\n",
+    "handed on": "def of(p):\n    def g(x): return p\n    return g\ng = of(p)\n",
+}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
+    return Modules(tmp_path / "modules", monkeypatch)
+
+
+@pytest.mark.parametrize("used", USED.values(), ids=USED)
+@pytest.mark.parametrize("source", ODD.values(), ids=ODD)
+def test_what_a_module_has_is_not_asked(source: str, used: str, modules: Modules) -> None:
+    """A proxy without a context was a traceback, and a lazy one was loaded by each driver."""
+    module = modules.load(
+        f"import curate\nASKED = []\n{source}\n{used}def f(row): return type(p.x), g(row)\n"
+        "class Mine(curate.RowsJob):\n    def process(self, batch): return f(batch)\n"
+    )
+    assert callable_text("f", module.f)
+    assert job_digest(module.Mine, is_identity=True)
+    assert module.ASKED == []
+
+
+@pytest.mark.parametrize("source", ODD.values(), ids=ODD)
+def test_what_a_function_closes_over_is_refused_by_its_type(source: str, modules: Modules) -> None:
+    module = modules.load(f"ASKED = []\n{source}\ndef make(p):\n    def f(row): return p\n    return f\nf = make(p)\n")
+    with pytest.raises(curate.ConfigError, match=r"map\(f\) depends on .*: p is a (P|ProxyType|weakref.ProxyType); "):
+        curate.range(1).map(module.f).write_parquet("memory://proxies/out", backend="inline")
+    assert module.ASKED == []
+
+
+def test_an_attribute_is_where_python_has_it() -> None:
+    class Named:
+        def __init__(self) -> None:
+            self.name = "a"
+
+    class Slots(Named):
+        __slots__ = ("other",)
+
+    def f() -> None: ...
+
+    values: list[Any] = [Named(), Slots(), f, KeyError(), 1, "a", Named]
+    assert [own_dict(one) for one in values] == [{"name": "a"}, {"name": "a"}, {}, {}, {}, {}, own_dict(Named)]
+    assert is_a(True, int)
+    assert not is_a(1, str | bytes)
