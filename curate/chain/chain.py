@@ -101,7 +101,11 @@ class Chain:
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """Is around what looks at the steps or runs them: relative paths and names of parameters are those of the
-        chain."""
+        chain.
+
+        >>> with curate.Chain.read("pipeline.toml").entered():  # doctest: +SKIP
+        ...     curate.read_parquet("out/kept").count()
+        """
         given = {one.name: frozenset(one.options) for one in self.steps}
         named = contextlib.nullcontext() if self._parameters is None else of_recipe(self._parameters, given)
         with contextlib.chdir(self.folder), named:
