@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+_HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
 Kinds = type | types.UnionType | tuple[Any, ...]
 
 
@@ -24,5 +25,5 @@ def is_a(value: Any, kinds: Kinds) -> bool:
 def own_dict(value: Any) -> dict[str, Any]:
     """Returns the dictionary that a value has its attributes in; an empty one of a value without."""
     found = (vars(base).get("__dict__") for base in type(value).__mro__)
-    known = next((one for one in found if type(one) is types.GetSetDescriptorType), None)
+    known = next((one for one in found if type(one) in _HAS_DICT), None)
     return {} if known is None else known.__get__(value)

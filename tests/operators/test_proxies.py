@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,8 @@ def test_an_attribute_is_where_python_has_it() -> None:
 
     def f() -> None: ...
 
-    values: list[Any] = [Named(), Slots(), f, KeyError(), 1, "a", Named]
-    assert [own_dict(one) for one in values] == [{"name": "a"}, {"name": "a"}, {}, {}, {}, {}, own_dict(Named)]
+    values: list[Any] = [Named(), Slots(), types.SimpleNamespace(name="a"), types, f, KeyError(), functools.partial(f)]
+    assert [own_dict(one) for one in values] == [vars(one) for one in values]
+    assert own_dict(1) == own_dict("a") == own_dict({"a": 1}) == {}
     assert is_a(True, int)
     assert not is_a(1, str | bytes)
