@@ -117,7 +117,7 @@ def _opened(value: Any, sources: Sources, inner: Callable[[Any], Any]) -> Any:
         return sorted(value_text("", inner(one)) for one in ordered)
     cls = type(value)
     changed = {name for name, how in _of_self(cls, sources) if how != "asked"}
-    has = attributes_of(value) if is_object(value, sources) else {}
+    has = attributes_of(value) if is_object(value, sources) else fields_of(value) or {}
     kept = {name: one for name, one in has.items() if name not in changed and not _is_cached(cls, name)}
     return cls.__qualname__, {name: inner(one) for name, one in kept.items()}
 

@@ -16,7 +16,8 @@ _SCOPES = _FUNCTIONS | ast.ListComp | ast.SetComp | ast.DictComp | ast.Generator
 """What has names of its own."""
 
 Read = dict[str, dict[str, None]]
-"""Names, each with the attributes that are asked of them."""
+"""Names, each with the attributes that are asked of them; `WHOLE` where they are handed on, and any may be."""
+WHOLE = ""
 
 
 @lru_cache(maxsize=64)
@@ -40,12 +41,15 @@ def globals_read(codes: Sequence[types.CodeType]) -> Read:
         name, is_asked = "", False
         for one in dis.get_instructions(code):
             if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+                if name:  # handed on, or called
+                    found[name][WHOLE] = None
                 name, is_asked = one.argval, name == "getattr"
                 found.setdefault(name, {})
             elif one.opname != "EXTENDED_ARG":
-                is_named = one.opname in ("LOAD_ATTR", "LOAD_METHOD")
-                if name and (is_named or (is_asked and isinstance(one.argval, str))):
-                    found[name][one.argval] = None
+                is_named = one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
+                if name:
+                    is_named |= is_asked and one.opname == "LOAD_CONST" and isinstance(one.argval, str)
+                    found[name][one.argval if is_named else WHOLE] = None
                 name = ""
         queue += [one for one in code.co_consts if isinstance(one, types.CodeType)]
     return found

@@ -3,9 +3,9 @@
 The statements of what code uses count in its identity (see `curate.code.sources`). Where a variable is computed, or
 assigned more than once, its value counts too: a run with another K would take for done what the one before made. Those
 values count that can be compared (`value_text`); of an object whose attributes are named, as of parsed arguments, these
-attributes; of objects of the user's classes in a table, all that they hold (see `curate.code.compared`). Not counted
-is what a process, a moment or a machine has of its own, which makes no row but is logged; where a program lies; and
-what the code changes as it runs, as a cache.
+attributes, and all of them of a record that is handed on; of objects of the user's classes in a table, all that they
+hold (see `curate.code.compared`). Not counted is what a process, a moment or a machine has of its own, which makes no
+row but is logged; where a program lies; and what the code changes as it runs, as a cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
-from curate.code.closures import PLAIN, Unhashable, closed_over, is_environment, value_text
+from curate.code.closures import PLAIN, Unhashable, closed_over, fields_of, is_environment, value_text
 from curate.code.compared import (
     CODE,
     TABLES,
@@ -35,7 +35,7 @@ from curate.code.compared import (
 )
 from curate.code.held import held
 from curate.code.kinds import is_a
-from curate.code.names import CHANGING, globals_changed, globals_named, globals_read
+from curate.code.names import CHANGING, WHOLE, globals_changed, globals_named, globals_read
 from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
 from curate.code.started import as_started
 from curate.code.syntax import canonical
@@ -95,7 +95,9 @@ class Variables:
         for one in used:
             values = _values(one.module)
             if one.root in read:
-                self._attributes.setdefault((one.module.name, one.name), {}).update(read[one.root])
+                # What is asked of what a module has is not known.
+                asked = {**read[one.root], **({WHOLE: None} if one.name in read[one.root] else {})}
+                self._attributes.setdefault((one.module.name, one.name), {}).update(asked)
             # Imported from another module, it is the same object there, maybe by another name.
             if (one.root or one.name) in changed and (not one.root or own.get(one.root) is values.get(one.name)):
                 self._changed.add((one.module.name, one.name))
@@ -235,7 +237,11 @@ class Variables:
             has = attributes_of(value)
             named = self._attributes.get((one.used.module.name, one.name), {})
             asked = {**named, **asked_of_self(type(value), self._sources)}
-            yield from ((f"{one.name}.{name}", has[name]) for name in asked if name in has and is_data(has[name]))
+            if WHOLE in named:
+                asked |= dict.fromkeys(fields_of(value) or ())
+            for name, inner in ((name, has[name]) for name in asked if name in has):
+                if is_data(inner) or fields_of(inner) is not None:
+                    yield f"{one.name}.{name}", compared(inner, self._sources)
 
     def _is_asked(self, one: _Variable) -> bool:
         """Returns whether code asks a class for what no statement of its gives it."""

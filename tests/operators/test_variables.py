@@ -308,3 +308,47 @@ def test_the_environment_in_another_value_is_refused(
         job_digest(module.Mine, is_identity=True)
     with pytest.raises(ConfigError, match=said):
         curate.range(1).map(module.f).write_parquet("memory://variables/out", backend="inline")
+
+
+RECORD = (
+    f"@dataclass\nclass Inner:\n    k: int\n@dataclass\nclass Record:\n    inner: Inner\n    k: int\n"
+    f"args = Record(Inner({K}), {K})\n"
+)
+HANDED = {
+    "to a function": "def h(a): return a.k\ndef f(row): return h(args)",
+    "by name": "def h(a): return a.k\ndef f(row): return h(a=args)",
+    "in parts": "def h(k, **other): return k\ndef f(row): return h(**vars(args))",
+    "to another name": "def f(row):\n    a = args\n    return a.k",
+    "in what it has": "def f(row): return args.inner.k",
+    "by a name that is computed": "def f(row): return getattr(args, row)",
+}
+
+
+@pytest.mark.parametrize("use", HANDED.values(), ids=HANDED)
+@pytest.mark.parametrize(
+    "record",
+    [
+        RECORD,
+        f"args = argparse.Namespace(k={K}, inner=argparse.Namespace(k={K}))\n",
+        f"from types import SimpleNamespace as Of\nargs = Of(k={K}, inner=Of(k={K}))\n",
+    ],
+    ids=["own", "parsed", "simple"],
+)
+def test_all_of_a_record_counts_that_is_handed_on(
+    record: str, use: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is not known what is asked of it: rows made with other settings were taken for done."""
+    one, same, other = texts_of(modules, f"from dataclasses import dataclass\n{record}{use}", monkeypatch)
+    assert one == same != other
+
+
+def test_all_of_a_record_of_another_module_counts(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = []
+    for k in "112":
+        monkeypatch.setenv("K", k)
+        modules.forget("settings")
+        modules.write("settings", f"import argparse, os\n{NAMED}")
+        texts.append(
+            callable_text("f", modules.load("import settings\ndef f(row): return settings.args.k", "of_user").f)
+        )
+    assert texts[0] == texts[1] != texts[2]
