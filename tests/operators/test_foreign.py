@@ -146,6 +146,6 @@ def test_a_series_that_arrow_has_no_type_for_is_named() -> None:
     """With its type and what to do."""
     for values, dtype in ((pandas.arrays.SparseArray([0, 1]), r"Sparse\[int64, 0\]"), ([1 + 2j], "complex128")):
         with pytest.raises(
-            ConfigError, match=rf"from_pandas returned column 'x' of {dtype}, .*; convert it first, as in"
+            ConfigError, match=rf"from_pandas was given column 'x' of {dtype}, .*; convert it first, as in"
         ):
             curate.from_pandas(pandas.DataFrame({"x": values}))
