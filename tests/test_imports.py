@@ -102,5 +102,6 @@ def test_what_imports_make_is_not_looked_through(frozen: bool) -> None:
         "print(*told, gc.collect() >= 1)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # Where it is another's, it is looked through once.
-    assert ended.stdout.split() == ["True", str(2 * frozen), "True", "True"]
+    # Where it is another's, it is looked through once. Python 3.12 sets objects of its own aside as it starts.
+    another = frozen or sys.version_info[:2] == (3, 12)
+    assert ended.stdout.split() == ["True", str(2 * another), "True", "True"]
