@@ -18,7 +18,7 @@ from curate.notify.receiver import Receiver, parse_receiver
 from curate.notify.teller import NoTeller, Teller
 from curate.observe.progress import Display, NoDisplay
 from curate.operators.arguments import path_text, path_texts
-from curate.storage.uris import normalise
+from curate.storage.uris import normalise, unreplaced
 from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
 from curate.units import LARGEST, is_finite, parse_duration, parse_percent
@@ -28,6 +28,8 @@ def resolve_output(text: str) -> str:
     """Returns the output prefix as an absolute URI. Raises ConfigError for a relative one where that would be lost."""
     if not text:
         raise ConfigError(_empty("output"))
+    if why := unreplaced(text):
+        raise ConfigError(f"{option('output', text)}: {why}")
     local = "://" not in text
     if local and not text.startswith("/") and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         raise ConfigError(

@@ -23,7 +23,7 @@ from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match
 from curate.storage.listing import Columns, in_columns
 from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Object, Special, Store
-from curate.storage.uris import is_foreign, is_local
+from curate.storage.uris import is_foreign, is_local, unreplaced
 
 SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 _LEDGER_PART = f"{layout.LEDGER}/"
@@ -251,6 +251,8 @@ class Search:
                 f"no input: {pattern.text!r} matches only names that begin with '_' or '.', such as {self._hidden!r}, "
                 "which are skipped as hidden; rename them, or pass the exact name of a file"
             )
+        if why := unreplaced(pattern.text):
+            return f"no input: {pattern.text!r} does not exist, for {why}"
         if pattern.kind is PatternKind.GLOB:
             text = f"no input: {pattern.text!r} matches no object (listed {pattern.prefix!r})"
             if folder := self._matching_folder():

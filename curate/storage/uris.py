@@ -39,6 +39,7 @@ _NOT_FILES = (
 )
 """What fsspec knows beside places where files are."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_VARIABLE = re.compile(r"(?:^|(?<=/))\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -215,6 +216,22 @@ def _chained(uri: str) -> str:
         f"{uri!r} has '::', by which fsspec chains file systems, and curate reads no chains; name the file itself, "
         "without a cache around it, or unpack the archive first and read the copy"
     )
+
+
+def unreplaced(text: str) -> str:
+    """Returns why a path is not what was meant if an environment variable is in it that no shell has replaced, as in
+    single quotes, in a file, or in Python. Empty where there is none, or where a folder of this machine has that name.
+
+    >>> unreplaced("gs://bucket/$DAY/out")
+    'nobody has replaced the variable $DAY: write its value out, or let a shell do it'
+    >>> unreplaced("gs://bucket/a$b"), unreplaced("/data/usd-5$")
+    ('', '')
+    """
+    if (found := _VARIABLE.search(text)) is None:
+        return ""
+    if "://" not in text and os.path.exists(text[: f"{text}/".index("/", found.end())]):  # noqa: PTH110 - a text
+        return ""
+    return f"nobody has replaced the variable {found.group()}: write its value out, or let a shell do it"
 
 
 def absolute(given: str, folder: str) -> str:

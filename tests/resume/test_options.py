@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from inspect import Parameter, signature
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,24 @@ def test_no_output_is_all_files(root: str) -> None:
     """It was taken for an empty path."""
     with pytest.raises(ConfigError, match="all files lie there; choose a folder for the outputs"):
         resolve_output(root)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["$OUT", "${OUT}", "/data/$OUT/x", "/data/run-${OUT}", "gs://bucket/$OUT", "s3://bucket/${OUT}-x/y", "~/$OUT"],
+)
+def test_an_output_has_no_variable_that_nobody_replaced(given: str) -> None:
+    """It was made as a folder of that name: as of `-o '$OUT/x'`, or of a TOML file."""
+    name = "${OUT}" if "{" in given else "$OUT"
+    with on_command_line(), pytest.raises(ConfigError, match="nobody has replaced") as caught:
+        resolve_output(given)
+    assert f"nobody has replaced the variable {name}: write its value out" in str(caught.value)
+
+
+def test_a_dollar_alone_is_no_variable(tmp_path: Path) -> None:
+    """Nor is the name of a folder that is there, such as of a job that has begun."""
+    for name in ("usd$", "a$b", "$", "$1", "x_$folder$", "${}", "${a-b}"):
+        assert resolve_output(f"/data/{name}/x") == f"/data/{name}/x"
+        assert resolve_output(f"gs://bucket/{name}/x") == f"gs://bucket/{name}/x"
+    (tmp_path / "$OUT").mkdir()
+    assert resolve_output(f"{tmp_path}/$OUT/x") == f"{tmp_path}/$OUT/x"

@@ -283,6 +283,8 @@ class TestNothing:
             ("202*", "but a directory, '2022'; end it with /** to read the files in it"),
             ("_h*", "matches only names that begin with '_' or '.', such as '_hidden.jsonl', which are skipped"),
             ("_temporary*/*", "matches only names that begin with '_' or '.', such as '_temporary/x.jsonl'"),
+            ("$DATA/*.jsonl", "nobody has replaced the variable $DATA: write its value out, or let a shell do it"),
+            ("${DATA}/a.jsonl", "nobody has replaced the variable ${DATA}: write its value out"),
         ],
     )
     def test_a_pattern_that_matches_nothing_is_named_with_a_way_on(self, tree: Path, text: str, message: str) -> None:
