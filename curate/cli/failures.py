@@ -21,6 +21,8 @@ from curate.observe.failures import (
 )
 from curate.observe.job import find_job, read_status
 from curate.observe.retries import shards_text
+from curate.observe.summary_text import after_code_change
+from curate.resume.identity import is_by_code
 from curate.storage.uris import normalise
 from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard, SliceKind
@@ -69,6 +71,9 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
     if failed:
         line(console, Text())
         _fact(console, "retry", retry_command(root) if again else AGAIN)
+        if again and any(group.signature.frame for group in groups):
+            on = after_code_change(by_code=is_by_code(found.job["identity"]))
+            _fact(console, "", f"after a change of the job's code: {on}")
     return 0
 
 

@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 
 from curate.clock import Clock
-from curate.driver.stage_progress import (
-    StageHandle,
-    incomplete_as_dict,
-    introduction,
-    reports_of,
-    summary_as_dict,
-)
+from curate.driver.stage_progress import StageHandle, incomplete_as_dict, introduction, reports_of, summary_as_dict
 from curate.ledger.failures import failure_event
 from curate.ledger.heartbeat import RUNNING
 from curate.ledger.listing import generation_hash
@@ -33,6 +27,7 @@ from curate.observe.retries import Retrying, TryLog
 from curate.observe.run_totals import RunTotals
 from curate.observe.status import RateWindow
 from curate.pipeline.meters import add_packed
+from curate.resume.identity import is_by_code
 from curate.resume.options import RunOptions
 from curate.resume.state import Prepared
 from curate.runtime.protocol import Backend
@@ -439,6 +434,7 @@ class RunRecorder:
             self.prepared.uncommitted.removed_inputs,
             "" if self.options.part is None else str(self.options.part),
             totals.by_others + totals.elsewhere,
+            by_code=is_by_code(self.prepared.record.identity),
         )
 
     def _books(self) -> Books:

@@ -123,6 +123,8 @@ class Summary:
     """Shards, of those done, that the other drivers made during this run."""
     interrupted: bool = False
     """Whether an interrupt came while its last shards ran, after which there was nothing left to stop."""
+    by_code: bool = False
+    """Whether the job has no version: it is known by its code, and with a line mended it is another one."""
 
     def raise_unless_complete(self, next: str = "after fixing the cause, run it again") -> Self:
         """Returns this. Raises WriteFailed, with it and with what to do `next`, if shards failed, or too many did.

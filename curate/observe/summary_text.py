@@ -58,6 +58,17 @@ def dropped_text(reason: str, rows: int, *, labelled: bool = False) -> str:
     return f"{rows:,} {'' if labelled else 'dropped: '}{plain_line(reason)}"
 
 
+def after_code_change(*, by_code: bool) -> str:
+    """Returns in words what goes on where the code of a job was fixed; `by_code`: it has no version.
+
+    >>> after_code_change(by_code=False)
+    'the same with accept_code_change=True'
+    """
+    if by_code:
+        return f"run it with {option('overwrite')}, which makes all anew: a job without `version` is known by its code"
+    return f"the same with {option('accept_code_change')}"
+
+
 def _stage(one: StageReport) -> str:
     """Returns how a stage ended, in a line."""
     if not one.total:
@@ -132,6 +143,8 @@ def render(summary: Summary) -> str:
     if summary.failed:
         again = f": curate retry {output}" if left <= 0 else ", run it again: curate retry would leave the other shards"
         lines.append(f"What failed: curate failures {output}; after fixing the cause{again}")
+        if any(one.frame for one in summary.failures):
+            lines.append(f"After a change of the job's code: {after_code_change(by_code=summary.by_code)}")
         lines.append(f"For all of it, see: curate status {output}")
     elif summary.state.exit_code:
         lines.append(f"Run it again to resume; see: curate status {output}")

@@ -99,17 +99,32 @@ def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any], 
         found = f"{root} already contains output of {name!r}"
         found = f"another driver began {name!r} in {root} meanwhile," if raced else found
         see = f"once it has ended (curate status {shell_word(root)}), " if raced else ""
+        values = f"Run with {'its' if raced else 'the old'} values"
+        if is_by_code(theirs) and is_by_code(ours) and theirs["version"] != ours["version"]:
+            values = (
+                "The code is another one, and a job without `version` is known by its code; with a `version` in the "
+                f"class, later fixes go on with {option('accept_code_change')}.\nPut the code back"
+            )
         raise ConfigError(
             f"{found} with another identity ({job['fingerprint']}, this one is {record.fingerprint}):\n"
             + identity_difference(theirs, ours)
-            + f"\nRun with {'its' if raced else 'the old'} values, choose another output, or {see}{start_over()}."
+            + f"\n{values}, choose another output, or {see}{start_over()}."
             + (other_python(ledger) if _code(theirs) != _code(ours) else "")
         )
 
 
+def is_by_code(identity: Mapping[str, Any]) -> bool:
+    """Returns whether a job has no version of its own: a digest of its code stands for it.
+
+    >>> is_by_code({"version": "1"}), is_by_code({"version": "code 54a18494993f61dd"})
+    (False, True)
+    """
+    return str(identity.get("version")).startswith("code ")
+
+
 def _code(identity: Mapping[str, Any]) -> list[Any]:
-    version = str(identity.get("version"))
-    return [identity.get("operators"), identity.get(EXCHANGE), version if version.startswith("code ") else ""]
+    version = identity["version"] if is_by_code(identity) else ""
+    return [identity.get("operators"), identity.get(EXCHANGE), version]
 
 
 def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

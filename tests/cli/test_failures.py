@@ -62,7 +62,10 @@ def test_groups(places: tuple[Path, Path], curate: Curate) -> None:
     assert "1 shard, 1 try: corrupt input" in shown.out
     # What has a blank is quoted, so that it can be pasted.
     assert f"curate replay {places[1]} --shard 'cut off'" in shown.out
-    assert lines[-1] == f"  retry   curate retry {places[1]}"
+    assert lines[-2:] == [
+        f"  retry   curate retry {places[1]}",
+        "          after a change of the job's code: the same with --accept-code-change",
+    ]
 
 
 def test_status_counts_those_that_the_newest_run_left_alone(places: tuple[Path, Path], curate: Curate) -> None:

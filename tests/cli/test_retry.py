@@ -259,9 +259,36 @@ class TestChangedCode:
     def test_another_identity_is_refused(self, tmp_path: Path, curate: Curate) -> None:
         """Without a version the code is the identity: the outputs that are there are of another job."""
         output, second = self.run(tmp_path, self.CHOKES, "return batch", "batch_size = 10")
-        refused = curate("retry", output, "--job", second)
-        assert refused.code == 2
-        assert "with another identity" in refused.err
+        for accepted in ([], ["--accept-code-change"]):
+            refused = curate("retry", output, "--job", second, *accepted)
+            assert refused.code == 2
+            assert "with another identity" in refused.err
+            assert "a job without `version` is known by its code" in refused.err
+            assert "Put the code back, choose another output, or start over with --overwrite" in refused.err
+
+    @pytest.mark.parametrize(
+        ("version", "advice"),
+        [("version = '1'", "the same with --accept-code-change"), ("batch_size = 10", "run it with --overwrite")],
+    )
+    def test_what_failed_in_the_code_is_told_with_what_goes_on_once_it_is_fixed(
+        self, tmp_path: Path, curate: Curate, version: str, advice: str
+    ) -> None:
+        """`curate retry` alone is refused then: it was all that was said, and is right where an input is mended."""
+        write_jsonl(tmp_path / "in" / "a.jsonl", POISON)
+        job, output = tmp_path / "job.py", str(tmp_path / "out")
+        job.write_text(SCRIPT.format(version=version, body=self.CHOKES))
+        asked = ("run", str(job), "--input", str(tmp_path / "in"), "--output", output, "--backend", "inline")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "modules", sys.modules.copy())
+            patch.setattr("curate.graph.entry.SystemClock", FakeClock)
+            ended = curate(*asked)
+        assert ended.code == 1
+        assert f"After a change of the job's code: {advice}" in ended.err
+        assert f"after a change of the job's code: {advice}" in curate("failures", output).out
+        job.write_text(SCRIPT.format(version=version, body="return batch"))
+        go_on = ("retry", output, "--accept-code-change") if version[0] == "v" else (*asked, "--overwrite", "--yes")
+        assert curate(*go_on).code == 0
+        assert done(tmp_path / "out") == "a"
 
     def test_a_file_that_is_gone(self, tmp_path: Path, curate: Curate) -> None:
         """As after `ray job submit`, whose copy is gone: where it is now is said with --job."""

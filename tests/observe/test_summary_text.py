@@ -48,6 +48,18 @@ def test_what_to_type_next_is_what_a_shell_takes(output: str, word: str) -> None
     assert text.endswith(f"curate status {word}")
 
 
+@pytest.mark.parametrize("by_code", [False, True])
+@pytest.mark.parametrize("frame", ["", "a.py:3 in process"])
+def test_what_goes_on_after_a_change_of_code_is_said_where_the_code_of_the_job_raised(
+    frame: str, *, by_code: bool
+) -> None:
+    """Nowhere else: a shard that was killed, or could not be read, is no defect of that code."""
+    text = render(replace(failed(), failures=(FailureGroup("ValueError: x", 1, "a/b", frame),), by_code=by_code))
+    assert ("After a change of the job's code: " in text) is bool(frame)
+    assert ("the same with accept_code_change=True" in text) is (bool(frame) and not by_code)
+    assert ("overwrite=True" in text) is (bool(frame) and by_code)
+
+
 @pytest.mark.parametrize("state", [RunState.ABORTED, RunState.INTERRUPTED])
 def test_where_shards_are_left_that_did_not_fail_the_job_is_to_be_run_again(state: RunState) -> None:
     """`curate retry` runs those that failed, and no others; why it was stopped is said."""
