@@ -121,7 +121,7 @@ def _verdict(state: StepState, read: Sequence[Verdict], asked: Asked) -> Verdict
     after = [one.name for one in read if one.changes]
     replaced = any(one.changes and not one.adds for one in read)
     if state.frozen and _needs_other_inputs(state, after, replaced=replaced):
-        return Verdict(state.name, Action.REFUSED, (_frozen(state, after),))
+        return Verdict(state.name, Action.REFUSED, (_frozen(state, after, replaced=replaced),))
     if state.made_of:
         return Verdict(state.name, Action.REFUSED, (_of_others(state),))
     if not state.begun:
@@ -146,9 +146,9 @@ def _to_do(state: StepState, after: Sequence[str], asked: Asked, *, replaced: bo
         todo.append(f"{left:,} of {format_count(state.total, 'shard')}")
     todo += [text for n, text in _differences(state.new, changed, removed) if n]
     if state.coming or after:
-        todo.append(f"what {', '.join(after or state.reads)} will add")
+        todo.append(_coming(state, after, replaced=replaced))
     if not todo and state.state != "complete":
-        todo.append("its end was not written down")
+        todo.append("it was interrupted" if state.state == "interrupted" else "its end was not written down")
     if todo and state.other_code:
         return Verdict(state.name, Action.REFUSED, (state.other_code,))
     changes = bool(state.new or changed or removed or after)
@@ -202,10 +202,15 @@ def _of_others(state: StepState) -> str:
     )
 
 
-def _frozen(state: StepState, after: Sequence[str]) -> str:
+def _coming(state: StepState, after: Sequence[str], *, replaced: bool) -> str:
+    """Returns in words what the steps `after` which it runs will make of its inputs."""
+    return f"what {', '.join(after or state.reads)} will {'change' if replaced else 'add'}"
+
+
+def _frozen(state: StepState, after: Sequence[str], *, replaced: bool) -> str:
     texts = [text for n, text in _differences(state.new, state.changed, state.removed) if n]
     if state.coming or after:
-        texts.append(f"what {', '.join(after or state.reads)} will add")
+        texts.append(_coming(state, after, replaced=replaced))
     why = "an exchange (sort, group, join, shuffle, deduplication) makes every output of all inputs"
     if state.extensible:
         why = "an exact deduplication takes new inputs only behind all others, with the others as they were"

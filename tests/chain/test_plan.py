@@ -70,6 +70,35 @@ def test_what_must_run(first: StepState, second: StepState, asked: Asked, expect
     assert tuple(one.action for one in verdicts([first, second], asked)) == expected
 
 
+@pytest.mark.parametrize("second", [SECOND, FROZEN], ids=["runs", "refused"])
+@pytest.mark.parametrize(
+    ("first", "asked", "will"),
+    [
+        (replace(FIRST, new=1), NONE, "add"),
+        (replace(FIRST, new=1, changed=1, removed=1), NONE, "add"),
+        (replace(FIRST, changed=1), Asked(redo_stale=True), "change"),
+        (replace(FIRST, removed=1), Asked(drop_removed=True), "change"),
+        (replace(FIRST, new=1, changed=1), Asked(redo_stale=True), "change"),
+        (FIRST, Asked(overwrite={"a"}), "change"),
+    ],
+)
+def test_what_earlier_steps_do_to_inputs_is_told_as_it_is(
+    first: StepState, second: StepState, asked: Asked, will: str
+) -> None:
+    """What is replaced or taken out was said to be added."""
+    assert f"what a will {will}" in verdicts([first, second], asked)[1].why[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [("interrupted", "it was interrupted"), ("pending", "its end was not written"), ("stalled", "its end was not")],
+)
+def test_why_a_step_runs_whose_shards_are_done(state: str, why: str) -> None:
+    """An interrupt between the stages of an exchange was told as an end that nobody wrote down."""
+    (found,) = verdicts([replace(FIRST, state=state, total=0, done=0)], NONE)
+    assert (found.action, found.why[0][: len(why)]) == (RUN, why)
+
+
 def test_what_is_made_anew_with_a_step() -> None:
     """All that read it, also through others; no other one."""
     steps = [

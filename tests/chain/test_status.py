@@ -90,8 +90,8 @@ def test_a_dry_run_says_what_its_options_change(made: Path, curate: Curate) -> N
     lines = curate("run", "pipeline.toml", "--dry-run", "--redo-stale").out.splitlines()
     assert lines[1] == "clean   complete  24/24  48 rows  runs: 1 changed input"
     assert lines[2:4] == [
-        "scored  complete  24/24  48 rows  runs: what clean will add",
-        "odd     complete  24/24  24 rows  runs: what scored will add",
+        "scored  complete  24/24  48 rows  runs: what clean will change",
+        "odd     complete  24/24  24 rows  runs: what scored will change",
     ]
     shown = curate("run", "pipeline.toml", "--dry-run", "--overwrite", "kept", "--json").json
     assert [one["action"] for one in shown["steps"]] == ["up to date"] * 3 + ["runs"] * 2
