@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -35,6 +37,20 @@ SHOWN_KEYS = 5
 MOST_NAMES = 200
 """Different reasons, and different counters, in one shard. They travel in the output's record; more means that a name
 holds data."""
+
+
+_BOOKING = threading.RLock()
+"""Held while something is booked: `process` may use threads, such as to ask a service, and a sum is read and written.
+One for all shards of a process, for books are copied and sent, and a lock is not."""
+
+
+def _renewed() -> None:
+    """In a child of a fork, of a `process` that uses multiprocessing, whoever held it is not there."""
+    global _BOOKING
+    _BOOKING = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renewed)
 
 
 class BadRowBudget:
@@ -134,28 +150,32 @@ class ShardBooks:
         if n < 0:
             raise ValueError(f"drop({n}, {reason!r}): the number of rows cannot be negative")
         if n:
-            self.books.dropped[reason] = self.books.dropped.get(reason, 0) + int(n)
-            self._bound(self.books.dropped, "reasons for dropping")
+            with _BOOKING:
+                self.books.dropped[reason] = self.books.dropped.get(reason, 0) + int(n)
+                self._bound(self.books.dropped, "reasons for dropping")
 
     def drop_rows(self, table: pa.Table, dropped: Chosen, reason: str) -> None:
         """Books the rows of a table that are true in `dropped` as dropped for `reason`, and may keep some of them."""
         at = np.flatnonzero(dropped)
         if len(at):
-            self.drop(len(at), reason)
-            if self.samples is not None:
-                self.samples.add(reason, table, at)
+            with _BOOKING:
+                self.drop(len(at), reason)
+                if self.samples is not None:
+                    self.samples.add(reason, table, at)
 
     def count(self, name: str, n: int | float = 1) -> None:
         """Adds `n` to the counter `name`."""
         value = n.item() if hasattr(n, "item") else n
-        self.books.counters[name] = self.books.counters.get(name, 0) + value
-        self._bound(self.books.counters, "counters")
+        with _BOOKING:
+            self.books.counters[name] = self.books.counters.get(name, 0) + value
+            self._bound(self.books.counters, "counters")
 
     def metric(self, name: str, n: int | float) -> None:
         """Adds `n` to the metric `name`. Not taken back with a batch that failed: it says what happened."""
         value = n.item() if hasattr(n, "item") else n
-        self.books.metrics[name] = self.books.metrics.get(name, 0) + value
-        self._bound(self.books.metrics, "metrics")
+        with _BOOKING:
+            self.books.metrics[name] = self.books.metrics.get(name, 0) + value
+            self._bound(self.books.metrics, "metrics")
 
     def set_aside(self, row: RejectedRow, position: int | None = None) -> None:
         """Quarantines a row: the one at a position of the batch at hand, or of the file if there is no batch.
@@ -169,6 +189,10 @@ class ShardBooks:
         self._set_aside(row)
 
     def _set_aside(self, row: RejectedRow) -> None:
+        with _BOOKING:
+            self._set_one_aside(row)
+
+    def _set_one_aside(self, row: RejectedRow) -> None:
         row = self._placed(row)
         self._unit = "row" if self.numbers is None else self.numbers.unit
         if self._before is not None:
