@@ -164,14 +164,16 @@ def format_rate(per_s: float, what: str) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Returns a count or a measure as people read it; whole numbers without a point.
+    """Returns a count or a measure as people read it; whole numbers without a point, sums without their rounding.
 
-    >>> format_number(4938240.0), format_number(0.25), format_number(7), format_number(None)
-    ('4,938,240', '0.25', '7', 'nan')
+    >>> format_number(4938240.0), format_number(0.1 + 0.2), format_number(7), format_number(None)
+    ('4,938,240', '0.3', '7', 'nan')
     """
     if value is None:
         return "nan"
-    return f"{int(value):,}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else f"{value:,}"
+    if not isinstance(value, float):
+        return f"{value:,}"
+    return f"{int(value):,}" if value.is_integer() and abs(value) < 1e15 else f"{value:,.15g}"
 
 
 def format_duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from fractions import Fraction
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ from curate.units import (
     MIB,
     format_bytes,
     format_duration,
+    format_number,
     json_line,
     parse_bytes,
     parse_percent,
@@ -156,3 +158,11 @@ def test_a_shell_word_is_copied_as_the_very_same_text(texts: list[str]) -> None:
         ["bash"], input=script.encode(), stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True
     )
     assert told.stdout.decode().split("\0") == [*texts, ""]
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(1, 1000))
+def test_a_sum_of_decimals_is_shown_as_one_writes_it(thousandths: int, times: int) -> None:
+    """4.8, and not 4.800000000000001 as floats have it: of the exact sum of what shards counted."""
+    summed = float(sum([Fraction(thousandths / 1000)] * times))
+    shown = format_number(summed)
+    assert Fraction(shown.replace(",", "")) == Fraction(thousandths * times, 1000)

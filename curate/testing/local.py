@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from curate.arrow.unknown import empty
 from curate.clock import Clock
-from curate.dataclass import dataclass
+from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, SchemaMismatch
 from curate.formats.encoding import Format, detect
 from curate.formats.rows import read
@@ -56,7 +56,7 @@ class LocalRun:
     """None: outputs of their format are no table."""
     quarantine: list[dict[str, Any]]
     """The rows that were set aside, each with its reason."""
-    outputs: dict[str, bytes]
+    outputs: dict[str, bytes] = field(repr=False)
     """The outputs as they were published, by name."""
     sides: dict[str, pa.Table]
     """The rows of each extra output, by its name, in the order of the names of its objects."""

@@ -43,6 +43,14 @@ class Longer(Job):
 ROWS = [{"id": n, "text": text} for n, text in enumerate(["a", "abc", "aside", "abcdef"])]
 
 
+def test_what_is_shown_of_a_result_has_no_bytes_of_its_outputs() -> None:
+    """As in a notebook, or where an assertion of a test fails: all bytes of all files were printed."""
+    ran = run_local(Longer, ROWS)
+    assert ran.outputs
+    assert not any(repr(one) in repr(ran) for one in ran.outputs.values())
+    assert repr(ran.summary) in repr(ran)
+
+
 def test_rows_in_rows_out() -> None:
     """With the books, the rows that were set aside, and the outputs as they were published."""
     ran = run_local(Longer, ROWS)
