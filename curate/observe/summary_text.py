@@ -8,7 +8,7 @@ from typing import Any
 from curate.keywords import option
 from curate.ledger.stages import StageReport
 from curate.ledger.summary import RunState, Summary, incomplete_text, missing_text
-from curate.tasks.books import GROUPED
+from curate.tasks.books import GROUPED, UNSPECIFIED
 from curate.units import ellipsize, format_bytes, format_count, format_duration, format_number, plain_line, shell_word
 
 SHOWN_CHARS = 400
@@ -112,6 +112,8 @@ def render(summary: Summary) -> str:
         f"  rows     {rows_text(rows.rows())}",
     ]
     lines += [f"             {dropped_text(reason, n)}" for reason, n in sorted(rows.dropped.items())]
+    if rows.dropped.get(UNSPECIFIED) and not rows.rows_out:
+        lines.append("             no row came out, and no reason was given: is a `return` missing?")
     lines += [
         f"  counter  {plain_line(name)} = {format_number(value)}" for name, value in rows.sorted_counters().items()
     ]

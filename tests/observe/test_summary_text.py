@@ -9,7 +9,7 @@ import pytest
 from curate.ledger.summary import FailureGroup, RunState, Summary
 from curate.observe.summary_text import SHOWN_CHARS, render
 from curate.storage.protocol import Calls
-from curate.tasks.books import Books
+from curate.tasks.books import UNSPECIFIED, Books
 
 NASTY = "two\nlines \x1b[31mred\x07"
 SHOWN = "two lines \\x1b[31mred\\x07"
@@ -46,6 +46,21 @@ def test_what_to_type_next_is_what_a_shell_takes(output: str, word: str) -> None
     assert f"curate failures {word};" in text
     assert f"curate retry {word}\n" in text
     assert text.endswith(f"curate status {word}")
+
+
+@pytest.mark.parametrize(
+    ("books", "hint"),
+    [
+        (Books(rows_in=3, dropped={UNSPECIFIED: 3}), True),
+        (Books(rows_in=3, dropped={UNSPECIFIED: 2, "short": 1}), True),
+        (Books(rows_in=3, rows_out=1, dropped={UNSPECIFIED: 2}), False),
+        (Books(rows_in=3, dropped={"short": 3}), False),
+        (Books(), False),
+    ],
+)
+def test_a_process_that_forgot_to_return_is_told(books: Books, *, hint: bool) -> None:
+    """Nothing else said so of a job that is complete, and has written no row."""
+    assert ("is a `return` missing?" in render(replace(failed(), state=RunState.COMPLETE, books=books))) is hint
 
 
 @pytest.mark.parametrize("by_code", [False, True])
