@@ -122,10 +122,15 @@ class ShardBooks:
         """The rows of the batch that a step is at work on."""
         self._held: list[RejectedRow] = []
         """Rows set aside from the batch at hand: what is written to the quarantine cannot be taken back."""
+        self._thread = 0
+        """The one that the batch at hand is processed in."""
+        self._by_others = False
+        """Whether other threads have set rows of it aside: in any order."""
 
     def begin(self) -> None:
         """Makes what is booked from now on something that `rollback` takes back."""
         self._before = dict(self.books.dropped), dict(self.books.counters), self.books.quarantined
+        self._thread, self._by_others = threading.get_ident(), False
         if self.samples is not None:
             self._sampled_before = self.samples.seen()
 
@@ -133,7 +138,7 @@ class ShardBooks:
         """Makes what was booked since `begin` final."""
         self._before = None
         held, self._held = self._held, []
-        for row in held:
+        for row in sorted(held, key=_place) if self._by_others else held:
             self._write(row)
 
     def rollback(self) -> None:
@@ -196,6 +201,7 @@ class ShardBooks:
         row = self._placed(row)
         self._unit = "row" if self.numbers is None else self.numbers.unit
         if self._before is not None:
+            self._by_others |= threading.get_ident() != self._thread
             self._held.append(row)
         else:
             self._write(row)
@@ -332,6 +338,13 @@ class ShardBooks:
                 f"more than {MOST_NAMES} different {what} in one shard (such as {next(reversed(list(names)))!r}); "
                 "a name must not contain data of the row"
             )
+
+
+def _place(row: RejectedRow) -> tuple[Any, ...]:
+    """Returns what puts rows in one order, whichever was set aside first."""
+    numbers = [] if row.given is None else [int(one) for one in row.given.numbers]
+    raw = row.raw.encode("utf-8", "surrogatepass") if isinstance(row.raw, str) else row.raw
+    return row.line, numbers, row.at, row.reason, raw
 
 
 def _counted(reasons: Mapping[str, int]) -> str:

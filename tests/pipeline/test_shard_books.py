@@ -234,6 +234,29 @@ def test_nothing_is_lost_of_what_threads_book(make: Callable[[], ShardBooks]) ->
     assert tally.books.quarantined == calls
 
 
+@pytest.mark.parametrize("make", [lambda: ShardBooks(BadRowBudget("100%")), DetachedBooks])
+@given(order=st.permutations(range(6)), threads=st.booleans())
+def test_what_threads_set_aside_is_in_one_order(
+    make: Callable[[], ShardBooks], order: list[int], *, threads: bool
+) -> None:
+    """Whichever was first: the quarantine is named by its bytes, and the output has that name. What the thread of the
+    batch itself sets aside stays in its order."""
+    tally = make()
+    written: list[bytes | str] = []
+    tally._write = lambda row: written.append(row.raw)  # type: ignore[method-assign]
+    tally.begin()
+    for number in order:
+        args = (RejectedRow(0, "bad", b"%d" % number),)
+        if threads:
+            thread = threading.Thread(target=tally.set_aside, args=args)
+            thread.start()
+            thread.join()
+        else:
+            tally.set_aside(*args)
+    tally.commit()
+    assert written == [b"%d" % number for number in (sorted(order) if threads else order)]
+
+
 def test_a_child_that_is_forked_while_a_thread_books_can_book() -> None:
     """As of a `process` that uses multiprocessing: whoever held the lock is not there."""
     tally = ShardBooks(BadRowBudget("100%"))
