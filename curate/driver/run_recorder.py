@@ -104,7 +104,8 @@ class RunRecorder:
             self._at.watch(self.heartbeat)
         prepared, dropped, shared = self.prepared, self.prepared.uncommitted.dropped, self.options.concurrent
         if self.of_job:
-            self.options.teller.begins(prepared.ledger, prepared.record.name, prepared.run_id, shared=shared)
+            run = prepared.ledger, prepared.record.name, prepared.run_id
+            self.options.teller.begins(*run, self._runlog.says, shared=shared)
         self._still.shard_ended()
         shards = {"total": len(prepared.plan), "scope": len(prepared.scope), "skipped": self.skipped}
         self._runlog.open(
@@ -267,8 +268,7 @@ class RunRecorder:
     def tick(self, slots: int) -> None:
         """Updates rates and the display. Raises JobReplacedError if the job was found to be another run's by now."""
         self.prepared.owned.raise_if_lost()
-        now_s = self.clock.monotonic()
-        self._slots = slots
+        now_s, self._slots = self.clock.monotonic(), slots
         with self._lock:
             self._window.add(now_s, self.totals.shards_run, self.totals.rows_seen(), self.totals.bytes_read)
             self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)

@@ -139,7 +139,8 @@ class JobProgress:
         self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat, self._options.part)
 
     def _open(self) -> None:
-        self._options.teller.begins(self.ledger, self.job, self.run_id, shared=self._options.concurrent)
+        run, shared = (self.ledger, self.job, self.run_id), self._options.concurrent
+        self._options.teller.begins(*run, self._runlog.says, shared=shared)
         about = introduction(self._stage.record, self._options, self.started, self._stage.holes)
         self._runlog.open({**about, "stages": [one.planned() for one in self._stages.values()]})
         registry.register(self.ledger.root, self.job, self.run_id, self.started)

@@ -271,14 +271,13 @@ class RunLog:
         for stream in (self._failures, self._events):
             stream.write(lambda: self._beat_if_due(self._clock.monotonic()))
 
+    def says(self) -> dict[str, Any]:
+        """Returns what a heartbeat of now has, without a word to the store."""
+        about = {"run_id": self.run_id, "updated": self._clock.now(), **whereabouts(), **self._part}
+        return {**about, **self._heartbeat()}
+
     def _write_heartbeat(self) -> None:
-        value = {
-            "run_id": self.run_id,
-            "updated": self._clock.now(),
-            **whereabouts(),
-            **self._part,
-            **self._heartbeat(),
-        }
+        value = self.says()
         uri = self._ledger.uri(layout.run_file(self.run_id, "heartbeat.json"))
         self._ledger.store.replace(uri, orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from curate.log import get_logger
 from curate.notify.marks import ASKED, earlier_events, mark
 from curate.notify.message import Event, of_beat, of_stall, of_summary
 from curate.notify.post import Poster, To
-from curate.notify.teller import NoTeller, Teller
+from curate.notify.teller import Beat, NoTeller, Teller
 from curate.notify.waiting import without_reason
 
 
@@ -39,6 +38,8 @@ class RunTeller:
         self._poster = Poster(to, "", clock)
         self._begun: dict[str, _Run] = {}
         """Runs of this process, in order; the last of them is the one that ends."""
+        self._beat: Beat = dict
+        """What the run says of itself that began last: a store that has failed it would not say how far it came."""
         self._earlier: list[Event] = []
 
     @property
@@ -54,14 +55,14 @@ class RunTeller:
         except CurateError as error:
             self._log.warning("cannot check for which earlier runs no notification was sent", error=str(error))
 
-    def begins(self, ledger: Ledger, job: str, run_id: str, *, shared: bool) -> None:
+    def begins(self, ledger: Ledger, job: str, run_id: str, beat: Beat, *, shared: bool) -> None:
         """Notes in the ledger that somebody is to be told of this run, then tells of earlier ones."""
         if run_id in self._begun:
             return
         if self._begun:
             # A checkpoint, or the job that reads it: of its own runs nobody has looked yet.
             self.look(ledger.root)
-        self._begun[run_id] = _Run(ledger, job, run_id, shared)
+        self._begun[run_id], self._beat = _Run(ledger, job, run_id, shared), beat
         self._poster.by = run_id
         try:
             mark(ledger.root, run_id, ASKED, {"asked_by": run_id})
@@ -95,7 +96,7 @@ class RunTeller:
         run = next(reversed(self._begun.values()), None)
         if run is not None:
             state = RunState.INTERRUPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
-            beat = self._last_beat(run)
+            beat = Heartbeat.of(run.run_id, self._beat())
             if beat is not None:
                 self._end(of_beat(run.job, run.ledger.root, beat, state.value, now=self._clock.now()))
         elif not isinstance(error, ConfigError):
@@ -116,12 +117,6 @@ class RunTeller:
             return str(run.ledger.read_json(layout.SUMMARY).get("run_id") or summary.run_id)
         except (ObjectNotFound, CurateError):
             return summary.run_id
-
-    def _last_beat(self, run: _Run) -> Heartbeat | None:
-        for name in ("heartbeat.json", "run.json"):
-            with contextlib.suppress(CurateError):
-                return Heartbeat.of(run.run_id, run.ledger.read_json(layout.run_file(run.run_id, name)))
-        return None
 
 
 @contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from curate.ledger.heartbeat import Heartbeat
 from curate.ledger.ledger import Ledger
 from curate.ledger.summary import Summary
+
+Beat = Callable[[], dict[str, Any]]
+"""What a run says of itself now."""
 
 
 class Teller(Protocol):
@@ -17,7 +21,7 @@ class Teller(Protocol):
         """Whether a run has begun."""
         ...
 
-    def begins(self, ledger: Ledger, job: str, run_id: str, *, shared: bool) -> None:
+    def begins(self, ledger: Ledger, job: str, run_id: str, beat: Beat, *, shared: bool) -> None:
         """A run of a job is about to be in its ledger; `shared`: other drivers may be making the same output."""
         ...
 
@@ -36,9 +40,9 @@ class NoTeller:
     def __init__(self) -> None:
         self.begun = False
 
-    def begins(self, ledger: Ledger, job: str, run_id: str, *, shared: bool) -> None:
+    def begins(self, ledger: Ledger, job: str, run_id: str, beat: Beat, *, shared: bool) -> None:
         """Notes that a run has begun."""
-        del ledger, job, run_id, shared
+        del ledger, job, run_id, beat, shared
         self.begun = True
 
     def stands_still(self, run_id: str, beat: Heartbeat, now: float) -> None:

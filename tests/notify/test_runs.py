@@ -18,9 +18,11 @@ import structlog
 import curate as api
 from curate.chain.chain import Chain
 from curate.chain.steps import Step
+from curate.driver import stage_run
 from curate.errors import ConfigError, RetryLater, TransientStorageError, had_begun
 from curate.job.job import Job
 from curate.ledger import layout
+from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S, RunLog
 from curate.notify import marks, post
 from tests.cli.running import Curate, curate
@@ -47,6 +49,15 @@ class Copy(Job):
 
     def process(self, batch: pa.Table) -> pa.Table:
         return batch
+
+
+class Ordered(Job):
+    """Sorts its input."""
+
+    version = "1"
+
+    def build(self, ds: Any) -> Any:
+        return ds.sort("n")
 
 
 class Poison(Job):
@@ -222,6 +233,31 @@ class TestNotArrived:
         monkeypatch.undo()
         run_job(Copy(), source, output, notify=stub.url)
         assert (len(stub.posts), len(stub.taken)) == (2, 1)
+
+    @pytest.mark.parametrize("part", [None, "0/1"])
+    @pytest.mark.parametrize("job", [Copy, Ordered])
+    def test_a_store_that_fails_the_run_is_not_asked_what_to_tell(
+        self, job: type[Job], part: str | None, stub: StubReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would keep the run for minutes, and then nobody would be told: in the last stage, and before it."""
+        asked = []
+
+        def away(*_: Any) -> None:
+            asked.append(1)
+            raise TransientStorageError("the bucket is away")
+
+        def conclude(*_: Any) -> None:
+            monkeypatch.setattr(Ledger, "read_json", away)
+            away()
+
+        monkeypatch.setattr(stage_run._Run, "_conclude", conclude)
+        with pytest.raises(stage_run.RunStoppedError, match="the bucket is away"):
+            run_job(job(), inputs(tmp_path), tmp_path / "out", notify=stub.url, part=part)
+        assert len(asked) == 1
+        (post,) = stub.taken
+        assert (post["state"], post["summary"]["state"], post.get("part")) == ("failed", "failed", part)
+        assert post["summary"]["shards"]["total"] == post["summary"]["shards"]["done"] > 0
+        assert "20 rows in, 20 out" in post["text"]
 
     def test_runs_of_which_nobody_asked(self, stub: StubReceiver, tmp_path: Path) -> None:
         source, output = inputs(tmp_path), tmp_path / "out"
