@@ -29,6 +29,8 @@ from curate.tasks.dispatcher import GRACE_S, Interrupts
 
 AGAIN_S = 0.02
 """After which a signal is sent again that could raise nothing where it arrived."""
+SAID_AFTER_S = 3.0
+"""After which who interrupted tasks is told that what takes so long is no task any more."""
 LEAVE_WITHIN_S = 1.4
 """After a SIGTERM is noticed, which takes half a second in the middle of a poll, the process is gone by then, whatever
 still hangs: within 2 s in all, since `ray job stop` kills after 3 s."""
@@ -44,6 +46,7 @@ class Signals:
         self._backend: Backend | None = None
         self._tasks_run = False
         self._grace: threading.Timer | None = None
+        self._hint: threading.Timer | None = None
         self._before: tuple[Any, Any] | None = None
         self._hangup_before: Any = None
         self._unraisable_before = sys.unraisablehook
@@ -64,8 +67,9 @@ class Signals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._grace is not None:
-            self._grace.cancel()
+        for timer in (self._grace, self._hint):
+            if timer is not None:
+                timer.cancel()
         if self._before is None:
             return
         sys.unraisablehook = self._unraisable_before
@@ -120,6 +124,11 @@ class Signals:
             self._tasks_run = False
             if self._grace is not None:
                 self._grace.cancel()
+            if self.interrupts.interrupts:
+                # Who was told of tasks alone would wait for a store that is away.
+                self._hint = threading.Timer(SAID_AFTER_S, self._say, [False])
+                self._hint.daemon = True
+                self._hint.start()
 
     @contextlib.contextmanager
     def starting(self, backend: Backend) -> Iterator[None]:

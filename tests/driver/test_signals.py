@@ -157,6 +157,30 @@ def test_a_store_that_does_not_answer_keeps_nobody(where: str, backend: str, tmp
     assert "run it again to resume" in said or where == "_open"
 
 
+def test_who_interrupted_tasks_is_told_what_is_waited_for_after_them(tmp_path: Path) -> None:
+    """Where the store does not answer that is minutes, and the next interrupt leaves at once."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 3))
+    twice = "        signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT)\n        return batch"
+    code = HANGS.format(where="_conclude").replace("        return batch", twice)
+    code = f"import signal\nfrom curate.driver import signals\nsignals.SAID_AFTER_S = 0.1\n{code}"
+    run = [sys.executable, "-c", code, "inline", str(tmp_path / "in"), str(tmp_path / "out")]
+    with subprocess.Popen(run, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        in_time = threading.Timer(60, process.kill)
+        in_time.start()
+        said = ""
+        while "interrupt again to leave at once" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        in_time.cancel()
+        assert "running tasks" in said
+        process.send_signal(signal.SIGINT)
+        said += process.stderr.read()
+    assert process.returncode == 130
+    assert "run it again to resume" in said
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_who_leaves_at_once_waits_for_no_reader(closed: bool) -> None:
     """Of a pipe that is full, and that nobody reads, or of one that is closed."""
