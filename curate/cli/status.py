@@ -151,11 +151,12 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         fact(console, "", Text(f"... and {more:,} earlier"))
     at_rest = status.state in FAILED or (status.failures and status.state != RUNNING)
     some = at_rest and not (shown and shown[0].ended_by and not status.failures)
-    if some:
+    look = "failures" if some else "verify" if status.altered else ""
+    if look:
         # In a line of its own, to be copied.
-        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shell_word(status.output)}"))
+        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate {look} {shell_word(status.output)}"))
     if hint := _next(status):
-        fact(console, "" if some else "next", Text(hint))
+        fact(console, "" if look else "next", Text(hint))
 
 
 def _shown_runs(status: JobStatus) -> list[RunStatus]:
@@ -268,6 +269,9 @@ def _listed(label: str, texts: Iterable[str], most: int) -> Iterator[tuple[str, 
 
 def _next(status: JobStatus) -> str:
     """Returns what to do now, if anything."""
+    if status.altered:
+        # A run that finds one cut off is refused.
+        return "outputs were changed after the job was complete; this says which, and what to do"
     if status.state == STALLED and not (run := status.runs[0]).gone:
         return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again; it resumes"
     if status.state in FAILED:

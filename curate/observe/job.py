@@ -24,7 +24,7 @@ from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, 
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.place import NoJobError, ledger_of, no_job
 from curate.observe.run_totals import MOST_GROUPS
-from curate.observe.status import COMPLETE, JobCounts, JobStatus, earlier_failures, job_status, with_stages
+from curate.observe.status import COMPLETE, PENDING, JobCounts, JobStatus, earlier_failures, job_status, with_stages
 from curate.prefetch import ahead
 from curate.storage.protocol import Object
 from curate.tasks.books import Books
@@ -218,6 +218,8 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         int(plan.sizes[found.matched.done].sum()),
     )
     status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - max(NEWEST_RUNS, len(beats))))
+    if status.state == PENDING and summary is None and _own_summary(found) is not None:
+        status = replace(status, altered=True)
     if earlier_failures(status, found.listing.failures):
         failed, failures = given_up(found.ledger, found.listing, plan, found.matched, MOST_GROUPS)
         status = replace(status, failed=failed, failures=failures)
@@ -399,12 +401,16 @@ def _below(ledger: Ledger, folder: str) -> OutputListing:
 def summary_of(found: FoundJob) -> dict[str, Any] | None:
     """Returns what `summary.json` says of the job: nothing, if there is none, or it is another job's, or that of other
     outputs of such a job, which take another number of bytes. The next run does not believe that one, either."""
-    summary = None if found.listing.summary is None else _own(read_summary(found.ledger), found.job)
+    summary = _own_summary(found)
     if summary is None or not found.matched.done.all() or found.written_as[0] is OutputFormat.RUN:
         return summary
     size, planned = int(found.listing.objects.numbers("size")[found.matched.position].sum()), len(found.plan)
     told = summary.get("shards", {}).get("total", 0), summary.get("bytes", {}).get("out", size)
     return summary if told[0] > planned or told[1] == size else None
+
+
+def _own_summary(found: FoundJob) -> dict[str, Any] | None:
+    return None if found.listing.summary is None else _own(read_summary(found.ledger), found.job)
 
 
 def _own(summary: dict[str, Any] | None, job: Mapping[str, Any]) -> dict[str, Any] | None:

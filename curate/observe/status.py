@@ -102,6 +102,8 @@ class JobStatus:
     """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
     outputs_listed: bool = True
     """Whether outputs were looked at; if not, all of this is what the ledger says."""
+    altered: bool = False
+    """Whether all outputs are there, and are not those that the job was complete with."""
     as_of: float | None = None
     """When what the ledger says was written, if outputs were not looked at; None if no run has said anything."""
 
@@ -163,6 +165,7 @@ class JobStatus:
             ],
             **({"rows_running": self.rows_running} if self.rows_running else {}),
             **({} if self.outputs_listed else {"outputs_listed": False, "as_of": self.as_of}),
+            **({"altered": True} if self.altered else {}),
             **({"waits": self.waits} if self.waits else {}),
             **({"waits_since": self.waits_since} if self.waits_since is not None else {}),
             **({"no_progress_seconds": round(self.quiet_s, 1)} if self.quiet_s else {}),

@@ -211,6 +211,8 @@ def state_text(status: JobStatus) -> str:
         return f"{some}{failed}. No word from process {run.pid} on {_line(run.host)}; if it is gone, run the job again."
     if status.failed:
         return f"{some}{failed}. After fixing the cause, run the job again; finished shards are skipped."
+    if status.altered:
+        return f"{some}, but outputs were changed after the job was complete; curate verify says which, and what to do."
     return f"{some}. Run the job again; it resumes."
 
 

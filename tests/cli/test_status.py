@@ -29,6 +29,7 @@ from curate.observe import job as looking
 from curate.observe import place, registry
 from curate.observe.job import read_status
 from curate.pages import known
+from curate.pages.read import state_text
 from curate.stores import memory
 from curate.stores.open import open_store
 from curate.tasks.books import Books
@@ -693,6 +694,37 @@ def test_it_ends_with_what_to_do_next(
     assert lines[0] == f"toxicity  {state}  {root}"
     at = next((number for number, line in enumerate(lines) if line.startswith("next")), len(lines))
     assert [line[10:] for line in lines[at:]] == [text.format(root=root) for text in hints]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("data", "state", "hint"),
+    [
+        (b"rows", "complete", ""),
+        (b"ro", "complete", "curate verify {root}"),
+        (b"", "complete", "curate verify {root}"),
+        (None, "complete", "run the job again; it resumes"),
+        (b"ro", "interrupted", "run the job again; it resumes"),
+    ],
+)
+def test_who_changed_an_output_is_not_told_to_run_the_job_again(
+    data: bytes | None, state: str, hint: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a run would be refused where an output was cut off. One that was interrupted may have changed it itself."""
+    root = f"memory://render-{uuid.uuid4().hex}/out"
+    beat = heartbeat(state, started=clock.now() - 1000, updated=clock.now() - 1)
+    ledger = make_job(root, total=3, done=3, runs={RUN: beat}, summary=True)
+    one = ledger.uri("s0000001.parquet")
+    ledger.store.delete(one)
+    if data is not None:
+        ledger.store.publish(one, data)
+    shown = Shown(monkeypatch, 120, terminal=True)
+    show_job(root, clock, as_json=False, watch_s=None)
+    hints = [line[10:] for line in shown.lines() if line.startswith("next")]
+    assert hints == [hint.format(root=root)] * bool(hint)
+    status = read_status(root, clock.now())
+    assert status.as_dict().get("altered", False) == status.altered == ("verify" in hint)
+    assert ("curate verify" in state_text(status)) == status.altered
 
 
 @pytest.mark.parametrize(
