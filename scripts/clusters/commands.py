@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -36,11 +38,21 @@ class Shell:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def run(self, *words: str) -> int:
-        """Returns the command's exit code."""
+        """Returns the command's exit code. Where it is interrupted, all that the command has started ends with it."""
         self._show(words)
         if self.dry:
             return 0
-        return subprocess.run(self._argv(words), env=self.env, check=False).returncode
+        # In the session of this process, so that it can ask at the terminal.
+        with subprocess.Popen(self._argv(words), env=self.env) as process:
+            try:
+                return process.wait()
+            except BaseException:
+                # A signal to this process alone: the ssh of `ray dashboard` would keep its port.
+                for pid in _started_by(process.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGTERM)
+                process.kill()
+                raise
 
     def ask(self, *words: str) -> tuple[int, str]:
         """Returns the command's exit code and what it printed, which is not shown."""
@@ -116,6 +128,19 @@ class Tunnel:
         if self._log is not None:
             shutil.rmtree(self._log.parent)
             self._log = None
+
+
+def _started_by(pid: int) -> list[int]:
+    """Returns the processes that one has started, and those that they have; none where the system does not say."""
+    try:
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=False, capture_output=True, text=True).stdout
+    except OSError:
+        return []
+    parents = [tuple(map(int, line.split())) for line in listed.splitlines()]
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents if parent == one]
+    return found[1:]
 
 
 def _last_line(log: Path) -> str:

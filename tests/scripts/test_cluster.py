@@ -9,7 +9,9 @@ import io
 import itertools
 import json
 import os
+import select
 import shlex
+import signal
 import socket
 import stat
 import subprocess
@@ -955,6 +957,25 @@ def test_check_says_ok() -> None:
     """Of all files of the repository."""
     ended = cluster("check", "--offline")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_a_command_has_started_ends_with_it(number: signal.Signals) -> None:
+    """As the ssh of `ray dashboard` does, which would keep the port: a signal may be for this process alone."""
+    program = """
+import endings
+from clusters.commands import Shell
+endings.in_order()
+Shell().run("sh", "-c", "sh -c 'sleep 600 & echo up; wait' & wait")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT / "scripts", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(number)
+        # They have it too, and it ends with the last of them.
+        assert select.select([process.stdout], [], [], 30)[0]
+        assert process.stdout.read() == b""
+    assert process.returncode == 128 + number
 
 
 def test_a_tunnel_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
