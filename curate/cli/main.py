@@ -117,6 +117,8 @@ def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
 def forget(output: str | None, removed: bool) -> None:
     """Takes the job that writes to OUTPUT off the list that `curate status` shows. Its output and ledger stay.
 
+    With --removed, the intermediate files that such jobs have left in $CURATE_SCRATCH are removed, too.
+
     The next run of the job puts it on the list again.
     """
     from curate import log
@@ -129,7 +131,9 @@ def forget(output: str | None, removed: bool) -> None:
         raise click.UsageError("give the OUTPUT of a job, or --removed")
     log.configure()
     if output is None:
-        click.echo(f"{format_count(forget_removed(SystemClock()), 'job')} no longer listed", err=True)
+        jobs, freed = forget_removed(SystemClock())
+        files = f"; intermediate files of {format_count(freed, 'job')} removed from $CURATE_SCRATCH" if freed else ""
+        click.echo(f"{format_count(jobs, 'job')} no longer listed{files}", err=True)
         return
     registry.forget(output)
     click.echo(f"{output} is no longer listed; its files were not touched", err=True)

@@ -287,12 +287,15 @@ def _next(status: JobStatus) -> str:
 # All jobs
 
 
-def forget_removed(clock: Clock) -> int:
-    """Takes the jobs off the list whose output was removed; returns how many. One that cannot be reached stays."""
+def forget_removed(clock: Clock) -> tuple[int, int]:
+    """Takes the jobs off the list whose output was removed, and removes what they have left on this machine; returns
+    how many jobs, and of how many of these something was removed. One that cannot be reached stays."""
     gone = [entry["output"] for entry, job in look_at(registry.list_jobs(), clock.now()) if isinstance(job, NoJobError)]
+    # First: who is not on the list is not found again.
+    removed = sum(registry.remove_abandoned(output, clock.now()) for output in gone)
     for output in gone:
         registry.forget(output)
-    return len(gone)
+    return len(gone), removed
 
 
 def _as_dict(entry: dict[str, Any], job: JobStatus | CurateError) -> dict[str, Any]:

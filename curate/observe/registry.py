@@ -15,6 +15,10 @@ import orjson
 
 from curate.errors import ConfigError, CurateError, ObjectNotFound
 from curate.folders.private import SCRATCH, place
+from curate.ledger import layout
+from curate.ledger.heartbeat import Liveness, ProcessState, first_look, read_heartbeats
+from curate.ledger.ledger import Ledger, open_ledger
+from curate.ledger.stages import remove_stages, stages_in
 from curate.log import get_logger
 from curate.storage.protocol import Special
 from curate.storage.uris import is_local, normalise
@@ -62,6 +66,26 @@ def forget(output: str) -> None:
     root, output = home(), normalise(output).rstrip("/")
     if not open_store(root, scratch=f"{root}/tmp").delete(_note(root, output)):
         raise ConfigError(f"{output} is not in the list of jobs under {root}; see the list with: curate status")
+
+
+def remove_abandoned(output: str, now: float) -> bool:
+    """Removes what a job whose output was removed has left where only this machine reads: its stages, which nobody else
+    would ever remove. Returns whether it did: not if a process may be at work on them. Raises ConfigError if others
+    could have put something there."""
+    removed = False
+    for root, keys in stages_in(output, set()):
+        if not any(_at_work(open_ledger(f"{root}/{key}"), now) for key in keys):
+            remove_stages(root)
+            removed = True
+    return removed
+
+
+def _at_work(ledger: Ledger, now: float) -> bool:
+    """Returns whether the process of a run of a stage may be at work, on this stage or on one after it."""
+    names = (item.uri[len(ledger.root) + 1 :] for item in ledger.store.list(ledger.uri(layout.RUNS)))
+    beats = read_heartbeats(ledger, {run_id for name in names if (run_id := layout.run_of(name))}, begun=True)
+    seen = ((beat, beat.process.state()) for beat in beats)
+    return any(at is ProcessState.ALIVE or first_look(beat, at, now) is not Liveness.GONE for beat, at in seen)
 
 
 def _note(root: str, output: str) -> str:

@@ -19,12 +19,14 @@ import orjson
 import pytest
 from rich.console import Console
 
+import curate as api
 from curate.cli import status as rendering
 from curate.cli.main import cli, main
 from curate.cli.status import SHOWN_RUNS, show_all, show_job
 from curate.ledger import layout
-from curate.ledger.heartbeat import NEWEST_RUNS
+from curate.ledger.heartbeat import NEWEST_RUNS, process_started
 from curate.ledger.run_log import whereabouts
+from curate.ledger.stages import scratch_of
 from curate.observe import job as looking
 from curate.observe import place, registry
 from curate.observe.job import read_status
@@ -553,6 +555,32 @@ def test_of_outputs_that_were_removed_some_are_listed_and_all_can_be_forgotten(
     for arguments in ([], ["--removed", f"{tmp_path}/a"]):
         code, _, err = run("forget", *arguments)
         assert (code, "give the OUTPUT of a job, or --removed" in err) == (2, True)
+
+
+@pytest.mark.parametrize("at_work", [False, True])
+def test_what_a_removed_output_has_left_on_this_machine_goes_with_it(
+    at_work: bool, tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run files of its exchanges, unless their process still runs. Those of other jobs stay, and others' files."""
+    scratch = tmp_path / "scratch"
+    monkeypatch.setenv("CURATE_SCRATCH", str(scratch))
+    with GcsEmulator().here(monkeypatch) as emulator:
+        for name in ("gone", "stays"):
+            api.range(9).sort("id").write_parquet(f"gs://bucket/{name}", backend="inline", keep_stages=True)
+        for uri in emulator.objects("gs://bucket/gone/"):
+            emulator.remove(uri)
+        ours = Path(scratch_of("gs://bucket/gone"))
+        (ours / "notes.txt").write_text("of the user")
+        if at_work:
+            (path,) = ours.glob("*/_curate/runs/*/heartbeat.json")
+            parent = {"pid": os.getppid(), "pid_started": process_started(os.getppid())}
+            path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | parent))
+        before = {path for path in scratch.rglob("*") if path.is_file()}
+        assert any(path.name.startswith("map-") for path in before if ours in path.parents)
+        said = "" if at_work else "; intermediate files of 1 job removed from $CURATE_SCRATCH"
+        assert run("forget", "--removed") == (0, "", f"1 job no longer listed{said}\n")
+        kept = {path for path in before if at_work or ours not in path.parents} | {ours / "notes.txt"}
+        assert {path for path in scratch.rglob("*") if path.is_file()} == kept
 
 
 def test_a_store_that_does_not_answer_hides_no_other_job(
