@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from curate.clock import Clock
 from curate.errors import GenerationMismatch, JobReplacedError, ObjectNotFound
+from curate.folders.private import SCRATCH, is_scratch
 from curate.ledger import layout
 from curate.ledger.listing import OutputListing
 from curate.ledger.run_log import HEARTBEAT_S
@@ -122,12 +123,25 @@ class FencedStore:
         if self._job is not None and found != self._job:
             self._lost = JobReplacedError(
                 f"{self._root}/{layout.JOB} was {'replaced' if found else 'removed'} while this run ran or was paused: "
-                "this is now the output of another job, or of another run of it, and this run changed nothing after "
-                "that. See: "
-                f"curate status {shell_word(self._root)}"
+                f"{self._meaning(removed=not found)}"
             )
             raise self._lost
         self._sure = now
+
+    def _meaning(self, *, removed: bool) -> str:
+        """Returns what that means, and what to do."""
+        output, staged, _ = self._root.partition(f"/{layout.STAGES}")
+        in_scratch = is_scratch(self._root)
+        if removed and (staged or in_scratch):
+            # No job's output, and nothing that could be looked at.
+            where = f", and set {SCRATCH} to a folder from which nobody removes files" if in_scratch else ""
+            return (
+                "another run took its place, or somebody removes the intermediate files of the job. Run it again, "
+                f"which makes anew what is missing{where}"
+            )
+        see = "" if in_scratch else f". See: curate status {shell_word(output)}"
+        its = "this is now the output of another job, or of another run of it"
+        return f"{its}, and this run changed nothing after that{see}"
 
     def was_paused_since(self, then: tuple[float, float]) -> bool:
         """Returns whether so much time passed since that moment that what was seen then may hold no more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from curate.ledger.fencing import SURE_S, FencedStore
 from curate.ledger.listing import sort_listing
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.stores.memory import MemoryStore, clear
+from curate.stores.open import open_store
 from tests.support.fakes import FakeClock
 
 ROOT = "memory://owned/out"
@@ -34,6 +36,34 @@ class Pausing(MemoryStore):
     def replace(self, uri: str, data: bytes) -> Any:
         self.meanwhile()
         return super().replace(uri, data)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("where", ["output", "stage", "scratch"])
+def test_who_lost_it_is_told_what_can_be_looked_at(
+    where: str, removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of stages are no output of a job, and a stage that is gone may have been removed by a cleaner."""
+    monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path / "scratch"))
+    places = {
+        "output": f"{tmp_path}/out",
+        "stage": f"{tmp_path}/out/_curate/stages/0a",
+        "scratch": f"{tmp_path}/scratch/1/0a",
+    }
+    root, store = places[where], open_store(f"{tmp_path}/out", scratch=f"{tmp_path}/out/_curate/tmp/1")
+    fence = FencedStore(store, root, FakeClock(), beats=False)
+    fence.claim(store.publish(f"{root}/_curate/job.json", b"mine").object.generation, fence.moment())
+    store.delete(f"{root}/_curate/job.json")
+    if not removed:
+        store.publish(f"{root}/_curate/job.json", b"theirs")
+    with pytest.raises(JobReplacedError) as lost:
+        fence.confirm()
+    said = str(lost.value)
+    assert (f"curate status {tmp_path}/out" in said) == (where == "output" or (where == "stage" and not removed))
+    assert f"curate status {root}" not in said or where == "output"
+    assert ("Run it again" in said) == (removed and where != "output")
+    assert ("CURATE_SCRATCH" in said) == (removed and where == "scratch")
 
 
 class Bench:
