@@ -272,6 +272,8 @@ def _next(status: JobStatus) -> str:
     if status.altered:
         # A run that finds one cut off is refused.
         return "outputs were changed after the job was complete; this says which, and what to do"
+    if status.state == STALLED and (run := status.runs[0]).there:
+        return f"process {run.pid} is still there: it is stopped, or cannot write; kill -CONT {run.pid} lets it go on"
     if status.state == STALLED and not (run := status.runs[0]).gone:
         return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again; it resumes"
     if status.state in FAILED:

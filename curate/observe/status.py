@@ -49,6 +49,8 @@ class RunStatus:
     """When attempts were at work, of each stage of a job of several, by key."""
     ended_by: str = ""
     """The error that ended it, where no shard did."""
+    there: bool = False
+    """Whether its process is there for certain: it runs on this host, or is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +196,14 @@ LEAST_SPAN_S = 1.0
 
 def run_status(beat: Heartbeat, now: float) -> RunStatus:
     """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled."""
-    state, process = beat.state, beat.process
-    gone = beat.running and process.state() is ProcessState.GONE
+    state, process, at = beat.state, beat.process, beat.process.state()
+    gone, there = (beat.running and at is one for one in (ProcessState.GONE, ProcessState.ALIVE))
     if gone or (beat.running and now - beat.updated > STALLED_S):
         state = STALLED
     took = {one.key: one.seconds for one in beat.stages if one.seconds is not None}
     where = process.host, process.pid, gone, beat.part
     done = beat.shards["done"]
-    of_stages = took, beat.times, beat.ended_by
+    of_stages = took, beat.times, beat.ended_by, there
     return RunStatus(beat.run_id, state, beat.started, beat.updated, *where, done, beat.tries, beat.calls, *of_stages)
 
 

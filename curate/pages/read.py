@@ -208,6 +208,8 @@ def state_text(status: JobStatus) -> str:
         return f"{some}{failed}; {status.running:,} are running now.{quiet}"
     if status.state == STALLED and not status.runs[0].gone:
         run = status.runs[0]
+        if run.there:
+            return f"{some}{failed}. Process {run.pid} on {_line(run.host)} is there, and is stopped or cannot write."
         return f"{some}{failed}. No word from process {run.pid} on {_line(run.host)}; if it is gone, run the job again."
     if status.failed:
         return f"{some}{failed}. After fixing the cause, run the job again; finished shards are skipped."

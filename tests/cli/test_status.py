@@ -789,6 +789,30 @@ def test_a_run_of_this_machine_is_stalled_as_soon_as_it_is_gone(root: str) -> No
     assert read_status(root, now).state == "stalled"
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("process", ["there", "gone", "elsewhere"])
+def test_a_run_that_is_stopped_is_told_apart_from_one_that_is_gone(
+    process: str, root: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its process is for certain, the job cannot be run again; where it is gone, nobody has to look for it."""
+    pid = os.getppid()
+    own = {"elsewhere": {}, "gone": {"pid": pid, "pid_started": "1"}}
+    own["there"] = {"pid": pid, "pid_started": process_started(pid)}
+    silent = heartbeat(
+        "running", started=clock.now() - 1000, updated=clock.now() - 100, elsewhere=process == "elsewhere"
+    )
+    make_job(root, total=3, done=1, runs={RUN: silent | own[process]})
+    shown = Shown(monkeypatch, 120, terminal=True)
+    show_job(root, clock, as_json=False, watch_s=None)
+    (hint,) = (line[10:] for line in shown.lines() if line.startswith("next"))
+    assert ("run the job again" in hint, f"kill -CONT {pid}" in hint, "if process" in hint) == {
+        "there": (False, True, False),
+        "gone": (True, False, False),
+        "elsewhere": (True, False, True),
+    }[process]
+    assert ("is there, and is stopped" in state_text(read_status(root, clock.now()))) == (process == "there")
+
+
 def test_nothing_that_a_job_says_can_act_on_the_terminal(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escapes, line breaks and markup in errors and names are shown as text."""
     root = f"memory://render-{uuid.uuid4().hex}/out"
