@@ -139,10 +139,19 @@ def test_every_method_does_what_that_of_the_standard_library_does(cls: type) -> 
         for pair in made:
             compare_alone(how, cls, *pair)
         for (mine, its), (other, its_other) in product(made, repeat=2):
-            assert (mine == other) is (its == its_other)
+            assert (mine == other) is equal(its, its_other)
             for compare in (operator.lt, operator.le, operator.gt, operator.ge):
                 said, expected = tried(partial(compare, mine, other)), tried(partial(compare, its, its_other))
                 assert said == expected, (how, compare)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """As the standard library compares before Python 3.13, which finds that one with a NaN is not its own copy."""
+    made = getattr(type(one).__eq__, "__code__", None)
+    if made is not None and made.co_filename != __file__ and type(one) is type(other):
+        compared = [field.name for field in fields(one) if field.compare]
+        return tuple(getattr(one, name) for name in compared) == tuple(getattr(other, name) for name in compared)
+    return bool(one == other)
 
 
 def compare_alone(how: dict[str, bool], cls: type, mine: Any, its: Any) -> None:
@@ -152,7 +161,7 @@ def compare_alone(how: dict[str, bool], cls: type, mine: Any, its: Any) -> None:
         assert tried(partial(hash, mine)) == tried(partial(hash, its))
     assert repr(asdict(mine)) == repr(asdict(its))
     assert (mine == 1) is (its == 1)
-    assert (mine == copy.copy(mine)) is (its == copy.copy(its))
+    assert (mine == copy.copy(mine)) is equal(its, copy.copy(its))
     mine, its = copy.deepcopy((mine, its))
     names = [one.name for one in fields(mine)]
     # There is none of the last name: with slots, the standard library's then takes its class for another one.
