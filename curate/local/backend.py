@@ -138,7 +138,7 @@ class LocalBackend:
 
     def _left(self) -> dict[str, float]:
         """Returns what there is beside the actors of pools."""
-        return self._room.left(self._pools.held() if self._pools else {})
+        return self._room.left(self._pools.held() if self._pools else ())
 
     def alone(self) -> bool:
         """Returns True."""

@@ -24,8 +24,8 @@ from curate.local.room import Room
 from curate.local.server import WorkerEnd
 from curate.local.worker import ActorPlace, Hello, PoolAddress
 from curate.log import get_logger
-from curate.runtime.protocol import PoolSpec, PoolState, TaskEnd, TaskFinished
-from curate.runtime.scaling import LoadTrend, PoolLoad, fits, mean, needs, scale, take_resources
+from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
+from curate.runtime.scaling import LoadTrend, PoolLoad, fits, mean, needs, scale
 
 LOOK_S = 1.0
 """How often actors are asked how they are."""
@@ -207,12 +207,9 @@ class Pools:
             if pid:
                 self._cancelled.setdefault(pid, now_s)
 
-    def held(self) -> dict[str, float]:
-        """Returns what all actors hold."""
-        held: dict[str, float] = {}
-        for pool in self._pools:
-            take_resources(held, needs(pool.spec.resources), -len(pool.actors))
-        return held
+    def held(self) -> list[Resources]:
+        """Returns what each actor holds."""
+        return [pool.spec.resources for pool in self._pools for _ in pool.actors]
 
     def states(self) -> list[PoolState]:
         """Returns how the pools are doing."""

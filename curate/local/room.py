@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from curate.errors import ConfigError
 from curate.local import machine
 from curate.runtime.gpus import Gpus
 from curate.runtime.protocol import PoolSpec, Resources
-from curate.runtime.scaling import does_not_fit, needs, take_resources
+from curate.runtime.scaling import by_gpu, does_not_fit, needs, take_resources
 
 NOTHING = {"task of no CPU": 1.0}
 """What a task holds that asks for nothing: of these there are as many as CPUs, as more at once would gain nothing."""
@@ -32,10 +32,11 @@ class Room:
             raise ConfigError(missing)
         return found
 
-    def left(self, held: Mapping[str, float]) -> dict[str, float]:
-        """Returns what there is beside what is held."""
-        left = dict(self.has)
-        take_resources(left, held)
+    def left(self, held: Iterable[Resources]) -> dict[str, float]:
+        """Returns what there is beside those who hold something."""
+        left = by_gpu(self.has)
+        for one in held:
+            take_resources(left, needs(one))
         return left
 
     def all_free(self) -> None:

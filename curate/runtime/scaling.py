@@ -25,6 +25,8 @@ BUSY_AFTER = 0.75
 
 
 _ONE_CPU = {"CPU": 1.0}
+_ONE_GPU = "GPU:"
+"""How the name of what is left of one GPU begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def scale(
     1
     """
     wishes = [_wish(sight, elapsed_s) for sight in sights]
-    left = [dict(node) for node in nodes]
+    left = [by_gpu(node) for node in nodes]
     _keep_room(left, task, [sight.needs for sight, wish in zip(sights, wishes, strict=True) if wish.size > sight.size])
     wanted = list(wishes)
     # What a pool has at least was promised; whether there is room for it was seen when the run began.
@@ -118,21 +120,59 @@ def _wish(sight: PoolLoad, elapsed_s: float) -> PoolTarget:
     return PoolTarget(size - max(1, (size - enough) // 2), LoadTrend())
 
 
+def by_gpu(node: Mapping[str, float]) -> dict[str, float]:
+    """Returns what a node has, each of its GPUs by itself: of what was taken, it is then known of which GPU it was.
+
+    >>> by_gpu({"CPU": 8.0, "GPU": 2.0})
+    {'CPU': 8.0, 'GPU:0': 1.0, 'GPU:1': 1.0}
+    """
+    found = {name: amount for name, amount in node.items() if name != "GPU"}
+    return found | {f"{_ONE_GPU}{at}": 1.0 for at in range(int(node.get("GPU", 0.0)))}
+
+
 def fits(node: Mapping[str, float], needs: Mapping[str, float]) -> int:
-    """Returns how many of something a node can hold; of what needs nothing, as many as it has CPUs.
+    """Returns how many of something a node can hold; of what needs nothing, as many as it has CPUs. A share of a GPU is
+    of one GPU, so that two GPUs hold two actors of 0.6 each.
 
     >>> fits({"CPU": 4, "GPU": 1}, {"CPU": 0.1, "GPU": 0.25})
     4
+    >>> fits({"CPU": 4, "GPU": 2}, {"CPU": 0.1, "GPU": 0.6})
+    2
     """
     asked = {name: amount for name, amount in needs.items() if amount} or _ONE_CPU
-    # Sums of tenths are not exact.
-    return max(0, math.floor(min(node.get(name, 0.0) / amount for name, amount in asked.items()) + 1e-6))
+    counts = [
+        _shares(node, amount) if name == "GPU" else _whole(node.get(name, 0.0) / amount)
+        for name, amount in asked.items()
+    ]
+    return max(0, min(counts))
+
+
+def _shares(node: Mapping[str, float], amount: float) -> int:
+    """Returns how many times a node has so much of a GPU, or so many GPUs."""
+    each = [left for name, left in node.items() if name.startswith(_ONE_GPU)]
+    whole, rest = divmod(node.get("GPU", 0.0) + 1e-6, 1.0)
+    if amount < 1:
+        return int(whole) * _whole(1 / amount) + sum(_whole(left / amount) for left in [rest, *each])
+    return int(whole + sum(left >= 1 - 1e-6 for left in each)) // math.ceil(amount)
+
+
+def _whole(times: float) -> int:
+    """Returns how often that is. Sums of tenths are not exact."""
+    return math.floor(times + 1e-6)
 
 
 def take_resources(node: dict[str, float], needs: Mapping[str, float], count: int = 1) -> None:
-    """Takes what some of something hold from what a node has."""
+    """Takes what some of something hold from what a node has. Where that is known by GPU, a share is of the one that
+    has least of those that have enough, as Ray takes it."""
+    gpus = [name for name in node if name.startswith(_ONE_GPU)]
     for name, amount in needs.items():
-        node[name] = node.get(name, 0.0) - amount * count
+        if name == "GPU" and gpus:
+            for _ in range(count * max(1, math.ceil(amount))):
+                each = min(1.0, amount)
+                enough = [one for one in gpus if node[one] >= each - 1e-6]
+                node[min(enough, key=node.__getitem__) if enough else max(gpus, key=node.__getitem__)] -= each
+        else:
+            node[name] = node.get(name, 0.0) - amount * count
 
 
 def _place(left: list[dict[str, float]], needs: Mapping[str, float], count: int) -> int:

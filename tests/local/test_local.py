@@ -346,7 +346,12 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     made = LocalBackend()
     with pytest.raises(ConfigError, match=r"a task needs .*'GPU': 3.*but this machine has .*'GPU': 2"):
         made.start(Resources(num_gpus=3))
-    for each, slots, seen in ((1.0, 2, ["3", "GPU-5"]), (2.0, 1, ["3,GPU-5"]), (0.5, 4, ["3", "3", "GPU-5", "GPU-5"])):
+    for each, slots, seen in (
+        (1.0, 2, ["3", "GPU-5"]),
+        (2.0, 1, ["3,GPU-5"]),
+        (0.5, 4, ["3", "3", "GPU-5", "GPU-5"]),
+        (0.6, 2, ["3", "GPU-5"]),
+    ):
         made.start(Resources(num_cpus=0, num_gpus=each))
         made.load(Calling())
         assert made.slots() == slots

@@ -14,6 +14,7 @@ from curate.runtime.scaling import (
     SHRINK_S,
     LoadTrend,
     PoolLoad,
+    by_gpu,
     does_not_fit,
     fits,
     needs,
@@ -166,6 +167,44 @@ def test_what_fits_can_be_taken(held: dict[str, float], nodes: list[dict[str, fl
             assert fits(left, held)
             take_resources(left, held if any(held.values()) else ONE)
         assert not fits(left, held)
+
+
+shares = st.lists(st.sampled_from([0.25, 0.3, 0.4, 0.5, 0.6, 1.0, 2.0]), min_size=1, max_size=8)
+
+
+@given(shares, st.integers(0, 4))
+def test_a_share_of_a_gpu_is_of_one_gpu(asked: list[float], count: int) -> None:
+    """Whoever holds what: something fits if and only if there is a GPU that has it, or as many as it asks for."""
+    node, gpus = by_gpu({"CPU": 8.0, "GPU": float(count)}), [1.0] * count
+    for amount in asked:
+        held = {"GPU": amount}
+        each = min(1.0, amount)
+        able = sorted((left, at) for at, left in enumerate(gpus) if left >= each - 1e-6)[: max(1, int(amount))]
+        assert (fits(node, held) > 0) == (len(able) == max(1, int(amount)))
+        # As many as there is room for, one after the other.
+        there, taken = dict(node), 0
+        while fits(there, held):
+            take_resources(there, held)
+            taken += 1
+        assert fits(node, held) == taken
+        if fits(node, held):
+            take_resources(node, held)
+            for _, at in able:
+                gpus[at] -= each
+        assert sorted(left for name, left in node.items() if name != "CPU") == pytest.approx(sorted(gpus))
+
+
+@given(st.sampled_from([0.3, 0.4, 0.6, 0.7]), st.integers(1, 4))
+def test_a_pool_grows_to_what_the_gpus_hold(share: float, count: int) -> None:
+    """No actor is waited for that no GPU has room for: a pool that waits neither grows nor shrinks."""
+    most = count * int(1 / share)
+    assert fits({"GPU": float(count)}, {"GPU": share}) == most
+    hungry = sight(needs={"GPU": share}, queued=50, busy=1.0, trend=LoadTrend(short_looks=GROW_LOOKS))
+    for size in range(1, most + 1):
+        left = by_gpu({"CPU": 1.0, "GPU": float(count)})
+        take_resources(left, hungry.needs, size)
+        wanted = scale([replace(hungry, size=size, ready=size)], [left], ONE, 1.0)[0].size
+        assert size < wanted <= most if size < most else wanted == most
 
 
 @pytest.mark.parametrize(

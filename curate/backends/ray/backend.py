@@ -335,7 +335,7 @@ class RayBackend:
             able: list[int] = []
             # Where actors have all that there is, some will go.
             for kinds in ([*self._left(nodes), *self._view.kinds], [node.resources for node in nodes if node.stays]):
-                fit = [has for has in kinds if all(has.get(name, 0) >= n for name, n in held.items())]
+                fit = [has for has in kinds if not held or fits(has, held)]
                 able = able or [int(has["memory"]) for has in fit if has.get("memory", 0) > 0]
             self._largest_memory = max(able, default=None)
         return self._largest_memory

@@ -26,7 +26,7 @@ from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
 from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd
-from curate.runtime.scaling import LoadTrend, PoolLoad, fits, mean, needs, scale, take_resources
+from curate.runtime.scaling import LoadTrend, PoolLoad, by_gpu, fits, mean, needs, scale, take_resources
 
 LOOK_S = 1.0
 """How often actors are asked how they are, in a small pool."""
@@ -379,7 +379,7 @@ class Pools:
 
     def left(self, nodes: Iterable[Node]) -> list[dict[str, float]]:
         """Returns what each node that stays has beside the actors there, and beside those that will be."""
-        left = {node.id: dict(node.resources) for node in nodes if node.stays}
+        left = {node.id: by_gpu(node.resources) for node in nodes if node.stays}
         for pool in self._pools:
             held = needs(pool.spec.resources)
             for actor in pool.ready:
