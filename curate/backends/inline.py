@@ -144,6 +144,10 @@ class InlineBackend:
         """Returns nothing: one task runs at a time."""
         return frozenset()
 
+    def crowded_out(self) -> bool:
+        """Returns False: actors are made before the first task."""
+        return False
+
     def waits(self) -> str:
         """Returns nothing: there is a place for what runs."""
         return ""

@@ -119,6 +119,10 @@ class LocalBackend:
         """Returns how the pools are doing, as their actors last said."""
         return self._pools.states() if self._pools else []
 
+    def crowded_out(self) -> bool:
+        """Returns False: an actor is started whatever tasks hold."""
+        return False
+
     def waits(self) -> str:
         """Returns which tasks wait for memory while there are CPUs for them; empty if none does."""
         return lacking_memory(self._queue, self._room.free)

@@ -238,6 +238,11 @@ class Backend(Protocol):
         """Returns the tasks that wait for actors of a pool which are at work on calls of others, as far as is known."""
         ...
 
+    def crowded_out(self) -> bool:
+        """Returns whether tasks have had, for a while, what an actor needs of a pool that has none: all of them wait
+        for it, and it for the end of one of them."""
+        ...
+
     def waits(self) -> str:
         """Returns, in words, what there has been no place for for a while; empty if there is one for everything."""
         ...

@@ -22,6 +22,8 @@ BUSY = 0.8
 """Share of the time that actors are at work, from which they count as all at work."""
 BUSY_AFTER = 0.75
 """Share of the time that those who stay may be at work after a pool has shrunk: less than BUSY, or it would grow."""
+CROWDED_S = 10.0
+"""How long the first actor of a pool waits for a place that tasks have, before one of these makes way."""
 
 
 _ONE_CPU = {"CPU": 1.0}

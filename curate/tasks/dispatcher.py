@@ -137,7 +137,7 @@ class Dispatcher:
                 self._handle(event)
             # Only where it is looked at: it may read files.
             looks = self.scheduler.looks(self.clock.monotonic())
-            self._handle(Tick(self.backend.held_up() if looks else frozenset()))
+            self._handle(Tick(self.backend.held_up(), self.backend.crowded_out()) if looks else Tick())
             self.observer.tick(self.scheduler.slots)
 
     @property

@@ -94,6 +94,9 @@ class Tick:
 
     held_up: frozenset[int] = frozenset()
     """Tasks that wait for actors which are at work for others: their shards' time limit does not run."""
+    crowded: bool = False
+    """Whether tasks have what an actor needs of a pool that has none: nothing is launched before it has a place, and
+    those that wait for it make way."""
 
 
 @dataclass(frozen=True, slots=True)

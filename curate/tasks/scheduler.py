@@ -91,6 +91,8 @@ LOOK_S = 1.0
 """How often running tasks are looked through for stragglers and passed deadlines: it costs time for each of them."""
 PAUSE_S = 30.0
 """A driver that did not look for so long stood still itself: it judges nobody before the news that waited is heard."""
+WAY_S = 5.0
+"""How long an actor gets to take the place of a task that made way, before another one does."""
 FAREWELL_S = 60.0
 """How long a task may take to end after it has reported on its last shard."""
 
@@ -271,6 +273,10 @@ class Scheduler:
         self._looked_s = -math.inf
         self._held_up = frozenset[int]()
         """Tasks that were held up at the last look."""
+        self._crowded = False
+        """Whether at the last look an actor had no place because of tasks."""
+        self._way_s = -math.inf
+        """When the next one of these may make way."""
         self._handlers: dict[type, Callable[[Any, float, list[Action]], None]] = {
             SlotsChanged: self._slots_changed,
             TaskStarted: self._task_started,
@@ -424,12 +430,31 @@ class Scheduler:
             asks_enough = (record.memory or 0) >= (self._asked or 0)
             queued = record.started_s is None and record.left and not asks_enough
             if queued and record.twin is None and _undisturbed(record):
-                shards = tuple(record.left)
-                for shard in shards:
-                    self._move(shard, Move.REQUEUE)
-                self._ready.append(shards)
-                record.left, record.cost_left = {}, 0.0
-                self._dismiss(task, actions)
+                self._requeue(task, record, actions)
+
+    def _make_way(self, held_up: frozenset[int], now_s: float, actions: list[Action]) -> None:
+        """Takes back tasks that wait for an actor which waits for the place of one: all that have not begun, then one
+        after the other, the newest first."""
+        if now_s < self._way_s:
+            return
+        self._way_s = now_s + WAY_S
+        waiting = [
+            (task, record)
+            for task, record in self._running.items()
+            if task in held_up and record.left and _undisturbed(record)
+        ]
+        for task, record in [one for one in waiting if one[1].started_s is None] or waiting[-1:]:
+            self._requeue(task, record, actions)
+
+    def _requeue(self, task: TaskId, record: _Task, actions: list[Action]) -> None:
+        """Takes back a task: its shards are launched again, of which one that it has published is found."""
+        shards = tuple(shard for shard in record.left if not self._runs_elsewhere(record, shard))
+        for shard in shards:
+            self._move(shard, Move.REQUEUE)
+        if shards:
+            self._ready.append(shards)
+        record.left, record.cost_left = {}, 0.0
+        self._dismiss(task, actions)
 
     def _task_started(self, event: TaskStarted, now_s: float, actions: list[Action]) -> None:
         del actions
@@ -586,8 +611,11 @@ class Scheduler:
         for task, record in self._running.items() if self._held_up else ():
             record.held_up_s += since_s if task in self._held_up else 0.0
         self._held_up = event.held_up
+        self._crowded = event.crowded
         if since_s > PAUSE_S:
             return
+        if event.crowded and self.state is SchedulerState.ACTIVE:
+            self._make_way(event.held_up, now_s, actions)
         timeout_s = self.policy.task_timeout_s
         for task, record in self._running.items():
             if record.started_s is None and task < self._heard_of:
@@ -648,7 +676,7 @@ class Scheduler:
             self._ready.append((shard,))
 
     def _fill(self, now_s: float, actions: list[Action]) -> None:
-        window = self.window
+        window = 0 if self._crowded else self.window
         while len(self._running) < window:
             if self._ready and not self._looks_elsewhere():
                 actions.append(self._launch(self._next_ready(), now_s))
@@ -764,7 +792,7 @@ class Scheduler:
         self._copy_stragglers(since_s, now_s, actions)
 
     def _idle_slots(self) -> int:
-        return min(self._slots, self.window) - len(self._running)
+        return 0 if self._crowded else min(self._slots, self.window) - len(self._running)
 
     def _copy_stragglers(self, since_s: float, now_s: float, actions: list[Action]) -> None:
         """Starts a second copy of what runs far beyond its peers' rate, one for each slot that is idle."""

@@ -136,6 +136,10 @@ class Instant:
         """Nothing is."""
         return frozenset()
 
+    def crowded_out(self) -> bool:
+        """It has no pools."""
+        return False
+
     def waits(self) -> str:
         """Nothing does."""
         return ""

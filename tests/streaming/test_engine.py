@@ -131,6 +131,9 @@ class Scripted:
     def held_up(self) -> frozenset[int]:
         return frozenset()
 
+    def crowded_out(self) -> bool:
+        return False
+
     def waits(self) -> str:
         return ""
 

@@ -65,6 +65,9 @@ class FakeBackend:
     def held_up(self) -> frozenset[int]:
         return frozenset()
 
+    def crowded_out(self) -> bool:
+        return False
+
     def waits(self) -> str:
         return ""
 

@@ -291,6 +291,10 @@ class RayBackend:
         """Returns the tasks that wait for actors which are at work on calls of others, as the actors last said."""
         return self._pools.held_up(one.number for one in self._tasks.values()) if self._pools else frozenset()
 
+    def crowded_out(self) -> bool:
+        """Returns whether a pool without an actor waits for one that there would be room for without tasks."""
+        return self._pools is not None and self._pools.crowded_out()
+
     def waits(self) -> str:
         """Returns what there has been no place for in the cluster for a while, empty if there is one for everything."""
         return self._watch.text

@@ -26,7 +26,7 @@ from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
 from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd
-from curate.runtime.scaling import LoadTrend, PoolLoad, by_gpu, fits, mean, needs, scale, take_resources
+from curate.runtime.scaling import CROWDED_S, LoadTrend, PoolLoad, by_gpu, fits, mean, needs, scale, take_resources
 
 LOOK_S = 1.0
 """How often actors are asked how they are, in a small pool."""
@@ -379,7 +379,11 @@ class Pools:
 
     def left(self, nodes: Iterable[Node]) -> list[dict[str, float]]:
         """Returns what each node that stays has beside the actors there, and beside those that will be."""
-        left = {node.id: by_gpu(node.resources) for node in nodes if node.stays}
+        return self._placed(nodes)[0]
+
+    def _placed(self, nodes: Iterable[Node]) -> tuple[list[dict[str, float]], list[_Pool]]:
+        """Returns what is left of each node, and the pools that have room there for an actor which is not there yet."""
+        left, able = {node.id: by_gpu(node.resources) for node in nodes if node.stays}, list[_Pool]()
         for pool in self._pools:
             held = needs(pool.spec.resources)
             for actor in pool.ready:
@@ -391,7 +395,16 @@ class Pools:
                 node = next((node for node in left.values() if fits(node, held)), None)
                 if node is not None:
                     take_resources(node, held)
-        return list(left.values())
+                    able.append(pool)
+        return list(left.values()), able
+
+    def crowded_out(self) -> bool:
+        """Returns whether a pool has long had no actor but for want of a place, which there would be without tasks."""
+        late_s = time.monotonic() - CROWDED_S
+        return any(
+            all(one.seen is None and one.begun_s is None and one.asked_s <= late_s for one in pool.actors.values())
+            for pool in self._placed(self._view.nodes().values())[1]
+        )
 
     def held_up(self, tasks: Iterable[int]) -> frozenset[int]:
         """Returns those of these tasks that have a call waiting, and none at work, as actors last said; all that have
