@@ -16,7 +16,7 @@ from curate.driver.signals import Signals
 from curate.errors import ConfigError, interrupted_run
 from curate.graph import dry
 from curate.graph.graph import JobRun
-from curate.graph.keys import asks_of, checkpoints_of, in_memory_of
+from curate.graph.keys import asks_of, checkpoints_of, in_memory_of, read_by
 from curate.keywords import naming_columns, option
 from curate.ledger.summary import Summary
 from curate.log import get_logger
@@ -98,7 +98,7 @@ def _checked(stage: Stage, options: RunOptions, backend: Backend | None) -> tupl
         stage = stage.from_inputs(options)
     _refuse_options(options)
     stage.record.refuse_unwritable(None)
-    _refuse_checkpoints(stage, resolve_output(options.output))
+    _refuse_what_is_read(stage, resolve_output(options.output))
     named = [one for one in (*options.inputs, options.output) if one.startswith(MEMORY)]
     return stage, Chosen.of(options.backend, asks_of(stage), backend, [*named, *in_memory_of(stage)])
 
@@ -145,13 +145,14 @@ def _refuse_options(options: RunOptions) -> None:
         )
 
 
-def _refuse_checkpoints(stage: Stage, output: str) -> None:
-    """Raises ConfigError for a checkpoint in the output, or around it, or among what it is made of: files of one would
-    be taken for those of the other."""
-    for one in checkpoints_of(stage):
-        assert one.path is not None
-        path = resolve_output(one.path)
-        refuse_overlap([parse_input(text) for text in one.stage.inputs], path)
+def _refuse_what_is_read(stage: Stage, output: str) -> None:
+    """Raises ConfigError for an output or a checkpoint among the files that are read, and for a checkpoint in the
+    output, or around it: files of one would be taken for those of the other."""
+    paths = [resolve_output(one.path) for one in checkpoints_of(stage) if one.path is not None]
+    read = [parse_input(text) for text in read_by(stage)]
+    for path in (*paths, output):
+        refuse_overlap(read, path)
+    for path in paths:
         if f"{path}/".startswith(f"{output}/") or f"{output}/".startswith(f"{path}/"):
             raise ConfigError(
                 f"the checkpoint {path} and the output {output} lie in each other; choose a checkpoint that is neither "

@@ -82,6 +82,13 @@ def in_memory_of(stage: Stage) -> Iterator[str]:
     yield from in_memory(stage.rows.listing())
 
 
+def read_by(stage: Stage) -> Iterator[str]:
+    """Yields what a stage, and those before it, read, as it was named."""
+    for before in stage.before:
+        yield from read_by(before.stage)
+    yield from (*stage.inputs, *stage.rows.paths())
+
+
 def planned(last: Stage) -> tuple[StageReport, ...]:
     """Returns the job's stages, in the order in which they run, this one last; one that is read twice is there once."""
     found: dict[str, StageReport] = {}

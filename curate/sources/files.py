@@ -121,8 +121,6 @@ class Files(FileShards):
     """The rows of files of one format."""
 
     method: str
-    paths: tuple[str, ...]
-    """As they were given."""
     how: ReadAs
     schema: pa.Schema
     num_cpus: float | None = None
@@ -274,7 +272,8 @@ def files(
         except ConfigError as error:
             raise ConfigError(f"{method} was given {uri!r}: {error}") from error
     found = Files(
-        *(method, tuple(paths), replace(how, include_paths=False), pa.schema([]), num_cpus, allow_incomplete_input),
+        *(method, replace(how, include_paths=False), pa.schema([]), num_cpus, allow_incomplete_input),
+        paths=tuple(paths),
         listing=listing,
         holes=tuple(holes),
     )

@@ -96,6 +96,10 @@ class RowSource(ABC):
         """Returns the files that it consists of, as a table of uri, size and generation."""
         return LISTED.empty_table()
 
+    def paths(self) -> Sequence[str]:
+        """Returns what it reads by itself, as that was named: files, folders or globs."""
+        return ()
+
     def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
         """Raises ConfigError if one of these columns, which rows are put in order by, is not of one type in all files
         that it consists of; warns of those that cannot be read. Looks at some of them."""
@@ -233,6 +237,8 @@ class FileListing:
 
     holes: tuple[Hole, ...] = ()
     """What was missing of the files when they were listed, which may be incomplete."""
+    paths: tuple[str, ...] = ()
+    """As they were named; none where a run names them."""
     pinned: bool = False
     """Whether it is cut into the same pieces whatever reads it: rows are told apart by piece and number."""
     segments: tuple[tuple[int, int], ...] = ()

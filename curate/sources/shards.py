@@ -177,6 +177,9 @@ class SourceRows(RowSource):
         tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, FileListing)]
         return pa.concat_tables([LISTED.empty_table(), *tables])
 
+    def paths(self) -> Sequence[str]:
+        return [path for one in self.sources if isinstance(one, FileListing) for path in one.paths]
+
     def _pieces(self) -> Iterator[NumberedPiece]:
         pieces = chain.from_iterable(numbered(self.sources))
         return pieces if self._segment is None else _of_files(pieces, *self._segment)

@@ -102,7 +102,7 @@ class Sliced(FileListing, SourceDefaults):
 
 def sliced(files: Files, count: int) -> Sliced:
     """Returns the rows of Parquet files in `count` pieces."""
-    return Sliced(files=files, count_=count, listing=files.listing)
+    return Sliced(files=files, count_=count, listing=files.listing, paths=files.paths)
 
 
 def outputs(files: Files, count: int) -> list[OutputSlices]:
