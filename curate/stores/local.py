@@ -285,9 +285,10 @@ class LocalStore:
                     nofollow.folder(self._root, self._scratch, make=self._folder_mode),
                 ):
                     return self._created(self._reached(self._root, self._scratch), nameless, mode)
+            _refuse_folderless(self._scratch)
             raise StorageError(
-                f"{self._scratch} cannot be made: it is not there right after. Another process keeps removing it, or "
-                "this file system takes no folders: stop that process, or choose another output"
+                f"{self._scratch} cannot be made: it is not there right after, as another process keeps removing it; "
+                "stop that process, or choose another output"
             )
         except OSError as error:
             raise _unwritten(error, self._scratch) from error
@@ -784,6 +785,26 @@ def _unwritten(error: OSError, uri: str) -> StorageError | ConfigError:
         return _translated(error, uri)
     taken = next(folder for folder in PurePath(uri).parents if os.path.lexists(folder))
     return StorageError(f"{uri} cannot be written: {taken} is not a folder; move it, and run again")
+
+
+def _refuse_folderless(path: str) -> None:
+    """Raises PermissionDenied if the last folder on the way to a path is there, and says of a new one that it is not:
+    as a file system does whose folders are no place for files, such as /proc."""
+    missing = [one for one in (path, *map(str, PurePath(path).parents)) if not os.path.lexists(one)]
+    if not missing:
+        return
+    above = os.path.dirname(missing[-1])
+    try:
+        os.mkdir(missing[-1])  # noqa: PTH102
+        os.rmdir(missing[-1])  # noqa: PTH106
+    except FileNotFoundError:
+        if os.path.isdir(above):
+            raise PermissionDenied(
+                f"{missing[-1]} cannot be made: the file system of {above} takes no new folders; choose another output"
+            ) from None
+    except OSError:
+        # Another process, or what the next try says.
+        return
 
 
 def _refusing(uri: str) -> str:

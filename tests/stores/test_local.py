@@ -621,3 +621,25 @@ def as_nobody(ask: Callable[[], Any]) -> Any:
     os.waitpid(child, 0)
     with os.fdopen(here) as told:
         return json.loads(told.read())
+
+
+@pytest.mark.parametrize("output", ["/proc/out", "/proc/out/deep/er"])
+def test_where_no_folder_can_be_made(output: str) -> None:
+    """A file system that says so of no right, but that what was made is not there: it is refused as one that does."""
+    store = open_store(output, scratch=f"{output}/_curate/tmp/a")
+    with pytest.raises(PermissionDenied, match="/proc"):
+        store.publish(f"{output}/x", b"x")
+
+
+def test_where_folders_are_removed_by_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is no property of the place: it may be tried again."""
+
+    def gone(*_: object, **__: object) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("curate.folders.nofollow.open_folder", gone)
+    store = open_store(str(tmp_path / "out"), scratch=str(tmp_path / "out" / "_curate" / "tmp" / "a"))
+    with pytest.raises(StorageError, match="another process keeps removing it") as caught:
+        store.publish(str(tmp_path / "out" / "x"), b"x")
+    assert not isinstance(caught.value, PermissionDenied)
+    assert list(tmp_path.iterdir()) == []
