@@ -25,6 +25,7 @@ _EXPECTED = "gs://bucket/key, s3://bucket/key, memory://bucket/key or a local pa
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _BEGINS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?!//)(.*)", re.DOTALL)
 """How a slip in a URI begins, and a path whose first part has a colon."""
+_BRACKETED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/]*@)?\[[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*\](:|/|$)")
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _NOT_FILES = (
     "blockcache",
@@ -52,6 +53,10 @@ def normalise_input(uri: str) -> str:
     if not is_foreign(uri):
         return normalise(uri)
     _refuse_unprintable(uri)
+    if _BRACKETED.match(uri):
+        raise ConfigError(
+            f"{uri!r} has an IPv6 address for its host, in brackets, which are those of a glob here; write a host name"
+        )
     if "::" in uri:
         raise ConfigError(_chained(uri))
     if not uri.partition("://")[2].strip("/"):

@@ -2,7 +2,8 @@
 
 None of them is known to create an object only if its name is free, so none can keep an output (why Azure is among them:
 see `open`). What they list is sorted here, and held in memory. The generation is what the service says of the content,
-its ETag or another checksum, else time and size: it is looked at again after each range that is read.
+its ETag or another checksum, else time and size, also beside an ETag that is weak: it is looked at again after each
+range that is read.
 """
 
 from __future__ import annotations
@@ -267,8 +268,12 @@ def _object(uri: str, info: Mapping[str, Any]) -> Object:
     size = info.get("size")
     if size is None:
         raise StorageError(f"{uri}: its server does not say how long it is; download it, and read the copy")
-    checksum, time = _said(info, _CHECKSUMS).strip('"'), _said(info, _TIMES)
-    return Object(uri, int(size), checksum or f"{time or 'no time'}, {int(size)} bytes")
+    checksum, time = _said(info, _CHECKSUMS), _said(info, _TIMES)
+    if checksum and not checksum.startswith("W/"):
+        return Object(uri, int(size), checksum.strip('"'))
+    # A weak ETag is that of other bytes, too, which the server takes for as good.
+    weak = f"{checksum}, " if checksum else ""
+    return Object(uri, int(size), f"{weak}{time or 'no time'}, {int(size)} bytes")
 
 
 def _cause(error: Exception) -> tuple[BaseException, int | None]:

@@ -114,6 +114,16 @@ def test_a_uri_without_its_slashes_is_no_folder_of_this_machine(scheme: str, mea
 
 
 @pytest.mark.parametrize(
+    "uri", ["http://[::1]:8000/a", "https://[2001:db8:0:0:0:0:0:1]/a/*.jsonl", "http://u@[fe80::1%1]"]
+)
+def test_a_host_in_brackets_is_refused(uri: str) -> None:
+    """It was taken for a chain of file systems, or for a glob. What comes behind the host may be one."""
+    with pytest.raises(ConfigError, match="IPv6 address"):
+        normalise_input(uri)
+    assert normalise_input("https://host/[ab].jsonl") == "https://host/[ab].jsonl"
+
+
+@pytest.mark.parametrize(
     "uri",
     [
         *("simplecache::s3://bucket/x", "filecache::https://h/x", "blockcache::/data/x", "s3::zip://x", "dir::gs://b"),

@@ -89,6 +89,34 @@ def test_each_place_has_its_file_system(store: ForeignStore) -> None:
     assert len(store._systems) == 2
 
 
+@pytest.mark.parametrize(("etag", "other"), [('W/"one"', True), ('"one"', False), (None, True)])
+def test_a_weak_etag_is_no_generation_of_its_own(store: ForeignStore, etag: str | None, other: bool) -> None:
+    """What has the same one may be other bytes, by its time or its size: a strong one alone is that of these bytes. No
+    stream has bytes of two versions."""
+    now = [1.0, LARGE]
+
+    class Loose(Shelf):
+        protocol = "loose"
+
+        def info(self, path: str, **_: Any) -> dict[str, Any]:
+            return {"name": path, "type": "file", "size": len(now[1]), "ETag": etag, "mtime": now[0]}
+
+        def cat_file(self, _: str, start: int = 0, end: int | None = None, **__: Any) -> bytes:
+            return now[1][start:end]  # type: ignore[no-any-return, index]
+
+    fsspec.register_implementation("loose", Loose, clobber=True)
+    before = store.stat("loose://a")
+    assert store.stat("loose://a") == before
+    stream = store.open(before)
+    assert stream.read(10) == LARGE[:10]
+    for later in ([2.0, LARGE[::-1]], [1.0, LARGE[:-1]]):
+        now[:] = later
+        assert (store.stat("loose://a").generation != before.generation) == other
+    now[:] = [2.0, LARGE[::-1]]
+    with pytest.raises(GenerationMismatch) if other else contextlib.nullcontext():
+        stream.read()
+
+
 @pytest.fixture
 def web(s3_emulator: S3Emulator) -> str:
     """A web server with ranges and ETags, and no listings: what is public in a bucket."""
