@@ -78,8 +78,15 @@ def in_memory_of(stage: Stage) -> Iterator[str]:
     for before in stage.before:
         yield from in_memory_of(before.stage)
     paths = [one.path for one in stage.before if one.path is not None]
-    yield from (one for one in (*stage.inputs, *paths) if one.startswith(MEMORY))
+    yield from (one for one in (*stage.inputs, *paths, *_assets(stage)) if one.startswith(MEMORY))
     yield from in_memory(stage.rows.listing())
+
+
+def _assets(stage: Stage) -> Iterator[str]:
+    for value in stage.record.parameters.values():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict) and isinstance(uri := one.get("uri"), str):
+                yield uri
 
 
 def read_by(stage: Stage) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import curate
 from curate.errors import ConfigError, StorageError
 from curate.job import asset as asset_module
 from curate.job.asset import Asset
@@ -20,7 +21,7 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState
 from curate.stores.memory import clear
 from curate.stores.open import open_store
-from tests.job.inline import numbered, output_rows, refusing, run_job, write_jsonl
+from tests.job.inline import numbered, output_rows, refusing, run_job, write_jsonl, write_parquet
 from tests.support.gcs_emulator import GcsEmulator
 
 ROOT = Path(__file__).parents[2]
@@ -307,3 +308,38 @@ class TestInAJob:
         with refusing("asset 'memory://models/nowhere' does not exist"):
             run_job(Lookup(words="memory://models/nowhere"), tmp_path / "in", tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+class Weighing(Job):
+    """Has a file of its own, and some more."""
+
+    version = "1"
+    model: Asset = curate.param("memory://assets/model.bin", help="one")
+    others: list[Asset] = curate.param([], help="more")
+
+    def setup(self) -> None:
+        self.size = sum(len(one.open().read()) for one in (self.model, *self.others))
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch.append_column("size", pa.array([self.size] * len(batch)))
+
+
+@pytest.mark.parametrize("sorts", [False, True])
+@pytest.mark.parametrize("which", ["model", "others"])
+def test_one_in_memory_is_seen_by_this_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, sorts: bool
+) -> None:
+    """Another process found it changed, or not there, once the run had begun. Where no backend is named, this process
+    is taken."""
+    open_store("memory://assets/").publish("memory://assets/model.bin", b"four")
+    (tmp_path / "plain.bin").write_bytes(b"four")
+    write_parquet(tmp_path / "in" / "0.parquet", [{"n": 1}])
+    plain = str(tmp_path / "plain.bin")
+    if sorts:
+        monkeypatch.setattr(Weighing, "build", lambda self, ds: Job.build(self, ds).sort("n"))
+    job = Weighing() if which == "model" else Weighing(model=plain, others=["memory://assets/model.bin"])
+    for backend in ("local", "ray"):
+        with pytest.raises(ConfigError, match=r"model\.bin is in the memory of this process"):
+            job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend=backend)
+        assert not (tmp_path / "out").exists()
+    assert job.run(input=str(tmp_path / "in"), output=str(tmp_path / "out"), backend="auto").state == "complete"
