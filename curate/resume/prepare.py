@@ -25,7 +25,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.manifest import ShardPlan, diff_inputs, removal
 from curate.ledger.packed import PackedTable
 from curate.ledger.segments import failed_now, read_outcomes
-from curate.ledger.side_outputs import sides_of_shards
+from curate.ledger.side_outputs import side_name, sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
 from curate.requests.regions import crossings, machine_region, region_of
@@ -264,7 +264,8 @@ def _split_anew(prepared: Prepared, options: RunOptions) -> Any:
 
 def _rule(prepared: Prepared) -> Sharding:
     job, stage = prepared.record, prepared.stage
-    return Sharding(job.name, prepared.output, job.suffix, stage.tasks.shard_bytes, stage.rows.encoding)
+    folders = tuple(side_name(side, "") for side in job.sides)
+    return Sharding(job.name, prepared.output, job.suffix, stage.tasks.shard_bytes, stage.rows.encoding, folders)
 
 
 def _grow(prepared: Prepared) -> PackedTable | None:

@@ -44,6 +44,8 @@ class Sharding:
     encoding: Callable[[str], Encoding | None]
     """How an input is read, by its URI; None: it is one shard, however large it is, and gives the whole of its name to
     the output."""
+    folders: tuple[str, ...] = ()
+    """Where its extra outputs lie, below the prefix, under the names of the others."""
 
 
 def plan_new(
@@ -163,14 +165,16 @@ def refuse_too_long(rule: Sharding, part: PackedTable) -> None:
     room = room_for_name(rule.output)
     if room is None:
         return
+    folder = max(rule.folders, key=len, default="")
+    beside = len(f"{folder}{rule.suffix}")
     for block in part.batches("id", "uri"):
-        at = pc.index(pc.greater(pc.binary_length(block["id"]), room - len(rule.suffix)), True).as_py()
+        at = pc.index(pc.greater(pc.binary_length(block["id"]), room - beside), True).as_py()
         if at >= 0:
-            key_bytes = KEY_BYTES - room + len(f"{block['id'][at].as_py()}{rule.suffix}".encode())
+            key_bytes = KEY_BYTES - room + beside + len(block["id"][at].as_py().encode())
             raise ConfigError(
-                f"the name of an output would have {key_bytes:,} bytes, and the store takes {KEY_BYTES:,}: outputs are "
-                f"named after inputs; choose a shorter output than {rule.output}, rename the input, or leave it out "
-                f"with a glob: {block['uri'][at].as_py()!r}"
+                f"the name of an {'extra ' * bool(folder)}output would have {key_bytes:,} bytes, and the store "
+                f"takes {KEY_BYTES:,}: outputs are named after inputs; choose a shorter output than {rule.output}, "
+                f"rename the input, or leave it out with a glob: {block['uri'][at].as_py()!r}"
             )
 
 

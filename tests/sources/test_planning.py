@@ -26,6 +26,16 @@ from tests.support.examples import examples
 from tests.support.s3_emulator import S3Emulator
 
 
+class Parted(Job):
+    """Has an extra output."""
+
+    version = "1"
+    sides = ("refused",)
+
+    def process(self, batch: pa.Table) -> dict[str, pa.Table]:
+        return {"main": batch, "refused": batch}
+
+
 class Copy(Job):
     """Gives back what it reads."""
 
@@ -67,19 +77,21 @@ class TestNames:
     @pytest.mark.parametrize("root", ["s3://bucket/out", "gs://bucket", "s3://bucket/größe/x", "/data", "memory://b"])
     @given(
         st.lists(st.text("aß語", min_size=1, max_size=400).map(lambda text: f"{text}.jsonl"), min_size=1, max_size=5),
-        st.integers(990, 1030),
+        st.integers(970, 1030),
+        st.lists(st.sampled_from(["_side/a/", "_side/longer/"]), max_size=2),
     )
     @settings(max_examples=examples(40), deadline=None)
     def test_a_name_that_a_bucket_does_not_take_is_refused_when_the_plan_is_made(
-        self, root: str, names: list[str], exact: int
+        self, root: str, names: list[str], exact: int, folders: list[str]
     ) -> None:
-        """By its bytes; those of the disk say themselves what they take."""
+        """By its bytes, and that of an extra output, too; those of the disk say themselves what they take."""
         names.append("y" * exact)
-        rule = Sharding("copy", root, ".parquet", 1 << 20, lambda _: None)
+        rule = Sharding("copy", root, ".parquet", 1 << 20, lambda _: None, tuple(folders))
+        folder = max([*folders, ""], key=len)
         rows = RowBuffer(SCHEMA)
         for number, name in enumerate(names):
             rows.add(shard_row(whole(name, f"memory://in/{number}", 1, "1")))
-        keys = [f"{root}/{name}.parquet".partition("://")[2].partition("/")[2].encode() for name in names]
+        keys = [f"{root}/{folder}{name}.parquet".partition("://")[2].partition("/")[2].encode() for name in names]
         long = [number for number, key in enumerate(keys) if len(key) > 1024]
         if long and root[:2] in ("s3", "gs"):
             message = (
@@ -96,6 +108,9 @@ class TestNames:
             s3_emulator.put(f"s3://bucket/in/{name}.jsonl", b'{"id": "1", "n": 1}\n')
         with refusing("would have 1,034 bytes, and the store takes 1,024: outputs are named after inputs; choose a sh"):
             run_job(Copy(), "s3://bucket/in", "s3://bucket/a/longer/prefix")
+        assert not s3_emulator.objects("s3://bucket/a/")
+        with refusing("the name of an extra output would have 1,034 bytes, and the store takes 1,024"):
+            run_job(Parted(), "s3://bucket/in", "s3://bucket/a")
         assert not s3_emulator.objects("s3://bucket/a/")
 
     def test_names_may_hold_spaces_percents_and_any_language(self, tmp_path: Path) -> None:
