@@ -88,9 +88,10 @@ def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Ite
             if batch is None:
                 return
             table = pa.Table.from_batches([batch])
-            with broken(stored):
-                # Of texts that are none, or times that no calendar has.
+            try:
                 lines = list(json_lines(table if columns is None else table.select(columns)))
+            except (pa.ArrowException, ValueError, LookupError) as error:  # texts that are none, times of no calendar
+                raise CorruptInput(f"{object.uri}: it has a value that JSON cannot have: {error}") from error
             for line in lines:
                 yield line[:-1]
 

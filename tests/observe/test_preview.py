@@ -10,10 +10,11 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.errors import ConfigError
+from curate.errors import ConfigError, CorruptInput
 from curate.observe.browse import rows
 from curate.observe.diff import compare_outputs
 from curate.observe.job import find_job
@@ -207,3 +208,18 @@ def test_a_report_of_tfrecords_grows_from_nothing(tmp_path: Path) -> None:
         curate.read_json(tmp_path / "in").write_tfrecords(out, backend="inline")
         reported.append(make_report(wanted(out, backend="inline"))["rows"])
     assert reported == [0, 1, 2]
+
+
+def test_a_value_that_cannot_be_shown_is_no_damaged_file(tmp_path: Path) -> None:
+    """A text that is none is said to be one; that the file is not whole, only of one that is not."""
+    curate.from_items([{"text": "a"}, {"text": "b"}]).write_parquet(tmp_path / "out", backend="inline")
+    (path,) = (tmp_path / "out").glob("*.parquet")
+    whole = path.read_bytes()
+    bytes_ = pa.array([b"a", b"\xff"])
+    text = pa.Array.from_buffers(pa.string(), 2, bytes_.buffers())
+    pq.write_table(pa.table({"text": text}), path)
+    with pytest.raises(CorruptInput, match=r"out/part.*: it has a value that JSON cannot have: .*0xff"):
+        list(rows(find_job(str(tmp_path / "out"))))
+    path.write_bytes(whole[:-1])
+    with pytest.raises(CorruptInput, match="not a whole Parquet file"):
+        list(rows(find_job(str(tmp_path / "out"))))
