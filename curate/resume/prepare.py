@@ -53,6 +53,7 @@ from curate.stage.stage import Stage
 from curate.storage.uris import is_local
 from curate.stores.open import Stores
 from curate.tasks.shard import SliceKind
+from curate.units import format_count
 
 
 def prepare(
@@ -404,13 +405,14 @@ def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
     lines = [
         f"job      {prepared.record.name}  (fingerprint {prepared.record.fingerprint})",
         f"output   {prepared.output}",
-        f"inputs   {len(prepared.inputs.table):,} objects",
+        f"inputs   {format_count(len(prepared.inputs.table), 'object')}",
         f"shards   {len(prepared.scope):,} of {len(prepared.plan):,} in the plan",
     ]
     if rivals:
         lines.append(rivals)
     if prepared.uncommitted.remove is not None:
-        lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger ({option('overwrite')})")
+        removed = format_count(len(prepared.uncommitted.remove), "output")
+        lines.append(f"remove   {removed} and the ledger ({option('overwrite')})")
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
     if part:
         lines.append(part)
@@ -420,16 +422,14 @@ def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
     todo = prepared.uncommitted
+    dropped = format_count(len(todo.dropped_outputs), "object")
     if todo.removed_inputs:
         lines.append(
-            f"drop     {todo.removed_inputs:,}: their input is no longer given; {len(todo.dropped_outputs):,} objects "
-            f"made of them go ({option('drop_removed')})"
+            f"drop     {todo.removed_inputs:,}: their input is no longer given; removed with them: {dropped} "
+            f"({option('drop_removed')})"
         )
     if todo.split_anew:
-        lines.append(
-            f"split    {todo.split_anew:,} parts of inputs that changed are planned anew; "
-            f"{len(todo.dropped_outputs):,} objects go"
-        )
+        lines.append(f"split    {todo.split_anew:,} parts of inputs that changed are planned anew; removed: {dropped}")
     if any(prepared.missing_inputs):
         lines.append(f"missing  {missing_text(*prepared.missing_inputs)}")
     if len(prepared.stale):

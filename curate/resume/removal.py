@@ -33,7 +33,7 @@ from curate.stage.job_record import JobRecord
 from curate.stage.shard_index import own_index
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
-from curate.units import shell_word
+from curate.units import format_count, shell_word
 from curate.writers.writer import suffix
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def remove_job(
     In an order that leaves a job that has begun, wherever it ends: `layout.removal_rank`; with a `mark` that there
     was one, for whoever finds none. Raises ConfigError if others came meanwhile.
     """
-    question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
+    question = f"remove {format_count(len(outputs), 'output')} and the ledger of {name!r} under {ledger.root}?"
     if not options.confirm(question):
         raise unconfirmed(question)
     own: dict[str, Object] = {}

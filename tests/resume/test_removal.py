@@ -310,7 +310,7 @@ def test_a_dry_run_says_what_would_go(source: Path, out: Path) -> None:
         return dry_run(Parted().spec(), given)[1]
 
     assert f"missing  {SENTENCE}" in words()
-    assert "drop     1: their input is no longer given; 3 objects made of them go (drop_removed=True)" in words(
+    assert "drop     1: their input is no longer given; removed with them: 3 objects (drop_removed=True)" in words(
         drop_removed=True
     )
     assert everything(out) == before
