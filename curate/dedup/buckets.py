@@ -116,10 +116,7 @@ class _Together(ExchangeDefaults):
     __slots__ = ()
     near: NearDedup
     aligned = True
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order((SortKey(BAND),)),)
+    orders = (Order((SortKey(BAND),)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +210,7 @@ class Led(_Together):
     made before stay as they are, each once."""
 
     near: NearDedup
-
-    @property
-    def name(self) -> str:
-        return "pairs"
+    name = "pairs"
 
     def identity(self) -> Any:
         return ["led", self.near.identity()]

@@ -42,10 +42,7 @@ class Choice(InOneGo):
     """The exchange that decides which rows are dropped, and marks them: each for the most similar one that is kept."""
 
     near: NearDedup
-
-    @property
-    def name(self) -> str:
-        return "choice"
+    name = "choice"
 
     @property
     def orders(self) -> tuple[Order, ...]:

@@ -44,10 +44,7 @@ class Clusters(InOneGo):
     """The exchange that says of each row that has an edge which cluster it is in, once for each part of the edges."""
 
     near: NearDedup
-
-    @property
-    def name(self) -> str:
-        return "clusters"
+    name = "clusters"
 
     def identity(self) -> Any:
         return ["clusters", self.near.identity()]
@@ -81,10 +78,7 @@ class Members(InOneGo):
     """The exchange that marks all rows of each cluster but the first one, and those that may not be dropped."""
 
     near: NearDedup
-
-    @property
-    def name(self) -> str:
-        return "first of each cluster"
+    name = "first of each cluster"
 
     @property
     def orders(self) -> tuple[Order, ...]:

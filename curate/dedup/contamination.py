@@ -23,7 +23,7 @@ from curate.arrow.types import is_text, value_type
 from curate.dataclass import dataclass
 from curate.dedup.evaluation import Compared, Index
 from curate.dedup.exact import COUNT, DIGEST, Ints, first_places
-from curate.dedup.spans import FEW_WORDS, NOTHING_LEFT, Cut, with_texts
+from curate.dedup.spans import Cut
 from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
@@ -192,16 +192,13 @@ class Common(ExchangeDefaults):
     """The exchange that counts the texts which have an n-gram, and tells their shards of those that too many have."""
 
     how: Decontamination
+    orders = (Order((SortKey(DIGEST),)),)
     aligned = True
     folds = True
 
     @property
     def name(self) -> str:
         return self.how.name
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order((SortKey(DIGEST),)),)
 
     def identity(self) -> Any:
         return ["common n-grams", self.how.identity()]
@@ -335,13 +332,5 @@ class Decontaminate(MarkingDefaults):
         begins = np.flatnonzero(new)
         ends = np.append(begins[1:], len(row)) - 1
         cut = Cut(begins, row[begins], low[begins], high[ends])
-        rows, texts = cut.texts(batch[how.column])
-        left = pa.array(texts, pa.large_string())
-        words = by_whitespace(left).count
-        nothing, few = np.zeros(batch.num_rows, bool), np.zeros(batch.num_rows, bool)
-        nothing[rows] = words == 0
-        few[rows] = (words > 0) & (words < how.min_words)
         tally.count("spans cut out", len(begins))
-        tally.drop_rows(batch, nothing, NOTHING_LEFT)
-        tally.drop_rows(batch, few, FEW_WORDS)
-        yield rows_where(with_texts(batch, how.column, rows, left), ~(nothing | few))
+        yield cut.left_of(batch, how.column, by_whitespace, how.min_words, tally)

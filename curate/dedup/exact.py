@@ -239,16 +239,13 @@ class Chosen(ExchangeDefaults):
     """The exchange that brings what has one digest together and chooses which of it is kept."""
 
     same: Compared
+    orders = (Order((SortKey(DIGEST),)),)
     aligned = True
     folds = True
 
     @property
     def name(self) -> str:
         return self.same.name
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order((SortKey(DIGEST),)),)
 
     def identity(self) -> Any:
         return [self.same.method, self.same.identity()]

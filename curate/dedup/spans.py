@@ -13,7 +13,7 @@ overlap: a sentence of a window that is the first of its kind goes if it is in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -41,7 +41,7 @@ from curate.pipeline.step import BatchPosition, SideTable
 from curate.texts import units
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.units import LINE, PARAGRAPH, SENTENCES, UNITS, PlainSentences, Sentences, SpacySentences, Units
-from curate.texts.words import SPACY, WHITESPACE, Splitter, splitter
+from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
 from curate.units import MOST, keep_whole
 
 REMOVED = "removed"
@@ -203,16 +203,7 @@ class CutCopies(OfCopies):
             yield batch
             return
         tally.count(f"{self.same.unit.removesuffix('s')}s removed", len(cut.unit))
-        rows, texts = cut.texts(batch[self.same.column])
-        left = pa.array(texts, pa.large_string())
-        words = _splitter(self.same.words).words(left).count
-        nothing, few = np.zeros(batch.num_rows, bool), np.zeros(batch.num_rows, bool)
-        nothing[rows] = words == 0
-        few[rows] = (words > 0) & (words < self.same.min_words)
-        # As they were: what was cut out is told beside them.
-        tally.drop_rows(batch, nothing, NOTHING_LEFT)
-        tally.drop_rows(batch, few, FEW_WORDS)
-        yield rows_where(with_texts(batch, self.same.column, rows, left), ~(nothing | few))
+        yield cut.left_of(batch, self.same.column, _splitter(self.same.words).words, self.same.min_words, tally)
 
     def _told(self, batch: pa.Table, cut: Cut | None, marks: pa.Table | None) -> Iterator[SideTable]:
         """Yields the spans that are cut out; also without any: that tells the columns of the extra output."""
@@ -281,8 +272,23 @@ class Cut:
             left.append("".join([*kept, text[at:]]))
         return rows, left
 
+    def left_of(
+        self, batch: pa.Table, column: str, split: Callable[[pa.Array], Words], min_words: int, tally: ShardBooks
+    ) -> pa.Table:
+        """Returns what is left of a batch. Rows without enough words are dropped as they were: what is cut out is told
+        beside them."""
+        rows, texts = self.texts(batch[column])
+        left = pa.array(texts, pa.large_string())
+        words = split(left).count
+        nothing, few = np.zeros(batch.num_rows, bool), np.zeros(batch.num_rows, bool)
+        nothing[rows] = words == 0
+        few[rows] = (words > 0) & (words < min_words)
+        tally.drop_rows(batch, nothing, NOTHING_LEFT)
+        tally.drop_rows(batch, few, FEW_WORDS)
+        return rows_where(_with_texts(batch, column, rows, left), ~(nothing | few))
 
-def with_texts(batch: pa.Table, column: str, rows: Ints, texts: pa.Array) -> pa.Table:
+
+def _with_texts(batch: pa.Table, column: str, rows: Ints, texts: pa.Array) -> pa.Table:
     """Returns a batch with other texts in some rows, of the type that they had."""
     if not len(rows):
         return batch

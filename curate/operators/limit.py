@@ -23,10 +23,7 @@ class LimitRows(OperatorDefaults):
     rank: int | None = None
     """The number of that shard among all, those after which give nothing; None: it is told by its name, and no other is
     read after it."""
-
-    @property
-    def name(self) -> str:
-        return "limit"
+    name = "limit"
 
     def identity(self) -> Any:
         return ["limit"]

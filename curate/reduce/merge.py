@@ -34,10 +34,7 @@ class Merged(OneInput):
     """Rows of run files in order, in other run files."""
 
     order: Order
-
-    @property
-    def name(self) -> str:
-        return "merge"
+    name = "merge"
 
     @property
     def orders(self) -> tuple[Order, ...]:

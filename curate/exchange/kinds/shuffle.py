@@ -46,10 +46,7 @@ class Bucketed(OperatorDefaults):
     part: int = 0
     """Which part of a union the rows are of, where each is a stage of its own: there may be shards of one name."""
     keeps_rows = True
-
-    @property
-    def name(self) -> str:
-        return "bucket"
+    name = "bucket"
 
     def made(self, found: pa.Schema) -> pa.Schema:
         if BUCKET in found.names:
@@ -87,6 +84,7 @@ class Shuffled(Limitable):
     count: int | None
     plain = False
     sorts = True
+    orders = (Order((SortKey(BUCKET),)),)
 
     @property
     def even(self) -> bool:
@@ -100,10 +98,6 @@ class Shuffled(Limitable):
     @property
     def name(self) -> str:
         return self._told(f"random_shuffle(seed={self.seed})")
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (Order((SortKey(BUCKET),)),)
 
     def identity(self) -> Any:
         said = self._identity("random_shuffle", self.seed, self.count, self.buckets)

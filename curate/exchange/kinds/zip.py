@@ -51,10 +51,7 @@ class Zipped(ExchangeDefaults):
     sides: int
     beside = True
     keeps_rows = True
-
-    @property
-    def name(self) -> str:
-        return "zip"
+    name = "zip"
 
     @property
     def orders(self) -> tuple[Order, ...]:
