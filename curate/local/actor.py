@@ -25,7 +25,7 @@ from curate.dataclass import dataclass, field
 from curate.local import wire
 from curate.log import get_logger
 from curate.runtime.process_guard import ENDS, spoilt
-from curate.runtime.protocol import PoolProgram
+from curate.runtime.protocol import ActorStatus, PoolProgram
 
 RECORD = struct.Struct("<qq")
 """What an actor works on: the caller's process, and the number of the call; zeros for nothing."""
@@ -71,20 +71,6 @@ class SetupRaised:
 @dataclass(frozen=True, slots=True)
 class Look:
     """From the driver: say how you are."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActorStatus:
-    """To the driver: how it is."""
-
-    at_s: float
-    """When that was, by the clock of all processes of a machine."""
-    worked_s: float
-    """How long it has worked."""
-    queued: int
-    """Calls that wait."""
-    task: int | None
-    """The task whose call is worked on."""
 
 
 def serve(link: socket.socket, program: str, path: str) -> None:

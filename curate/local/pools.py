@@ -7,7 +7,6 @@ sent to it, and it ends when it has none.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import platform
 import time
@@ -17,104 +16,61 @@ from typing import Any
 
 from curate.dataclass import dataclass, field
 from curate.errors import PoolFailed
-from curate.local.actor import ActorReady, ActorStatus, Look, SetupRaised, record_of, recorded
+from curate.local.actor import ActorReady, Look, SetupRaised, record_of, recorded
 from curate.local.calls import REFRESH_S, Board, Member
 from curate.local.processes import Process, Processes, end_of
 from curate.local.room import Room
 from curate.local.server import WorkerEnd
 from curate.local.worker import ActorPlace, Hello, PoolAddress
 from curate.log import get_logger
-from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
-from curate.runtime.scaling import LoadTrend, PoolLoad, fits, mean, needs, scale
-
-LOOK_S = 1.0
-"""How often actors are asked how they are."""
-WAIT_S = 0.25
-"""How often it is looked whether to stop waiting for a pool that starts."""
-MAX_FAILED_STARTS = 3
-"""Actors in a row that die while they start, before a pool without any has failed."""
-RETRY_S = 60.0
-"""Longest wait before an actor is started after others failed to."""
-CANCEL_S = 3.0
-"""How long an actor may go on with a call of a task that was cancelled."""
-SETUP_S = 600.0
-"""How long an actor may take to be set up."""
-MAX_ENDED = 1000
-"""Actors that have ended and are remembered."""
+from curate.runtime.pools import (
+    CANCEL_S,
+    LOOK_S,
+    MAX_DISMISSED,
+    MAX_FAILED_STARTS,
+    RETRY_S,
+    SETUP_S,
+    WAIT_S,
+    ActorPool,
+    PoolActor,
+    rescale,
+)
+from curate.runtime.protocol import ActorStatus, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
+from curate.runtime.scaling import fits, needs
 
 
-@dataclass(eq=False, slots=True)
-class _Actor:
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Actor(PoolActor[ActorStatus]):
     """An actor that was started and is not known to have ended."""
 
-    serial: int
     path: str
     begun_s: float
     release: Callable[[], None]
     """Gives back what it holds."""
     process: Process | None = None
     pid: int = 0
-    ready: bool = False
-    status: ActorStatus | None = None
-    before: ActorStatus | None = None
-    """What it said before that."""
     asked: bool = False
     """Whether it was asked how it is, and has not answered."""
-    leaves_s: float | None = None
-    """Since when no calls are to be sent to it."""
-
-    @property
-    def busy(self) -> float:
-        """Share of the time between the last two looks in which it was at work."""
-        if self.status is None or self.before is None or self.status.at_s <= self.before.at_s:
-            return 0.0
-        return min(1.0, (self.status.worked_s - self.before.worked_s) / (self.status.at_s - self.before.at_s))
-
-    @property
-    def queued(self) -> int:
-        return self.status.queued if self.status else 0
 
 
-@dataclass(eq=False, slots=True)
-class _Pool:
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Pool(ActorPool[_Actor]):
     """A pool and its actors."""
 
     number: int
-    spec: PoolSpec
-    size: int
-    """Actors that it should have."""
     address: PoolAddress
-    actors: dict[int, _Actor] = field(default_factory=dict)
-    serials: Iterable[int] = field(default_factory=itertools.count)
-    failed_starts: int = 0
-    """In a row."""
-    wait_until_s: float = -math.inf
-    """No actor is started before."""
     dismissed: list[int] = field(default_factory=list)
     ended: dict[int, TaskFinished] = field(default_factory=dict)
-    trend: LoadTrend = field(default_factory=LoadTrend)
-    start_s: float = 0.0
-    """How long the last actor took to load."""
-    share: int = 2
     board: Board | None = None
     untold: bool = False
     """Whether the last board could not be written."""
 
-    @property
-    def staying(self) -> list[_Actor]:
-        return [one for one in self.actors.values() if one.leaves_s is None]
-
-    @property
-    def ready(self) -> list[_Actor]:
-        return [one for one in self.actors.values() if one.ready]
-
     def show(self) -> None:
         """Tells the callers who is there, if that has changed."""
-        there = [one for one in self.ready if one.leaves_s is None] or self.ready
         board = Board(
-            tuple(Member(one.serial, one.path, one.pid) for one in there),
-            frozenset(self.dismissed[-MAX_ENDED:]),
-            dict(list(self.ended.items())[-MAX_ENDED:]),
+            tuple(Member(one.serial, one.path, one.pid) for one in self.called),
+            frozenset(self.dismissed[-MAX_DISMISSED:]),
+            dict(list(self.ended.items())[-MAX_DISMISSED:]),
             self.share,
         )
         if board != self.board:
@@ -149,7 +105,8 @@ class Pools:
         self._cancelled: dict[int, float] = {}
         """Processes of the workers whose tasks were cancelled, and when."""
         self._pools = [
-            _Pool(number, spec, spec.min_size, PoolAddress(spec.name, "")) for number, spec in enumerate(specs, 1)
+            _Pool(number=number, spec=spec, size=spec.min_size, address=PoolAddress(spec.name, ""))
+            for number, spec in enumerate(specs, 1)
         ]
         self._folder = ""
         self._settle()
@@ -190,11 +147,12 @@ class Pools:
             self._let_go(pool, now_s)
         if looks:
             self._looked_s = now_s
-            self._scale(now_s)
+            elapsed_s, self._scaled_s = now_s - self._scaled_s, now_s
+            rescale(self._pools, [self._room.left(self.held())], self._task, now_s, elapsed_s)
             self._look(now_s)
         for pool in self._pools:
             self._fill(pool, now_s)
-            pool.share = max(2, math.ceil(pool.spec.max_in_flight * len(pool.ready) / max(1, tasks)))
+            pool.share_among(tasks)
             pool.show()
         if self._failed is not None:
             raise self._failed
@@ -213,16 +171,7 @@ class Pools:
 
     def states(self) -> list[PoolState]:
         """Returns how the pools are doing."""
-        return [
-            PoolState(
-                pool.spec.name,
-                ready=len(pool.ready),
-                starting=max(len(pool.actors), pool.size) - len(pool.ready),
-                queued=sum(one.queued for one in pool.ready),
-                busy=mean([one.busy for one in pool.ready]),
-            )
-            for pool in self._pools
-        ]
+        return [pool.state(max(len(pool.actors), pool.size) - len(pool.ready)) for pool in self._pools]
 
     def close(self) -> None:
         """Removes what callers were told. Their actors end with the processes."""
@@ -241,7 +190,9 @@ class Pools:
         environ, release = held
         self._settle()
         # Short: it is the name of a socket.
-        actor = _Actor(next(iter(pool.serials)), f"{self._processes.folders[0]}/{_name()}.a", now_s, release)
+        path = f"{self._processes.folders[0]}/{_name()}.a"
+        actor = _Actor(serial=pool.started, path=path, begun_s=now_s, release=release)
+        pool.started += 1
         pool.actors[actor.serial] = actor
         actor.process = self._processes.fork(
             environ,
@@ -270,7 +221,7 @@ class Pools:
                 pool.dismissed.append(actor.serial)
                 self._not_started(pool, says, fails=True)
             case ActorStatus():
-                actor.before, actor.status, actor.asked = actor.status, value, False
+                actor.before, actor.seen, actor.asked = actor.seen, value, False
             case WorkerEnd():
                 del pool.actors[actor.serial]
                 actor.release()
@@ -315,7 +266,7 @@ class Pools:
                 actor.leaves_s = now_s
                 continue
             assert actor.leaves_s is not None
-            status = actor.status
+            status = actor.seen
             # By then everybody has read that it leaves, and has sent what was on its way.
             late_s = actor.leaves_s + 3 * REFRESH_S
             if status is not None and status.at_s > late_s and status.task is None and not status.queued:
@@ -327,35 +278,11 @@ class Pools:
             for _ in range(pool.size - len(pool.staying)):
                 if not fits(self._room.has, needs(pool.spec.resources)) or not self._start(pool, now_s):
                     break
-        staying = pool.staying
-        queue = sorted(staying, key=lambda one: (one.ready, one.queued, -one.serial))
-        for actor in queue[: max(0, len(staying) - pool.size)]:
+        for actor in pool.too_many:
             if actor.ready:
                 actor.leaves_s = now_s
             else:
                 self._end(pool, actor)
-
-    def _scale(self, now_s: float) -> None:
-        elapsed_s, self._scaled_s = now_s - self._scaled_s, now_s
-        loads = [
-            PoolLoad(
-                needs(pool.spec.resources),
-                pool.spec.min_size,
-                pool.spec.max_size,
-                pool.size,
-                sum(one.ready for one in pool.staying),
-                sum(one.queued for one in pool.ready),
-                mean([one.busy for one in pool.staying if one.ready]),
-                pool.start_s,
-                pool.trend,
-            )
-            for pool in self._pools
-        ]
-        free = self._room.left(self.held())
-        for pool, load, target in zip(self._pools, loads, scale(loads, [free], self._task, elapsed_s), strict=True):
-            if target.size != load.size:
-                self._log.info("a pool is scaled", pool=pool.spec.name, size=target.size, before=load.size)
-            pool.size, pool.trend = target.size, target.trend
 
     def _look(self, now_s: float) -> None:
         """Asks each actor how it is, and ends those that go on with what was cancelled.

@@ -161,6 +161,20 @@ class PoolState:
     """Share of the time since the last look in which actors that were ready were at work, 0 to 1."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActorStatus:
+    """What an actor says of itself."""
+
+    at_s: float
+    """When that was, by the actor's clock."""
+    worked_s: float
+    """How long it has worked."""
+    queued: int
+    """Calls that wait."""
+    task: int | None
+    """The task whose call is worked on."""
+
+
 class CallLostError(_Lost):
     """A call has no answer: every actor that it was sent to died."""
 

@@ -35,7 +35,7 @@ from curate.backends.ray.errors import CallSite, ended
 from curate.dataclass import dataclass, replace
 from curate.log import get_logger
 from curate.runtime.process_guard import ENDS, spoilt
-from curate.runtime.protocol import Call, CallLostError, PoolProgram, TaskEnd, TaskFinished
+from curate.runtime.protocol import ActorStatus, Call, CallLostError, PoolProgram, TaskEnd, TaskFinished
 
 NAMESPACE = "curate"
 """Of the boards in the key-value store."""
@@ -130,24 +130,16 @@ class PoolAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class ActorStatus:
-    """How an actor is doing."""
+class PlacedStatus(ActorStatus):
+    """What an actor says of itself, and where it is."""
 
+    waiting: frozenset[int]
+    """The tasks of the calls that wait."""
+    setup_s: float
+    """How long it took to load."""
     node_id: str
     node: str
     pid: int
-    setup_s: float
-    """How long it took to load."""
-    at_s: float
-    """When this was seen, by the actor's clock."""
-    worked_s: float
-    """How long it was at work, since it began."""
-    queued: int
-    """Calls that wait."""
-    task: int | None
-    """The task of the call that it is at work on."""
-    waiting: frozenset[int] = frozenset()
-    """The tasks of those that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,20 +219,20 @@ class Actor:
     def _event(self, announced: str) -> asyncio.Event:
         return self._begun.setdefault(announced, asyncio.Event())
 
-    async def look(self) -> ActorStatus:
+    async def look(self) -> PlacedStatus:
         """Returns how it is doing."""
         work, now = self._work, time.monotonic()
-        return ActorStatus(
-            self._node_id,
-            platform.node(),
-            os.getpid(),
-            self._setup_s,
+        return PlacedStatus(
             now,
             self._worked_s + (now - work[1] if work else 0.0),
             len(self._waiting),
             work[0] if work else None,
             # At once: the thread that works takes its call out of these.
             frozenset(tuple(self._waiting.values())),
+            self._setup_s,
+            self._node_id,
+            platform.node(),
+            os.getpid(),
         )
 
 

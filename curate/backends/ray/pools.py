@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from curate.backends.ray.calls import Actor, ActorDirectory, ActorStatus, Member, PoolAddress
+from curate.backends.ray.calls import Actor, ActorDirectory, Member, PlacedStatus, PoolAddress
 from curate.backends.ray.cluster import ClusterView, Node, leaves
 from curate.backends.ray.errors import CallSite, ended
 from curate.backends.ray.versions import check_of_workers, refuse_other_code
@@ -25,98 +25,64 @@ from curate.dataclass import dataclass, field
 from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
+from curate.runtime.pools import (
+    CANCEL_S,
+    LOOK_S,
+    MAX_DISMISSED,
+    MAX_FAILED_STARTS,
+    RETRY_S,
+    SETUP_S,
+    WAIT_S,
+    ActorPool,
+    PoolActor,
+    rescale,
+)
 from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd
-from curate.runtime.scaling import CROWDED_S, LoadTrend, PoolLoad, by_gpu, fits, mean, needs, scale, take_resources
+from curate.runtime.scaling import CROWDED_S, by_gpu, fits, needs, take_resources
 
-LOOK_S = 1.0
-"""How often actors are asked how they are, in a small pool."""
 LOOKS_PER_S = 100
 """Actors that are asked in a second, in a large one."""
 READS_PER_S = 500
 """Times a second that all tasks together read a board."""
-WAIT_S = 0.25
-"""How often a pool that starts is looked at, and whether to stop waiting for it."""
-MAX_FAILED_STARTS = 3
-"""Actors in a row that die while they start, before a pool without any has failed."""
-RETRY_S = 60.0
-"""Longest wait before an actor is started after others failed to."""
-CANCEL_S = 3.0
-"""How long an actor may go on with a call of a task that was cancelled."""
-SETUP_S = 600.0
-"""How long an actor may take to be set up."""
 SILENT_S = 10.0
 """An actor that has not said how it is for that long is taken to be at work on such a call."""
 LONG_SILENT_S = 120.0
 """The same, where a task that was cancelled is not known to have a call there."""
-MAX_DISMISSED = 1000
-"""Actors that are remembered, of those that no call is to blame for."""
 QUEUED_CALLS = 100_000
 """Calls that an actor takes at a time: what is sent is bounded by those who send it."""
 
 
-@dataclass(slots=True)
-class _Actor:
-    """An actor that was started and is not known to be dead."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Actor(PoolActor[PlacedStatus]):
+    """An actor that was started and is not known to be dead. It is ready once it was seen."""
 
-    serial: int
     handle: Any
     asked_s: float
     ask: Any
     """What it will say."""
-    seen: ActorStatus | None = None
-    """What it said last; None while it starts."""
     seen_s: float = -math.inf
-    """When it was asked that."""
-    before: ActorStatus | None = None
-    """What it said before that."""
+    """When it was asked what it said last."""
     begun_s: float | None = None
     """Since when it is being set up; None while it waits for a place, and once it is."""
-    leaves_s: float | None = None
-    """Since when no calls are to be sent to it."""
 
     def is_silent(self, now: float) -> bool:
         """Returns whether it does not answer: what it said last may be over."""
         return self.ask is not None and now - self.asked_s > 2 * LOOK_S
 
-    @property
-    def busy(self) -> float:
-        """Share of the time between the last two looks in which it was at work."""
-        if self.seen is None or self.before is None or self.seen.at_s <= self.before.at_s:
-            return 0.0
-        return min(1.0, (self.seen.worked_s - self.before.worked_s) / (self.seen.at_s - self.before.at_s))
+    def held_up(self, now: float) -> float:
+        """Returns its share of time at work; one that does not say is held up by what it works on."""
+        return 1.0 if self.is_silent(now) else self.busy
 
 
-@dataclass
-class _Pool:
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Pool(ActorPool[_Actor]):
     """A pool and its actors."""
 
-    spec: PoolSpec
     address: PoolAddress
     program: Any
     """Reference to what its actors run."""
-    size: int
-    """Actors that it should have."""
-    actors: dict[int, _Actor] = field(default_factory=dict)
-    started: int = 0
-    """Actors that were ever started; the next one's serial."""
-    failed_starts: int = 0
-    """In a row."""
-    wait_until_s: float = -math.inf
-    """No actor is started before."""
     dismissed: set[int] = field(default_factory=set)
-    trend: LoadTrend = field(default_factory=LoadTrend)
-    start_s: float = 0.0
-    """How long the last actor took to load."""
     board: ActorDirectory | None = None
-    share: int = 2
-
-    @property
-    def staying(self) -> list[_Actor]:
-        return [one for one in self.actors.values() if one.leaves_s is None]
-
-    @property
-    def ready(self) -> list[_Actor]:
-        return [one for one in self.actors.values() if one.seen is not None]
 
     def start(self, now: float) -> None:
         """Starts an actor; the cluster makes room for it, or lets it wait."""
@@ -138,7 +104,7 @@ class _Pool:
         handle = (
             ray.remote(Actor).options(**options).remote(self.program, check_of_workers(), self.address.actor(serial))
         )
-        self.actors[serial] = _Actor(serial, handle, now, handle.look.remote())
+        self.actors[serial] = _Actor(serial=serial, handle=handle, asked_s=now, ask=handle.look.remote())
 
     def end(self, actor: _Actor) -> None:
         """Ends an actor now. What it was working on is made again, and no call is to blame."""
@@ -150,10 +116,9 @@ class _Pool:
 
     def show(self, refresh_s: float) -> None:
         """Tells the callers who is there, if that has changed."""
-        ready = [one for one in self.ready if one.leaves_s is None] or self.ready
         board = ActorDirectory(
-            tuple(Member(one.serial, one.seen.node_id, one.seen.node, one.seen.pid) for one in ready if one.seen),
-            tuple(one.serial for one in self.actors.values() if one.seen is None),
+            tuple(Member(one.serial, one.seen.node_id, one.seen.node, one.seen.pid) for one in self.called if one.seen),
+            tuple(one.serial for one in self.actors.values() if not one.ready),
             frozenset(serial for serial in self.dismissed if serial >= self.started - MAX_DISMISSED),
             self.share,
             refresh_s,
@@ -178,10 +143,10 @@ class Pools:
         """Tasks that were cancelled, and when."""
         self._pools = [
             _Pool(
-                spec,
-                PoolAddress(f"curate-{uuid.uuid4().hex}", spec.name),
-                ray.put(spec.program),
-                spec.min_size,
+                spec=spec,
+                size=spec.min_size,
+                address=PoolAddress(f"curate-{uuid.uuid4().hex}", spec.name),
+                program=ray.put(spec.program),
             )
             for spec in specs
         ]
@@ -224,10 +189,11 @@ class Pools:
             self._hurry(pool, time_s)
             self._leave(pool, time_s)
         if time_s - self._scaled_s >= every_s:
-            self._scale(time_s)
+            elapsed_s, self._scaled_s = time_s - self._scaled_s, time_s
+            rescale(self._pools, self.left(self._view.nodes().values()), self._task, time_s, elapsed_s)
         for pool in self._pools:
             self._fill(pool, time_s)
-            pool.share = max(2, math.ceil(pool.spec.max_in_flight * len(pool.ready) / max(1, tasks)))
+            pool.share_among(tasks)
             pool.show(max(LOOK_S, tasks / READS_PER_S))
         self._ask(time_s, every_s)
 
@@ -241,21 +207,21 @@ class Pools:
             pool, actor = asks[ask]
             actor.ask = None
             try:
-                seen: ActorStatus = ray.get(ask)
+                seen: PlacedStatus = ray.get(ask)
             except exceptions.ActorUnavailableError:
                 continue
             except exceptions.RayError as error:
                 del pool.actors[actor.serial]
                 self._died(pool, actor, error, now)
                 continue
-            if actor.seen is None:
-                pool.failed_starts, pool.start_s = 0, seen.setup_s
+            if not actor.ready:
+                actor.ready, pool.failed_starts, pool.start_s = True, 0, seen.setup_s
                 pool.address.forget(actor.serial)
             actor.before, actor.seen, actor.seen_s = actor.seen, seen, actor.asked_s
 
     def _hurry(self, pool: _Pool, now: float) -> None:
         """Ends actors whose setup does not return."""
-        for actor in [one for one in pool.actors.values() if one.seen is None]:
+        for actor in [one for one in pool.actors.values() if not one.ready]:
             if actor.begun_s is None:
                 actor.begun_s = now if pool.address.begun(actor.serial) else None
             elif now - actor.begun_s >= SETUP_S:
@@ -309,40 +275,16 @@ class Pools:
             if idle and now - actor.leaves_s > 3 * refresh_s:
                 pool.end(actor)
 
-    def _scale(self, now: float) -> None:
-        elapsed_s, self._scaled_s = now - self._scaled_s, now
-        sights = [
-            PoolLoad(
-                needs(pool.spec.resources),
-                pool.spec.min_size,
-                pool.spec.max_size,
-                pool.size,
-                sum(one.seen is not None for one in pool.staying),
-                sum(one.seen.queued for one in pool.ready if one.seen),
-                mean([_silent_is_busy(one, now) for one in pool.staying if one.seen]),
-                pool.start_s,
-                pool.trend,
-            )
-            for pool in self._pools
-        ]
-        free = self.left(self._view.nodes().values())
-        for pool, sight, wanted in zip(self._pools, sights, scale(sights, free, self._task, elapsed_s), strict=True):
-            if wanted.size != sight.size:
-                self._log.info("a pool is scaled", pool=pool.spec.name, size=wanted.size, before=sight.size)
-            pool.size, pool.trend = wanted.size, wanted.trend
-
     def _fill(self, pool: _Pool, now: float) -> None:
         """Starts the actors that are missing, lets go of those that are too many: those with the least to do."""
-        staying = pool.staying
         if now >= pool.wait_until_s:
-            for _ in range(pool.size - len(staying)):
+            for _ in range(pool.size - len(pool.staying)):
                 pool.start(now)
-        queue = sorted(staying, key=lambda one: (one.seen is not None, one.seen.queued if one.seen else 0, -one.serial))
-        for actor in queue[: max(0, len(staying) - pool.size)]:
-            if actor.seen is None:
-                pool.end(actor)
-            else:
+        for actor in pool.too_many:
+            if actor.ready:
                 actor.leaves_s = now
+            else:
+                pool.end(actor)
 
     def _ask(self, now: float, every_s: float) -> None:
         """Asks each actor how it is, and ends those that go on with what was cancelled."""
@@ -391,7 +333,7 @@ class Pools:
                     take_resources(left[actor.seen.node_id], held)
         for pool in self._pools:
             held = needs(pool.spec.resources)
-            for _ in range(sum(one.seen is None for one in pool.actors.values())):
+            for _ in range(sum(not one.ready for one in pool.actors.values())):
                 node = next((node for node in left.values() if fits(node, held)), None)
                 if node is not None:
                     take_resources(node, held)
@@ -422,16 +364,7 @@ class Pools:
 
     def states(self) -> list[PoolState]:
         """Returns how the pools are doing."""
-        return [
-            PoolState(
-                pool.spec.name,
-                ready=len(pool.ready),
-                starting=len(pool.actors) - len(pool.ready),
-                queued=sum(one.seen.queued for one in pool.ready if one.seen),
-                busy=mean([one.busy for one in pool.ready]),
-            )
-            for pool in self._pools
-        ]
+        return [pool.state(len(pool.actors) - len(pool.ready)) for pool in self._pools]
 
     def close(self) -> None:
         """Ends all actors."""
@@ -443,8 +376,3 @@ class Pools:
             pool.actors.clear()
             pool.address.remove()
         self._pools.clear()
-
-
-def _silent_is_busy(actor: _Actor, now: float) -> float:
-    """Returns an actor's share of time at work; one that does not say is held up by what it works on."""
-    return 1.0 if actor.is_silent(now) else actor.busy
