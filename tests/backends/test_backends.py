@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from curate.runtime.protocol import BackendEvent, Message, Resources, Started, T
 from tests.backends.calling import Calling, die, found, process_while, spoil
 from tests.backends.polling import WORKERS, begun, ends, polled, the_end
 from tests.support.harness import alive, wait_until
+from tests.support.ray_head import own_ray
 
 HERE = platform.node()
 INTERVAL_S = 0.25
@@ -24,28 +26,21 @@ INTERVAL_S = 0.25
 @pytest.fixture(scope="module", params=WORKERS)
 def machine(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A backend with two CPUs, and a program that calls what it is given."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         if request.param == "local":
             from curate.local.backend import LocalBackend
 
             patch.setattr("curate.local.machine.cpus", lambda: 2.0)
             backend: Any = LocalBackend()
         else:
-            import ray
-
             from curate.backends.ray.backend import RayBackend
 
-            patch.setenv("RAY_AUTH_MODE", "disabled")
-            patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-            ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+            stack.enter_context(own_ray(2, object_store_memory=80 << 20))
             backend = RayBackend()
         backend.start(Resources())
         backend.load(Calling())
         yield backend
         backend.close()
-        if request.param == "ray":
-            assert ray.is_initialized(), "closing ended what others had begun"
-            ray.shutdown()
 
 
 def told(news: list[BackendEvent]) -> list[tuple[Any, ...]]:

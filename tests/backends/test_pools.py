@@ -20,6 +20,7 @@ from tests.backends.polling import WORKERS, begun, ends, polled
 from tests.backends.pooling import Conducting, Narrow, Serving, Slicing, Waiting, leave, poison, slowly, spoilt
 from tests.support.fakes import NEVER_S
 from tests.support.harness import alive, wait_until
+from tests.support.ray_head import own_ray
 
 pytestmark = pytest.mark.slow
 HALF = Resources(num_cpus=0.5)
@@ -44,19 +45,13 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
             yield local
             local.close()
         return
-    import ray
-
     from curate.backends.ray.backend import RayBackend
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
-    made = RayBackend()
-    made.start(HALF)
-    yield made
-    made.close()
-    ray.shutdown()
+    with own_ray(2, object_store_memory=80 << 20):
+        made = RayBackend()
+        made.start(HALF)
+        yield made
+        made.close()
 
 
 class Pooled:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from curate.errors import ConfigError
 from curate.runtime.protocol import Message, Resources, TaskEnd, TaskFinished
 from tests.backends.calling import Calling
 from tests.backends.polling import ends, polled
+from tests.support.ray_head import own_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
@@ -23,21 +23,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Any]:
     """A cluster of this process alone, with two CPUs, and a backend on it."""
-    import ray
-
     from curate.backends.ray.backend import RayBackend
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
-    backend = RayBackend()
-    backend.start(Resources())
-    backend.load(Calling())
-    yield backend
-    backend.close()
-    assert ray.is_initialized(), "closing ended what others had begun"
-    ray.shutdown()
+    with own_ray(2, object_store_memory=80 << 20):
+        backend = RayBackend()
+        backend.start(Resources())
+        backend.load(Calling())
+        yield backend
+        backend.close()
 
 
 def test_a_single_piece_is_a_plain_task(machine: Any) -> None:

@@ -16,6 +16,7 @@ from curate.runtime.protocol import Message, Resources, Started, TaskEnd, TaskFi
 from tests.backends.calling import Calling, die, process_while
 from tests.backends.polling import begun, ends, polled, the_end
 from tests.support.fakes import NEVER_S
+from tests.support.ray_head import losing_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 HERE = platform.node()
@@ -24,24 +25,13 @@ MEMORY = 1 << 30
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        # A dead node is found dead in one second, not in ten.
-        patch.setenv("RAY_health_check_period_ms", "300")
-        patch.setenv("RAY_health_check_failure_threshold", "3")
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        patch.setenv("RAY_ADDRESS", made.address)
+    with losing_nodes() as made:
         yield made
-        made.shutdown()
 
 
 @pytest.fixture(scope="module")
 def connected(cluster: Any) -> Iterator[Any]:
     """A backend that joined the cluster. It had no node that could hold a task, which is no reason to refuse."""
-    from curate.backends.ray import session
     from curate.backends.ray.backend import RayBackend
 
     backend = RayBackend()
@@ -51,8 +41,6 @@ def connected(cluster: Any) -> Iterator[Any]:
     assert backend.slots() == 0
     yield backend
     backend.close()
-    # The cluster ends with the module, and does not while this process is connected to it.
-    session.leave_for_good()
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:

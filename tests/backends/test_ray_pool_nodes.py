@@ -14,29 +14,19 @@ from tests.backends.pooling import Conducting, Serving, held, slowly
 from tests.backends.test_pools import Pooled, values
 from tests.backends.test_ray_nodes import Nodes
 from tests.support.harness import alive
+from tests.support.ray_head import losing_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        patch.setenv("RAY_health_check_period_ms", "300")
-        patch.setenv("RAY_health_check_failure_threshold", "3")
-        head = {"num_cpus": 0, "resources": {"task": 4}, "include_dashboard": False}
-        made = Cluster(initialize_head=True, head_node_args=head)
-        patch.setenv("RAY_ADDRESS", made.address)
+    with losing_nodes(resources={"task": 4}) as made:
         yield made
-        made.shutdown()
 
 
 @pytest.fixture(scope="module")
 def backend(cluster: Any) -> Iterator[Any]:
-    from curate.backends.ray import session
     from curate.backends.ray.backend import RayBackend
 
     made = RayBackend()
@@ -44,8 +34,6 @@ def backend(cluster: Any) -> Iterator[Any]:
     made.start(Resources(num_cpus=0, custom={"task": 1}))
     yield made
     made.close()
-    # The cluster ends with the module, and does not while this process is connected to it.
-    session.leave_for_good()
 
 
 @pytest.fixture

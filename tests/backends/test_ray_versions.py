@@ -101,7 +101,6 @@ def test_stale_workers_are_refused(tmp_path: Path) -> None:
     shutil.copytree(HERE.parent / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (stale / "units.py").write_text((stale / "units.py").read_text() + "# older\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("PYTHONPATH", str(tmp_path))
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         try:

@@ -45,6 +45,7 @@ from curate.streaming import prefetch
 from curate.streaming.epochs import Epochs, equal_parts
 from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
 from tests.support.examples import examples
+from tests.support.ray_head import own_ray
 from tests.support.sweeps import Mode
 
 PATIENCE_S = 5.0
@@ -971,14 +972,8 @@ ROWS = PIECES << 20
 
 @pytest.fixture(scope="class")
 def _one_cpu() -> Iterator[None]:
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with own_ray(1):
+        yield
 
 
 @pytest.mark.slow

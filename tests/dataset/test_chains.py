@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import curate
 from curate.dataset.dataset import Dataset
 from tests.support.examples import examples
+from tests.support.ray_head import own_ray
 
 SCHEMA = pa.schema(
     [
@@ -226,14 +227,8 @@ class TestRay:
     @pytest.fixture(scope="class", autouse=True)
     @staticmethod
     def _cluster() -> Iterator[None]:
-        import ray
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_AUTH_MODE", "disabled")
-            patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-            ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-        yield
-        ray.shutdown()
+        with own_ray(4):
+            yield
 
     ROWS: ClassVar[list[Row]] = [
         {"n": n, "x": None, "text": "b", "tags": ["a"] * (n % 2), "who": None} for n in range(6)

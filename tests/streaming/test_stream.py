@@ -22,6 +22,7 @@ from tests.backends.polling import WORKERS
 from tests.streaming.streaming import Blocks, OneAndNoMore, Unsendable
 from tests.support.fakes import NEVER_S
 from tests.support.harness import alive
+from tests.support.ray_head import own_ray
 
 STORE_BYTES = 100 * MIB
 
@@ -39,19 +40,13 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Any]:
             yield backend
             backend.close()
         return
-    import ray
-
     from curate.backends.ray.backend import RayBackend
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        ray.init("local", num_cpus=2, object_store_memory=STORE_BYTES, include_dashboard=False, log_to_driver=False)
-    backend = RayBackend()
-    backend.start(Resources())
-    yield backend
-    backend.close()
-    ray.shutdown()
+    with own_ray(2, object_store_memory=STORE_BYTES):
+        backend = RayBackend()
+        backend.start(Resources())
+        yield backend
+        backend.close()
 
 
 def places(tables: list[pa.Table]) -> list[tuple[int, int]]:

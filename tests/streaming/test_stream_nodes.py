@@ -12,24 +12,16 @@ from curate.streaming.engine import stream_blocks
 from curate.units import MIB
 from tests.streaming.streaming import Blocks
 from tests.streaming.test_stream import in_order, places
+from tests.support.ray_head import losing_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
 
 
 def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
     """Those blocks, and what ran there, are made again on another node; the consumer gets each once."""
-    from ray.cluster_utils import Cluster
-
-    from curate.backends.ray import session
     from curate.backends.ray.backend import RayBackend
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        patch.setenv("RAY_health_check_period_ms", "300")
-        patch.setenv("RAY_health_check_failure_threshold", "3")
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        patch.setenv("RAY_ADDRESS", cluster.address)
+    with losing_nodes() as cluster:
         backend = RayBackend()
         try:
             nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 * MIB) for _ in range(2)]
@@ -50,6 +42,3 @@ def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
             assert places(tables) == in_order(4, 30)
         finally:
             backend.close()
-            # A cluster does not end while this process is connected to it.
-            session.leave_for_good()
-            cluster.shutdown()

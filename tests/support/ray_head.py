@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 _OF_NO_WORKER = frozenset({"COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "RAY_ADDRESS", "_"})
 
 _environments: dict[str, dict[str, str]] = {}
@@ -30,16 +31,52 @@ def ray_head() -> Iterator[str]:
     limits: dict[str, Any] = {"num_cpus": os.cpu_count() or 1, "object_store_memory": 200 << 20}
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_AUTH_MODE", "disabled")
             patch.setenv("RAY_TMPDIR", folder)
             # Workers are where it was started: not in a folder of the test that came first, which goes with it.
-            patch.chdir(Path(__file__).parents[2])
+            patch.chdir(ROOT)
             made = Cluster(initialize_head=True, head_node_args={**limits, "include_dashboard": False})
             _environments[made.address] = dict(os.environ)
         try:
             yield made.address
         finally:
             del _environments[made.address]
+            made.shutdown()
+
+
+@contextlib.contextmanager
+def own_ray(num_cpus: float, **options: Any) -> Iterator[None]:
+    """Starts a Ray of this process alone, whose workers import this checkout."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        ray.init("local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, **options)
+    try:
+        yield
+        assert ray.is_initialized(), "closing a backend ended what others had begun"
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def losing_nodes(**head: Any) -> Iterator[Any]:
+    """Starts a cluster that this process joins, of a head without CPUs. A dead node is found dead in a second, not in
+    ten. The backends of this process are to be closed before it ends, and it leaves the cluster."""
+    from ray.cluster_utils import Cluster
+
+    from curate.backends.ray import session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("RAY_health_check_period_ms", "300")
+        patch.setenv("RAY_health_check_failure_threshold", "3")
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **head})
+        patch.setenv("RAY_ADDRESS", made.address)
+        try:
+            yield made
+        finally:
+            # A cluster does not end while this process is connected to it.
+            session.leave_for_good()
             made.shutdown()
 
 
