@@ -26,6 +26,7 @@ from curate.stores.local import LocalStore
 from curate.stores.memory import MemoryStore
 from curate.writers.writer import make_writer, suffix
 from tests.support.examples import examples
+from tests.support.writes import pieces
 
 SCHEMA = pa.schema(
     [
@@ -103,11 +104,6 @@ def rows_of(file: RunFile, segment: int) -> pa.Table:
 
 def contents(file: RunFile) -> list[pa.Table]:
     return [rows_of(file, segment) for segment in range(len(file.segments))]
-
-
-def pieces(table: pa.Table, cuts: list[int]) -> list[pa.Table]:
-    edges = [0, *sorted(min(cut, table.num_rows) for cut in cuts), table.num_rows]
-    return [table.slice(a, b - a) for a, b in itertools.pairwise(edges)]
 
 
 def chunks(table: pa.Table, chunk_bytes: int) -> list[pa.Table]:

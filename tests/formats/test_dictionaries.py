@@ -13,18 +13,13 @@ import pytest
 import curate
 from curate.arrow.batches import rechunk
 from curate.objects.record import OutputFormat
-from curate.writers.writer import make_writer
+from tests.support.writes import file_of
 
 ROWS = 10_000
 
 
 def written(table: pa.Table, batch_rows: int) -> bytes:
-    sink = io.BytesIO()
-    writer = make_writer(sink, table.schema, OutputFormat.PARQUET, "zstd")  # type: ignore[arg-type]
-    for batch in rechunk([table], batch_rows):
-        writer.write(batch)
-    writer.close({})
-    return sink.getvalue()
+    return file_of(rechunk([table], batch_rows), OutputFormat.PARQUET)
 
 
 def encoded(data: bytes) -> dict[str, bool]:

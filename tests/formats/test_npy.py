@@ -30,8 +30,9 @@ from curate.objects.record import OutputFormat, read_record
 from curate.observe.job import find_job
 from curate.observe.preview import preview
 from curate.observe.verify import verify
-from curate.writers.writer import make_writer, suffix
+from curate.writers.writer import suffix
 from tests.support.fake_store import FakeStore
+from tests.support.writes import file_of, slices
 
 RECORD: dict[str, Any] = {"shard": "a"}
 ARRAYS = {
@@ -48,12 +49,7 @@ ARRAYS = {
 
 
 def written(table: pa.Table, cuts: int = 1) -> bytes:
-    sink = io.BytesIO()
-    writer = make_writer(sink, table.schema, OutputFormat.NUMPY, "none")
-    for at in range(0, max(1, len(table)), cuts):
-        writer.write(table.slice(at, cuts))
-    writer.close(RECORD)
-    return sink.getvalue()
+    return file_of(slices(table, cuts), OutputFormat.NUMPY, "none", RECORD)
 
 
 def stored(array: Any, version: Any = None) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import io
 import math
 from typing import Any
 
@@ -18,8 +17,9 @@ from curate.formats.rows import check_declared, read
 from curate.objects.record import OutputFormat
 from curate.tasks.shard import SliceKind
 from curate.writers.jsonl import json_lines
-from curate.writers.writer import make_writer, suffix
+from curate.writers.writer import suffix
 from tests.support.fake_store import FakeStore
+from tests.support.writes import file_of
 
 READ = {OutputFormat.PARQUET: Format.PARQUET, OutputFormat.JSONL: Format.JSONL, OutputFormat.CSV: Format.CSV}
 RECORD: dict[str, Any] = {"rows": {}}
@@ -111,11 +111,7 @@ ARRAYS = arrays()
 
 
 def written(table: pa.Table, format: OutputFormat) -> bytes:
-    sink = io.BytesIO()
-    writer = make_writer(sink, table.schema, format, "zstd")
-    writer.write(table)
-    writer.close(RECORD)
-    return sink.getvalue()
+    return file_of(table, format, record=RECORD)
 
 
 def read_back(data: bytes, format: OutputFormat, schema: pa.Schema) -> pa.Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import struct
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import detect
-from curate.formats.rows import read, sample_schema
+from curate.formats.rows import sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.objects.quarantine import read_quarantine
 from curate.objects.record import OutputFormat, read_record
@@ -28,9 +27,9 @@ from curate.observe.job import find_job
 from curate.observe.preview import preview
 from curate.observe.verify import verify
 from curate.sources import columns
-from curate.tasks.shard import SliceKind
-from curate.writers.writer import make_writer
 from tests.support.fake_store import FakeStore
+from tests.support.reading import rows_of
+from tests.support.writes import file_of, slices
 
 # By hand, from the published description: field numbers and wire types, one byte each; lengths below 128.
 INT = b"\x0a\x0c\x0a\x01n\x12\x07\x1a\x05\x0a\x03\x01\xac\x02"  # n: int64_list [1, 300]
@@ -53,20 +52,11 @@ def read_file(data: bytes, schema: pa.Schema | None = None) -> tuple[list[dict[s
     store: Any = FakeStore()
     object, encoding = store.put("a.tfrecords", data), detect("a.tfrecords")
     schema = sample_schema(store, object, encoding) if schema is None else schema
-    bad: list[RejectedRow] = []
-    tables = list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, 3, bad.append))
-    for table in tables:
-        table.validate(full=True)
-    return [row for table in tables for row in table.to_pylist()], bad
+    return rows_of(store, object, encoding, schema, 3)
 
 
 def written(table: pa.Table, cuts: int = 10_000) -> bytes:
-    sink = io.BytesIO()
-    writer = make_writer(sink, table.schema, OutputFormat.TFRECORDS, "gzip")
-    for at in range(0, max(1, len(table)), cuts):
-        writer.write(table.slice(at, cuts))
-    writer.close({"shard": "a"})
-    return sink.getvalue()
+    return file_of(slices(table, cuts), OutputFormat.TFRECORDS, "gzip")
 
 
 def test_the_frame_is_that_of_the_description() -> None:

@@ -23,7 +23,7 @@ import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.read import gathered
-from curate.formats.rows import read, sample_schema
+from curate.formats.rows import sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.objects.quarantine import read_quarantine
 from curate.objects.record import OutputFormat, read_record
@@ -31,9 +31,9 @@ from curate.observe.job import find_job
 from curate.observe.preview import preview
 from curate.observe.verify import verify
 from curate.pipeline.shard_books import OTHER_KEYS
-from curate.tasks.shard import SliceKind
-from curate.writers.writer import make_writer
 from tests.support.fake_store import FakeStore
+from tests.support.reading import rows_of
+from tests.support.writes import file_of, slices
 
 
 def archive(files: dict[str, bytes] | list[tuple[str, bytes]], **options: Any) -> bytes:
@@ -58,20 +58,11 @@ def read_file(data: bytes, how: ReadAs | None = None, name: str = "a.tar") -> tu
     store: Any = FakeStore()
     object, encoding = store.put(name, data), detect(name, how)
     schema = sample_schema(store, object, encoding)
-    bad: list[RejectedRow] = []
-    tables = list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, 3, bad.append))
-    for table in tables:
-        table.validate(full=True)
-    return [row for table in tables for row in table.to_pylist()], bad
+    return rows_of(store, object, encoding, schema, 3)
 
 
 def written(table: pa.Table, cuts: int = 10_000, codec: str = "none") -> bytes:
-    sink = io.BytesIO()
-    writer = make_writer(sink, table.schema, OutputFormat.WEBDATASET, codec)
-    for at in range(0, max(1, len(table)), cuts):
-        writer.write(table.slice(at, cuts))
-    writer.close({"shard": "a"})
-    return sink.getvalue()
+    return file_of(slices(table, cuts), OutputFormat.WEBDATASET, codec)
 
 
 FILES = {

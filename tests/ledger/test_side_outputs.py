@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +27,6 @@ from curate.graph.replay import replay
 from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob
-from curate.ledger.summary import Summary
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.failures import read_failures
 from curate.observe.verify import verify
@@ -42,9 +40,9 @@ from curate.stores.memory import clear
 from curate.stores.open import open_store
 from curate.tasks.shard import Shard
 from curate.testing.local import run_local
-from curate.writers.writer import make_writer
 from tests.job.inline import everything, numbered, refusing, run_job, write_jsonl, write_parquet
-from tests.support.workbench import NoBackend
+from tests.support.workbench import NoBackend, complete
+from tests.support.writes import file_of
 
 SHARDS = 3
 ROWS = 20
@@ -120,12 +118,6 @@ def numbers(folder: Path) -> list[int]:
 ALL = [*range(ROWS * (SHARDS - 1)), 100, 102]
 EVEN = [n for n in ALL if n % 2 == 0]
 ODD = [n for n in ALL if n % 2 == 1]
-
-
-def complete(summary: Summary) -> Summary:
-    assert summary.state == "complete", summary.failures
-    assert summary.books.balanced()
-    return summary
 
 
 def record_of(path: Path) -> dict[str, Any]:
@@ -412,11 +404,9 @@ class Replacing:
             if self.runs == 2 or self.always:
                 table = pq.read_table(self.side)
                 self.side.unlink()
-                sink = io.BytesIO()
-                writer = make_writer(sink, table.schema, OutputFormat.PARQUET)
-                writer.write(table.slice(0, max(1, self.runs)))
-                writer.close({"side": "odd", "by": f"another worker, {self.runs}"})
-                self.side.write_bytes(sink.getvalue())
+                record = {"side": "odd", "by": f"another worker, {self.runs}"}
+                other = table.slice(0, max(1, self.runs))
+                self.side.write_bytes(file_of(other, OutputFormat.PARQUET, record=record))
             return stream(*args)
 
         operator.stream = watched
@@ -851,11 +841,8 @@ class TestVerify:
     )
     def test_other_rows_or_columns(self, out: Path, schema: pa.Schema, kind: str) -> None:
         path = out / "_side/odd/s1.parquet"
-        sink = io.BytesIO()
-        writer = make_writer(sink, schema, OutputFormat.PARQUET)
-        writer.write(pq.read_table(path).slice(1).cast(schema))
-        writer.close(record_of(path))
-        path.write_bytes(sink.getvalue())
+        other = pq.read_table(path).slice(1).cast(schema)
+        path.write_bytes(file_of(other, OutputFormat.PARQUET, record=record_of(path)))
         assert self.found(out)[0] == kind
 
     def test_of_shards_that_are_not_done_nobody_asks(self, source: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
@@ -28,9 +27,9 @@ from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, 
 from curate.stores import memory
 from curate.stores.open import open_store
 from curate.writers.parquet import ParquetOutput
-from curate.writers.writer import make_writer
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.gcs_emulator import GcsEmulator
+from tests.support.writes import file_of
 
 SHARDS = 4
 ROWS = 30
@@ -118,11 +117,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], list[dict[str, Any]]],
     record, rows = record_of(path)
     change(record, rows)
     schema = pa.schema({"id": pa.string(), "text": pa.string(), "n": pa.int64()} | types)
-    sink = io.BytesIO()
-    writer = make_writer(sink, schema, *written_as(path))
-    writer.write(pa.Table.from_pylist(rows, schema=schema))
-    writer.close(record)
-    path.write_bytes(sink.getvalue())
+    path.write_bytes(file_of(pa.Table.from_pylist(rows, schema=schema), *written_as(path), record))
     summary_path = path.parent / layout.SUMMARY
     summary = orjson.loads(summary_path.read_bytes())
     summary["bytes"]["out"] = sum(one.stat().st_size for one in outputs(path.parent))

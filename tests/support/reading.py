@@ -7,11 +7,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.formats.encoding import detect
+from curate.formats.encoding import Encoding, detect
 from curate.formats.rows import read
 from curate.objects.bad_line import RejectedRow
 from curate.storage.protocol import Object
 from curate.tasks.shard import SliceKind
+
+
+def rows_of(
+    store: Any, object: Object, encoding: Encoding, schema: pa.Schema, batch_rows: int
+) -> tuple[list[dict[str, Any]], list[RejectedRow]]:
+    """Returns the rows of all of an object and the bad rows; checks that every table is what Arrow takes for one."""
+    bad: list[RejectedRow] = []
+    tables = list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, batch_rows, bad.append))
+    for table in tables:
+        table.validate(full=True)
+    return [row for table in tables for row in table.to_pylist()], bad
 
 
 def read_all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.objects.record import OutputFormat
-from curate.writers.writer import make_writer
+from tests.support.writes import file_of, pieces
 
 TEXTS = [b"a", b"b", b"\xff\xfe", b"\xff"]
 
@@ -41,13 +40,7 @@ CASES = [(format, place) for format, (*_, places) in FORMATS.items() for place i
 
 
 def write(format: OutputFormat, codec: str, column: Any) -> bytes:
-    sink = io.BytesIO()
-    table = pa.table({"json": column})
-    writer = make_writer(sink, table.schema, format, codec)
-    writer.write(table.slice(0, 1))
-    writer.write(table.slice(1))
-    writer.close({"shard": "a"})
-    return sink.getvalue()
+    return file_of(pieces(pa.table({"json": column}), [1]), format, codec)
 
 
 @pytest.mark.parametrize(("format", "place"), CASES)

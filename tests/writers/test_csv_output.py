@@ -26,6 +26,7 @@ from curate.writers import csv
 from curate.writers.writer import make_writer, suffix
 from tests.support.fake_store import FakeStore
 from tests.support.reading import read_all
+from tests.support.writes import file_of
 
 CSV = OutputFormat.CSV
 CODECS = ["zstd", "gzip"]
@@ -44,13 +45,7 @@ ROWS = st.lists(ROW, max_size=30)
 
 
 def written(tables: list[pa.Table], codec: str = "gzip", schema: pa.Schema = SCHEMA) -> bytes:
-    sink = io.BytesIO()
-    writer = make_writer(sink, schema, CSV, codec)
-    for table in tables:
-        writer.write(table)
-    writer.close(RECORD)
-    assert writer.rows == sum(table.num_rows for table in tables)
-    return sink.getvalue()
+    return file_of(tables, CSV, codec, RECORD, schema)
 
 
 def unpacked(data: bytes, codec: str) -> bytes:

@@ -6,7 +6,6 @@ import gc
 import gzip
 import hashlib
 import io
-import itertools
 import json
 import shutil
 import subprocess
@@ -31,6 +30,7 @@ from curate.writers.parquet import ParquetOutput
 from curate.writers.writer import make_writer, suffix
 from tests.support.fake_store import FakeStore
 from tests.support.reading import read_all
+from tests.support.writes import file_of, pieces
 
 SCHEMA = pa.schema(
     [
@@ -63,18 +63,7 @@ WRITTEN = [
 
 
 def written(tables: list[pa.Table], format: OutputFormat, codec: str = "zstd", schema: pa.Schema = SCHEMA) -> bytes:
-    sink = io.BytesIO()
-    writer = make_writer(sink, schema, format, codec)
-    for table in tables:
-        writer.write(table)
-    writer.close(RECORD)
-    assert writer.rows == sum(table.num_rows for table in tables)
-    return sink.getvalue()
-
-
-def pieces(table: pa.Table, cuts: list[int]) -> list[pa.Table]:
-    edges = [0, *sorted(min(cut, table.num_rows) for cut in cuts), table.num_rows]
-    return [table.slice(a, b - a) for a, b in itertools.pairwise(edges)]
+    return file_of(tables, format, codec, RECORD, schema)
 
 
 @pytest.mark.ci(2)
@@ -167,16 +156,11 @@ def test_what_is_written_is_read_back_with_its_record(format: OutputFormat, code
 @pytest.mark.parametrize("size", [10, 16_000, 16_384, 59_990, 200_000])
 def test_a_long_record_takes_a_second_read(format: OutputFormat, codec: str, size: int) -> None:
     store = FakeStore()
-    sink = io.BytesIO()
-    schema = pa.schema([("s", pa.string())])
-    writer = make_writer(sink, schema, format, codec)
-    writer.write(pa.table({"s": ["a"]}))
-    record = {"text": "x" * size}
-    writer.close(record)
-    object = store.put("a" + suffix(format, codec), sink.getvalue())
+    table, record = pa.table({"s": ["a"]}), {"text": "x" * size}
+    object = store.put("a" + suffix(format, codec), file_of(table, format, codec, record))
     assert read_record(store, object, format, codec) == record
     assert len(store.reads) == (1 if size <= 16_000 else 2)
-    assert read_all(store, object, schema) == ([{"s": "a"}], [])
+    assert read_all(store, object, table.schema) == ([{"s": "a"}], [])
 
 
 def test_foreign_objects_carry_no_record(store: FakeStore) -> None:
@@ -327,11 +311,7 @@ def test_gzip_has_no_time_in_it() -> None:
 def test_values_are_written_as_json_can_say_them(type: pa.DataType, value: Any, expected: Any) -> None:
     schema = pa.schema([("v", type)])
     table = pa.table({"v": pa.array([value, None], type)}, schema)
-    sink = io.BytesIO()
-    writer = make_writer(sink, schema, OutputFormat.JSONL, "gzip")
-    writer.write(table)
-    writer.close({})
-    lines = gzip.decompress(sink.getvalue()).splitlines()
+    lines = gzip.decompress(file_of(table, OutputFormat.JSONL, "gzip")).splitlines()
     assert [json.loads(line) for line in lines] == [{"v": expected}, {"v": None}]
 
 
