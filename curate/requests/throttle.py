@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -212,3 +213,14 @@ class Limiter:
         with self._changed:
             full = len(self._held) + len(self._queue) >= self._window.limit
             self._window = self._window.succeeded(self._bounds, full=full, now_s=self._clock.monotonic())
+
+
+_of_services: dict[tuple[int, str], Limiter] = {}
+"""By process and service."""
+
+
+def limiter_of(service: str) -> Limiter:
+    """Returns the limiter of all stores of this process that speak to a service and were not given their own."""
+    # The child of a fork has none of the threads that its parent's limiter waits for.
+    key = (os.getpid(), service)
+    return _of_services.get(key) or _of_services.setdefault(key, Limiter())

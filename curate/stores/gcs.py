@@ -26,8 +26,8 @@ import re
 import secrets
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from operator import attrgetter, itemgetter
 from typing import IO, Any, BinaryIO, Literal, TypeVar, cast
 
 import aiohttp
@@ -45,7 +45,7 @@ from curate.requests.ranges import NOT_PLAIN, clip, exact_part, part_of, plain, 
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
 from curate.requests.shared import HeldClient, SharedClient
-from curate.requests.throttle import Limiter
+from curate.requests.throttle import Limiter, limiter_of
 from curate.storage.listing import Columns, Listing
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, mismatch
 from curate.storage.uris import bucket_and_key
@@ -69,10 +69,6 @@ _THROTTLED = ("rateLimitExceeded", "userRateLimitExceeded")
 
 T = TypeVar("T")
 _Kind = Literal["list", "get", "put", "delete"]
-
-
-_limiters: dict[tuple[int, str], Limiter] = {}
-"""By process and server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +155,7 @@ class GCSStore:
     @property
     def limiter(self) -> Limiter:
         """What this process lets through to GCS: one for all stores that were not given their own."""
-        if self._limiter is not None:
-            return self._limiter
-        # The child of a fork has none of the threads that its parent's limiter waits for.
-        key = (os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", ""))
-        return _limiters.get(key) or _limiters.setdefault(key, Limiter())
+        return self._limiter or limiter_of(f"gs {os.environ.get('STORAGE_EMULATOR_HOST', '')}")
 
     def region(self, uri: str) -> str:
         """Returns where a bucket is, as "GCP us-east1"; empty if that is not known, or many regions. Not counted."""
@@ -206,16 +198,7 @@ class GCSStore:
         if start >= 0 and stop is not None and stop <= start:
             self.stat(uri)
             return b""
-        request = _Request(
-            f"read {uri}",
-            "get",
-            "GET",
-            "b/{}/o/{}",
-            bucket_and_key(uri, "gs"),
-            {"alt": "media"},
-            range_header(start, stop),
-            answers=frozenset({416}),
-        )
+        request = _of_object(uri, "read", "get", "GET", {"alt": "media"}, range_header(start, stop), {416})
 
         def parse(response: _Response) -> bytes:
             if response.status == 416:
@@ -246,15 +229,7 @@ class GCSStore:
         return written
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
-        request = _Request(
-            f"delete {uri}",
-            "delete",
-            "DELETE",
-            "b/{}/o/{}",
-            bucket_and_key(uri, "gs"),
-            {} if generation is None else {"ifGenerationMatch": generation},
-            answers=frozenset({404, 412}),
-        )
+        request = _delete(uri, {} if generation is None else {"ifGenerationMatch": generation})
         tries = 0
 
         def attempt() -> int:
@@ -276,17 +251,8 @@ class GCSStore:
     def may_delete(self, uri: str) -> bool:
         # What may be done is looked at before the precondition, which holds for no object that exists. Rights can be
         # tested of a bucket too, but not those that are given for a part of its names only.
-        request = _Request(
-            f"delete {uri}",
-            "delete",
-            "DELETE",
-            "b/{}/o/{}",
-            bucket_and_key(uri, "gs"),
-            {"ifGenerationMatch": "0"},
-            answers=frozenset({404, 412}),
-        )
         try:
-            self._ask(request, _status)
+            self._ask(_delete(uri, {"ifGenerationMatch": "0"}), attrgetter("status"))
         except PermissionDenied:
             return False
         return True
@@ -422,16 +388,8 @@ class GCSStore:
     def _read_generation(self, object: Object, start: int, stop: int) -> bytes:
         """Returns exactly these bytes of exactly this generation."""
         uri = object.uri
-        request = _Request(
-            f"read {uri}",
-            "get",
-            "GET",
-            "b/{}/o/{}",
-            bucket_and_key(uri, "gs"),
-            {"alt": "media", "generation": object.generation},
-            range_header(start, stop),
-            answers=frozenset({404}),
-        )
+        params = {"alt": "media", "generation": object.generation}
+        request = _of_object(uri, "read", "get", "GET", params, range_header(start, stop), {404})
 
         def parse(response: _Response) -> bytes | None:
             if response.status == 404:
@@ -449,11 +407,9 @@ class GCSStore:
         return found
 
     def _metadata(self, uri: str, fields: str) -> dict[str, Any]:
-        args = bucket_and_key(uri, "gs")
         # All that an object has, but for the MD5, which one that was composed lacks.
         named = {name: _FIELDS[name] for name in fields.split(",") if name != "md5Hash"}
-        request = _Request(f"stat {uri}", "get", "GET", "b/{}/o/{}", args, {"fields": fields})
-        return self._ask(request, lambda response: response.json(**named))
+        return self._ask(_of_object(uri, "stat", "get", "GET", {"fields": fields}), lambda found: found.json(**named))
 
     def _ask(self, request: _Request, parse: Callable[[_Response], T]) -> T:
         """Returns what `parse` makes of the answer. Makes the request until it is answered in whole: `parse` raises
@@ -700,10 +656,6 @@ def _session(response: _Response) -> str:
     return session
 
 
-def _status(response: _Response) -> int:
-    return response.status
-
-
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise TypeError(f"expected text, found {value!r}")
@@ -717,6 +669,23 @@ _FIELDS: Mapping[str, Callable[[Any], object]] = {
     "crc32c": _text,
 }
 """What takes the fields of an object's metadata."""
+
+
+def _of_object(
+    uri: str,
+    what: str,
+    kind: _Kind,
+    method: str,
+    params: Mapping[str, str],
+    headers: Mapping[str, str] | None = None,
+    answers: Iterable[int] = (),
+) -> _Request:
+    args = bucket_and_key(uri, "gs")
+    return _Request(f"{what} {uri}", kind, method, "b/{}/o/{}", args, params, headers or {}, answers=frozenset(answers))
+
+
+def _delete(uri: str, params: Mapping[str, str]) -> _Request:
+    return _of_object(uri, "delete", "delete", "DELETE", params, answers=(404, 412))
 
 
 def _cut(problem: str) -> TransientStorageError:

@@ -23,9 +23,7 @@ from curate.requests import throttle
 from curate.requests.retry import Retry
 from curate.requests.throttle import Bounds, Limiter, Window, refusing
 from curate.storage.protocol import Outcome
-from curate.stores import gcs
 from curate.stores.gcs import GCSStore
-from curate.stores.s3 import service
 from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
@@ -461,10 +459,9 @@ def test_a_look_at_all_limiters_is_safe_while_others_are_made() -> None:
 
 def test_a_request_makes_no_limiter_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://nowhere.example")
-    monkeypatch.setattr(service, "_limiters", {})
+    monkeypatch.setattr(throttle, "_of_services", {})
     made: list[object] = []
-    for module in (gcs, service):
-        monkeypatch.setattr(module, "Limiter", lambda: made.append(None) or Limiter())
+    monkeypatch.setattr(throttle, "Limiter", lambda: made.append(None) or Limiter())
     for store in (GCSStore(), S3Store().service):
         assert len({store.limiter for _ in range(5)}) == 1
     assert len(made) == 2

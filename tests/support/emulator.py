@@ -9,6 +9,7 @@ import bisect
 import contextlib
 import gzip
 import random
+import re
 import socket
 import struct
 import threading
@@ -483,6 +484,16 @@ def handler(emulator: Emulator) -> type[BaseHTTPRequestHandler]:
             """Keeps quiet."""
 
     return Handler
+
+
+def wanted_range(header: str, size: int) -> tuple[int, int] | None:
+    """Returns the bytes that a `Range` names of so many: none of them, if the end is not after the start; None: all."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    start = int(first) if first else max(0, size - int(last))
+    return start, min(size, int(last) + 1) if first and last else size
 
 
 def body_of(handler: BaseHTTPRequestHandler) -> bytes:

@@ -34,7 +34,7 @@ import google_crc32c
 
 from tests.support.emulator import Answer as _Answer
 from tests.support.emulator import Asked as _Asked
-from tests.support.emulator import Bucket, Emulator, Stored, body_of
+from tests.support.emulator import Bucket, Emulator, Stored, body_of, wanted_range
 
 _BUCKETS = re.compile(r"/storage/v1/b/?")
 _BUCKET = re.compile(r"/storage/v1/b/([^/]+)")
@@ -172,13 +172,11 @@ class GcsEmulator(Emulator):
         }
         if stored.encoding:
             headers["Content-Encoding"] = stored.encoding
-        match = re.fullmatch(r"bytes=(\d*)-(\d*)", asked.headers.get("Range", ""))
-        if match is None or match.groups() == ("", ""):
+        wanted = wanted_range(asked.headers.get("Range", ""), size)
+        if wanted is None:
             return _Answer(200, content, headers)
-        first, last = match.groups()
-        start = int(first) if first else max(0, size - int(last))
-        stop = min(size, int(last) + 1) if first and last else size
-        if start >= size or stop <= start:
+        start, stop = wanted
+        if stop <= start:
             return _refusal(416, "The requested range cannot be satisfied.", "requestedRangeNotSatisfiable")
         return _Answer(206, content[start:stop], headers | {"Content-Range": f"bytes {start}-{stop - 1}/{size}"})
 

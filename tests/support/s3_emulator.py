@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from tests.support.emulator import Answer, Asked, Bucket, Emulator, Stored, body_of
+from tests.support.emulator import Answer, Asked, Bucket, Emulator, Stored, body_of, wanted_range
 
 SMALLEST_PART = 5 << 20
 """Of all parts but the last."""
@@ -252,13 +252,11 @@ class S3Emulator(Emulator):
             return Answer(200, b"", headers | {"Content-Length": str(size)})
         if stored.headers.get("x-amz-storage-class") in ("GLACIER", "DEEP_ARCHIVE"):
             return _error(403, "InvalidObjectState", "The operation is not valid for the object's storage class")
-        match = re.fullmatch(r"bytes=(\d*)-(\d*)", asked.headers.get("range", ""))
-        if match is None or match.groups() == ("", ""):
+        wanted = wanted_range(asked.headers.get("range", ""), size)
+        if wanted is None:
             return Answer(200, content, headers)
-        first, last = match.groups()
-        start = int(first) if first else max(0, size - int(last))
-        stop = min(size, int(last) + 1) if first and last else size
-        if start >= size or stop <= start:
+        start, stop = wanted
+        if stop <= start:
             return _error(416, "InvalidRange", "The requested range is not satisfiable")
         return Answer(206, content[start:stop], headers | {"Content-Range": f"bytes {start}-{stop - 1}/{size}"})
 

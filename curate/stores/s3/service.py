@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -11,7 +10,7 @@ from curate.errors import ObjectNotFound, TransientStorageError
 from curate.requests.reached import Place
 from curate.requests.retry import Retry
 from curate.requests.shared import HeldClient, SharedClient
-from curate.requests.throttle import Limiter
+from curate.requests.throttle import Limiter, limiter_of
 from curate.storage.protocol import Calls, Object
 from curate.storage.uris import bucket_and_key
 from curate.stores.s3.answers import Response, cut
@@ -22,8 +21,6 @@ T = TypeVar("T")
 SHA256 = "x-amz-meta-curate-sha256"
 """The header with the checksum of what curate wrote."""
 
-_limiters: dict[tuple[int, str], Limiter] = {}
-"""By process and endpoint."""
 _clients = SharedClient(Client)
 
 
@@ -52,11 +49,7 @@ class Service:
     @property
     def limiter(self) -> Limiter:
         """What this process lets through: one for all stores that were not given their own."""
-        if self._limiter is not None:
-            return self._limiter
-        # The child of a fork has none of the threads that its parent's limiter waits for.
-        key = (os.getpid(), self.endpoint)
-        return _limiters.get(key) or _limiters.setdefault(key, Limiter())
+        return self._limiter or limiter_of(f"s3 {self.endpoint}")
 
     @property
     def _client(self) -> Client:

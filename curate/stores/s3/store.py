@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import IO, BinaryIO
 
 from curate.errors import PermissionDenied, StorageError
@@ -135,7 +135,7 @@ class S3Store:
                 return False
             if generation not in (None, found.generation):
                 raise mismatch(uri, str(generation), found.generation)
-            self.service.ask(request_for(uri, f"delete {uri}", "delete", "DELETE"), _status)
+            self.service.ask(request_for(uri, f"delete {uri}", "delete", "DELETE"), attrgetter("status"))
             return True
         request = _delete(uri, "*" if generation is None else f'"{generation}"')
         tries = 0
@@ -175,7 +175,7 @@ class S3Store:
 
     def _delete_nothing(self, uri: str) -> None:
         """Deletes what does not exist, beside an object: which tells of rights, and of what the service looks at."""
-        status, endpoint = self.service.ask(_delete(_unused(uri), '"0"'), _status), self.service.endpoint
+        status, endpoint = self.service.ask(_delete(_unused(uri), '"0"'), attrgetter("status")), self.service.endpoint
         known = _deletes_by_generation.get(endpoint)
         _deletes_by_generation[endpoint] = status in (404, 412)
         if known is None and not _deletes_by_generation[endpoint]:
@@ -257,10 +257,6 @@ def _compare_checksum(response: Response) -> None:
 
 def _delete(uri: str, etag: str) -> Request:
     return request_for(uri, f"delete {uri}", "delete", "DELETE", None, {"If-Match": etag}, b"", (404, 412))
-
-
-def _status(response: Response) -> int:
-    return response.status
 
 
 def _unused(uri: str) -> str:
