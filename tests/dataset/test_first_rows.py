@@ -17,9 +17,9 @@ from curate.dataset.dataset import Dataset
 from curate.driver import stage_run
 from curate.errors import CurateError, WriteFailed
 from curate.job.job import Job
-from curate.ledger.summary import Summary
 from curate.resume.schemas import PROBES
 from tests.job.inline import run_job
+from tests.support.workbench import complete
 
 SHARDS = PROBES + 2
 FIRST, LATE, LAST, NONE = 0, PROBES, SHARDS - 1, -1
@@ -38,11 +38,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outputs(folder: Path) -> dict[str, pa.Table]:
     """Returns the tables of the outputs, by name."""
     return {path.name: pq.ParquetFile(path).read() for path in sorted(folder.glob("*.parquet"))}
-
-
-def complete(ended: Summary) -> None:
-    assert ended.state == "complete", ended.failures
-    assert ended.books.balanced()
 
 
 class Add:

@@ -11,7 +11,7 @@ import pytest
 from curate.backends.inline import InlineBackend
 from curate.runtime.protocol import Message, TaskFinished
 from tests.support.fakes import FakeClock
-from tests.support.harness import CURATION, Place, corpus, job_summary, outputs, run
+from tests.support.harness import CURATION, Place, check_same, corpus, run
 from tests.support.workbench import Bench, complete
 
 FILES = corpus(seed=5, sizes=(120, 3, 60, 0, 200, 1, 75, 40, 90, 10, 30, 300))
@@ -44,8 +44,7 @@ def test_nothing_about_a_run_shows_in_its_outputs(
     def check(**options: Any) -> None:
         name = f"out-{next(names)}"
         complete(bench.run(output=name, clock=clock, **options))
-        assert outputs(local.objects(name)) == outputs(expected), options
-        assert job_summary(local.objects(name)) == job_summary(expected), options
+        check_same(local.objects(name), expected, options)
 
     check(target_task_seconds=0.001)
     check(max_in_flight=1)
@@ -76,5 +75,4 @@ def test_workers_make_what_the_inline_backend_makes(
     }.items():
         ended = run(*common, "--backend", backend, "--output", f"{local.root}/{name}", *options)
         assert ended.code == 0, ended.err
-        assert outputs(local.objects(name)) == outputs(expected), name
-        assert job_summary(local.objects(name)) == job_summary(expected), name
+        check_same(local.objects(name), expected, name)

@@ -10,7 +10,17 @@ import pytest
 from curate.errors import ConfigError
 from curate.observe.verify import verify
 from tests.e2e.test_two_drivers import Meanwhile, MovingClock, begin_elsewhere
-from tests.support.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
+from tests.support.harness import (
+    CURATION,
+    LENGTHS,
+    Place,
+    Zygote,
+    check_same,
+    corpus,
+    outputs,
+    strangers,
+    totals,
+)
 from tests.support.sweeps import Sweep
 from tests.support.workbench import Bench, NoBackend, complete
 
@@ -49,9 +59,8 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
             ended = zygote.run(*common, str(out), "--drop-removed")
             assert ended.code == 0, f"{where}: {ended.err}"
             found = local.objects(out.name)
-            assert outputs(found) == outputs(expected), where
+            check_same(found, expected, where)
             assert totals(ended.json) == totals(whole.json), where
-            assert job_summary(found) == job_summary(expected), where
             assert not strangers(found), where
             shutil.rmtree(out)
         for number in sweep(operations, 16):
@@ -80,9 +89,7 @@ def test_on_every_store(bench: Bench) -> None:
     assert (ended.total, ended.dropped, bench.begun()) == (len(FILES) - 2, 2, [])
     calls = complete(bench.run(backend=NoBackend())).calls
     assert (calls.list, calls.put, calls.delete) == (2, 0, 0)
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
     assert not strangers(bench.objects())
 
 
@@ -99,8 +106,7 @@ def test_what_another_driver_took_out_meanwhile(bench: Bench) -> None:
 
     ended = complete(bench.run(drop_removed=True, backend=Meanwhile("start", other)))
     assert ended.total == len(FILES) - 2
-    assert outputs(bench.objects()) == outputs(found)
-    assert job_summary(bench.objects()) == job_summary(found)
+    check_same(bench.objects(), found)
     assert len([name for name in bench.objects() if "_curate/plan/" in name]) == 2
 
 

@@ -30,8 +30,8 @@ from tests.support.harness import (
     Zygote,
     alive,
     balanced,
+    check_same,
     files_below,
-    job_summary,
     outputs,
     run,
     strangers,
@@ -204,9 +204,8 @@ def test_killed_at_every_operation_and_run_again(
                 assert set(outputs(left).items()) <= set(outputs(after).items()), where
                 assert _sorted_rows(after) == _sorted_rows(expected), where
                 continue
-            assert outputs(after) == outputs(expected), where
+            check_same(after, expected, where)
             assert totals(again.json) == kept, where
-            assert job_summary(after) == job_summary(expected), where
             if at % 4 == 0:
                 calls = zygote.run(*bench.argv(name)).json["storage_calls"]
                 assert (calls["list"], calls["put"], calls["delete"]) == (1, 0, 0), f"{where}: {calls}"

@@ -16,7 +16,7 @@ from curate.errors import ConfigError
 from curate.ledger.summary import RunState
 from curate.runtime.protocol import Message, PoolSpec, Program, Resources, TaskFinished
 from tests.support.fakes import FakeClock
-from tests.support.harness import CURATION, Place, corpus, executions, job_summary, outputs, run
+from tests.support.harness import CURATION, Place, corpus, executions, outputs, run
 from tests.support.workbench import Bench, complete
 
 FILES = corpus(sizes=(120, 3, 60, 0, 70, 30))
@@ -28,9 +28,7 @@ EXPECTED = "RuntimeError: this was to be expected"
 def check_same_as_fresh(bench: Bench) -> None:
     """Checks that the output is that of a job in which nothing ever failed."""
     bench.parameters = {}
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
 
 
 def test_a_shard_that_always_raises_is_tried_four_times(bench: Bench, clock: FakeClock) -> None:

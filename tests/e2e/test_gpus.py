@@ -12,7 +12,7 @@ import pytest
 
 from curate.local.machine import gpus
 from curate.observe.failures import read_failures
-from tests.support.harness import Ended, Place, balanced, encoded, job_summary, outputs, run
+from tests.support.harness import Ended, Place, balanced, check_same, encoded, outputs, run
 
 pytestmark = [
     pytest.mark.slow,
@@ -85,8 +85,7 @@ def test_a_row_that_breaks_the_gpu_once_costs_no_other_row(local: Place, backend
     (group,) = read_failures(f"{local.root}/out").all_groups()
     assert group.kinds == {"crashed": 1}
     assert work.run("--once", str(tmp_path / "once"), out="whole").code == 0
-    assert outputs(local.objects("out")) == outputs(local.objects("whole"))
-    assert job_summary(local.objects("out")) == job_summary(local.objects("whole"))
+    check_same(local.objects("out"), local.objects("whole"))
 
 
 def test_a_row_that_always_breaks_the_gpu_fails_its_shard_alone(local: Place, backend: str) -> None:

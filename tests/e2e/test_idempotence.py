@@ -13,7 +13,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.ledger.summary import RunState
 from tests.e2e.jobs.curation import Curation
-from tests.support.harness import Place, corpus, encoded, job_summary, outputs, rows, run, totals
+from tests.support.harness import Place, check_same, corpus, encoded, job_summary, outputs, rows, run, totals
 from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(120, 3, 60, 0, 70))
@@ -59,9 +59,7 @@ def test_a_new_input_is_all_that_runs(bench: Bench) -> None:
     grown = complete(bench.run())
     assert (grown.skipped, grown.total) == (len(FILES), len(FILES) + 1)
     assert bench.begun() == ["2022/new.jsonl"]
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
     calls = complete(bench.run(backend=NoBackend())).calls.as_dict()
     assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0)
     assert calls["get"] <= 5
@@ -74,8 +72,7 @@ def test_an_output_that_was_deleted_is_all_that_runs(bench: Bench) -> None:
     bench.place.delete(f"{bench.place.root}/out/{NAMES[2]}")
     complete(bench.run())
     assert len(bench.begun()) == 1
-    assert outputs(bench.objects()) == outputs(before)
-    assert job_summary(bench.objects()) == job_summary(before)
+    check_same(bench.objects(), before)
 
 
 def test_an_output_that_was_cut_off_is_not_taken_for_done(bench: Bench) -> None:
@@ -114,8 +111,7 @@ def test_a_lost_ledger_is_made_anew_around_the_outputs(bench: Bench) -> None:
     again = complete(bench.run(backend=NoBackend()))
     assert bench.begun() == []
     assert totals(again.as_dict()) == totals(first.as_dict())
-    assert outputs(bench.objects()) == outputs(before)
-    assert job_summary(bench.objects()) == job_summary(before)
+    check_same(bench.objects(), before)
     assert bench.status().state == "complete"
 
 
@@ -136,10 +132,8 @@ def test_an_input_that_changed_after_it_was_done_is_stale(bench: Bench) -> None:
     bench.place.delete(f"{bench.place.root}/out/2020/RC-00.parquet")
     assert complete(bench.run()).stale == 0
     assert bench.begun() == [name]
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
+    bench.check_as_fresh()
     assert bench.status().stale == 0
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
 
 
 def test_an_input_that_was_mended_before_it_was_done_runs_as_it_is(bench: Bench) -> None:
@@ -153,9 +147,7 @@ def test_an_input_that_was_mended_before_it_was_done_runs_as_it_is(bench: Bench)
     bench.place.write("in", {name: FILES[name]})
     complete(bench.run())
     assert bench.begun() == [name]
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
 
 
 @pytest.mark.ci(4)
@@ -174,9 +166,7 @@ def test_a_part_first_and_then_all_of_it(bench: Bench, part: dict[str, Any]) -> 
     whole = complete(bench.run())
     assert whole.skipped == some.total
     assert set(outputs(before).items()) <= set(outputs(bench.objects()).items())
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
 
 
 def test_another_identity_is_refused_with_the_difference(bench: Bench) -> None:
@@ -200,8 +190,7 @@ def test_overwrite_replaces_the_job_and_keeps_what_is_foreign(bench: Bench) -> N
     complete(bench.run(output="fresh"))
     found = bench.objects()
     assert (found.pop("notes.txt"), found.pop("2020/_hidden/x")) == (b"mine", b"mine too")
-    assert outputs(found) == outputs(bench.objects("fresh"))
-    assert job_summary(found) == job_summary(bench.objects("fresh"))
+    check_same(found, bench.objects("fresh"))
     assert len([name for name in found if name.endswith("run.json")]) == 1
 
 

@@ -15,7 +15,7 @@ from curate.observe.run_totals import DISTURBED
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from curate.storage.protocol import Store
 from curate.stores.open import open_store
-from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
+from tests.support.harness import Place, corpus, encoded, strangers
 from tests.support.workbench import Bench, NoBackend, complete, open_in_driver
 
 FILES = corpus(sizes=(60, 3, 40, 0))
@@ -65,9 +65,7 @@ def foreign(bench: Bench) -> bytes:
 
 
 def check_same_as_fresh(bench: Bench) -> None:
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
     assert not strangers(bench.objects())
     assert complete(bench.run(backend=NoBackend())).calls.put == 0
 

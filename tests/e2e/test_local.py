@@ -21,11 +21,10 @@ from tests.support.harness import (
     Ended,
     Place,
     balanced,
+    check_same,
     corpus,
     executions,
-    job_summary,
     marked,
-    outputs,
     run,
     totals,
     workers,
@@ -72,8 +71,7 @@ class Work:
         assert whole.code == 0, whole.err
         assert totals(ended.json) == totals(whole.json)
         assert balanced(ended.json["rows"])
-        assert outputs(self.place.objects("out")) == outputs(self.place.objects("whole"))
-        assert job_summary(self.place.objects("out")) == job_summary(self.place.objects("whole"))
+        check_same(self.place.objects("out"), self.place.objects("whole"))
         assert ended.json["tasks"]["attempts"] == len(NAMES)
         begun = {name.split(":")[0]: count for name, count in executions(self.trace).items()}
         assert begun == dict.fromkeys(NAMES[1:], 1) | {again: 2}

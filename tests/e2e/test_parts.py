@@ -29,9 +29,9 @@ from tests.support.harness import (
     Ended,
     Place,
     Zygote,
+    check_same,
     corpus,
     executions,
-    job_summary,
     json_line,
     outputs,
     strangers,
@@ -70,8 +70,7 @@ def test_a_driver_whose_others_do_not_begin_does_all(bench: Bench) -> None:
     assert (first.part, first.total, first.by_others) == ("1/3", 6, 0)
     assert len(set(bench.begun())) == 6
     complete(bench.run(output="alone"))
-    assert outputs(bench.objects()) == outputs(bench.objects("alone"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("alone"))
+    check_same(bench.objects(), bench.objects("alone"))
     for part in ("0/3", "2/3", None):
         calls = complete(bench.run(part=part, backend=NoBackend())).calls
         assert (calls.list, calls.put, calls.delete) == (2, 0, 0)
@@ -204,8 +203,7 @@ def check(place: Place, ended: list[Ended], alone: Ended) -> None:
     for one in ended:
         assert totals(one.json) == totals(alone.json)
     found = place.objects("parts")
-    assert outputs(found) == outputs(place.objects("alone"))
-    assert job_summary(found) == job_summary(place.objects("alone"))
+    check_same(found, place.objects("alone"))
     assert not strangers(found)
 
 
@@ -308,8 +306,7 @@ def test_one_is_killed_and_one_stopped_for_a_minute(local: Place, tmp_path: Path
         ended.append(drivers[2].end())
     assert [one.code for one in ended] == [0, 0, 0], "\n".join(one.err for one in ended)
     found = local.objects("parts")
-    assert outputs(found) == outputs(local.objects("alone"))
-    assert job_summary(found) == job_summary(local.objects("alone"))
+    check_same(found, local.objects("alone"))
     for one in ended:
         assert totals(json_line(one.out)) == totals(alone.json)
     # Each asks one shard for the schema.

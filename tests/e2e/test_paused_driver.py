@@ -19,7 +19,7 @@ from curate.ledger.summary import RunState, Summary
 from curate.stores.local import LocalStore
 from curate.stores.open import open_store
 from tests.support.fakes import FakeClock
-from tests.support.harness import Place, corpus, encoded, job_summary, outputs, rows
+from tests.support.harness import Place, check_same, corpus, encoded, job_summary, outputs, rows
 from tests.support.workbench import Bench, complete, open_in_driver
 
 HOUR_S = 3600.0
@@ -235,8 +235,7 @@ def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
     for script in scene.each(when, other, lambda: clean(bench)):
         after = bench.objects()
         scene.check_kept(script, expected)
-        assert outputs(after) == outputs(expected), script.where
-        assert job_summary(after) == job_summary(expected), script.where
+        check_same(after, expected, script.where)
         scene.check_complete()
         assert complete(bench.run()).calls.put == 0, script.where
 
@@ -256,8 +255,7 @@ def test_the_driver_of_another_part_finished_the_job(scene: Scene, when: str) ->
     for script in scene.each(when, other, lambda: clean(bench), part="0/2"):
         after = bench.objects()
         scene.check_kept(script, expected)
-        assert outputs(after) == outputs(expected), script.where
-        assert job_summary(after) == job_summary(expected), script.where
+        check_same(after, expected, script.where)
         scene.check_complete()
         assert complete(bench.run(part="0/2")).calls.put == 0, script.where
 
@@ -295,8 +293,7 @@ def test_a_growth_that_another_driver_finished(scene: Scene, when: str) -> None:
     for script in scene.each(when, other, prepare_bench, **options):
         after = bench.objects()
         scene.check_kept(script, expected)
-        assert outputs(after) == outputs(expected), script.where
-        assert job_summary(after) == job_summary(expected), script.where
+        check_same(after, expected, script.where)
         assert complete(bench.run()).calls.put == 0, script.where
         scene.check_complete()
 

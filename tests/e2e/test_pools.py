@@ -21,6 +21,7 @@ from tests.support.harness import (
     Place,
     alive,
     balanced,
+    check_same,
     corpus,
     job_summary,
     outputs,
@@ -29,6 +30,7 @@ from tests.support.harness import (
     totals,
     wait_until,
 )
+from tests.support.ray_head import own_ray
 
 POOLED = "tests/e2e/jobs/pooled.py"
 FILES = corpus(seed=5, sizes=(120, 3, 60, 0, 200, 1, 75, 40, 90, 10, 30, 300))
@@ -39,22 +41,8 @@ def cluster(cpus: int, backend: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CURATE_BACKEND", backend)
         patch.setattr("curate.local.machine.cpus", lambda: float(cpus))
-        with _ray(cpus) if backend == "ray" else nullcontext():
+        with own_ray(cpus) if backend == "ray" else nullcontext():
             yield
-
-
-@contextmanager
-def _ray(cpus: int) -> Iterator[None]:
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def done(place: Place, source: str, name: str, **parameters: Any) -> dict[str, bytes]:
@@ -76,8 +64,7 @@ def test_the_same_bytes_however_it_ran(local: Place, tmp_path: Path, backend: st
 
     def check(name: str, **parameters: Any) -> None:
         found = done(local, source, name, **parameters)
-        assert outputs(found) == outputs(expected), name
-        assert job_summary(found) == job_summary(expected), name
+        check_same(found, expected, name)
 
     with cluster(1, backend):
         check("one", actor_cpus=0.0)
@@ -138,9 +125,8 @@ def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
     again = run(*argv)
     assert again.code == 0, again.err
     expected, found = local.objects("whole"), local.objects("killed")
-    assert outputs(found) == outputs(expected)
+    check_same(found, expected)
     assert totals(again.json) == totals(whole.json)
-    assert job_summary(found) == job_summary(expected)
     assert balanced(job_summary(found)["rows"])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_exchange import files
-from tests.support.harness import ROOT, Driver, Place, job_summary, outputs, run, totals, wait_until
+from tests.support.harness import ROOT, Driver, Place, check_same, run, totals, wait_until
 from tests.support.nodes import Fleet, begun, fleet, looks
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray_lane]
@@ -74,8 +74,7 @@ def test_nodes_come_and_go_under_a_job(nodes: Fleet, local: Place, tmp_path: Pat
     whole = run(*common, "--backend", "inline", "--output", f"{local.root}/whole", "--trace", str(quiet))
     assert whole.code == 0, whole.err
     expected, found = local.objects("whole"), local.objects("out")
-    assert outputs(found) == outputs(expected)
-    assert job_summary(found) == job_summary(expected)
+    check_same(found, expected)
     assert totals(ended.json) == totals(whole.json)
     assert begun(trace).keys() == begun(quiet).keys()
     assert begun(trace).total() - begun(quiet).total() <= nodes.lost(trace)

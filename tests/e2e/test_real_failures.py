@@ -21,10 +21,9 @@ from tests.support.harness import (
     Ended,
     Place,
     balanced,
+    check_same,
     corpus,
     executions,
-    job_summary,
-    outputs,
     run,
     totals,
     wait_until,
@@ -84,8 +83,7 @@ class Work:
         assert whole.code == 0, whole.err
         assert totals(result) == totals(whole.json)
         assert balanced(result["rows"])
-        assert outputs(self.place.objects("out")) == outputs(self.place.objects("whole"))
-        assert job_summary(self.place.objects("out")) == job_summary(self.place.objects("whole"))
+        check_same(self.place.objects("out"), self.place.objects("whole"))
         assert result["tasks"]["attempts"] == attempts
 
     @property
@@ -103,7 +101,6 @@ def make_cluster(**head: Any) -> Any:
 @pytest.fixture(scope="module", autouse=True)
 def environment() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_TMPDIR", folder)
         # A dead node is found dead in a second, not in ten.
         patch.setenv("RAY_health_check_period_ms", "300")

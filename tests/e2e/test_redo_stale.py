@@ -23,9 +23,9 @@ from tests.support.harness import (
     LENGTHS,
     Place,
     Zygote,
+    check_same,
     corpus,
     encoded,
-    job_summary,
     outputs,
     rows,
     strangers,
@@ -45,9 +45,7 @@ def newer(name: str, n: int) -> dict[str, bytes]:
 
 
 def check_same_as_fresh(bench: Bench) -> None:
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
     assert not strangers(bench.objects())
     assert complete(bench.run(backend=NoBackend(), redo_stale=True)).calls.put == 0
 
@@ -219,8 +217,7 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
             ended = zygote.run(*common, str(out), "--redo-stale")
             assert ended.code == 0, f"{where}: {ended.err}"
             found = local.objects(out.name)
-            assert outputs(found) == outputs(expected), where
+            check_same(found, expected, where)
             assert totals(ended.json) == totals(whole.json), where
-            assert job_summary(found) == job_summary(expected), where
             assert not strangers(found), where
             shutil.rmtree(out)

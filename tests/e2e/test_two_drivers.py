@@ -29,6 +29,7 @@ from tests.support.harness import (
     Driver,
     Place,
     Zygote,
+    check_same,
     corpus,
     encoded,
     files_below,
@@ -70,8 +71,7 @@ def test_both_end_well(place: Place, tmp_path: Path) -> None:
                 assert ended.code == 0, ended.err
                 assert totals(ended.json) == totals(alone.json)
             found = place.objects("both")
-            assert outputs(found) == outputs(place.objects("alone"))
-            assert job_summary(found) == job_summary(place.objects("alone"))
+            check_same(found, place.objects("alone"))
             assert not strangers(found)
             calls = one.run(*common, "--output", f"{place.root}/both").json["storage_calls"]
             assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0)
@@ -115,9 +115,7 @@ def test_a_driver_is_overtaken_by_one_that_knows_more(bench: Bench, when: str) -
 
     first = complete(bench.run(backend=Meanwhile(when, overtake)))
     assert first.total == (4 if when == "start" else 3)
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
     calls = complete(bench.run(backend=NoBackend())).calls.as_dict()
     assert (calls["put"], calls["delete"]) == (0, 0)
 
@@ -154,9 +152,7 @@ def test_new_inputs_that_both_want_to_plan(bench: Bench) -> None:
         "_curate/plan/00000.parquet",
         "_curate/plan/00001.parquet",
     ]
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
 
 
 # A second driver looks at the first
@@ -254,9 +250,7 @@ def test_one_that_starts_over_while_another_looks(bench: Bench, monkeypatch: pyt
 
     monkeypatch.setattr(prepare, "look_back", overtake)
     bench.run(backend=NoBackend())
-    complete(bench.run(output="fresh"))
-    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
-    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    bench.check_as_fresh()
     assert complete(bench.run(backend=NoBackend())).calls.put == 0
 
 

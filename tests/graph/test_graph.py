@@ -47,9 +47,9 @@ from curate.stores.open import open_store
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from tests.support.gcs_emulator import GcsEmulator
-from tests.support.harness import balanced, job_summary, outputs
+from tests.support.harness import check_same, outputs
 from tests.support.sweeps import Sweep, Trace
-from tests.support.workbench import NoBackend
+from tests.support.workbench import NoBackend, complete
 
 pytestmark = pytest.mark.ci(1)
 
@@ -172,19 +172,12 @@ class Bench:
             complete(self.write(name="whole"))
             maps[:], reduces[:] = seen
         whole, found = self.objects("whole"), self.objects(name)
-        assert outputs(found) == outputs(whole)
-        assert job_summary(found) == job_summary(whole)
+        check_same(found, whole)
         assert not any(one.startswith("_curate/stages/") for one in found)
 
 
 def breaking(bench: Bench) -> Dataset:
     return curate.read_parquet(f"{bench.root}/in").map_batches(_may_break, batch_size=None).sort("n")
-
-
-def complete(summary: Summary) -> Summary:
-    assert summary.state is RunState.COMPLETE, summary.failures
-    assert balanced(summary.as_dict()["rows"])
-    return summary
 
 
 @pytest.fixture(params=["memory", pytest.param("local", marks=pytest.mark.slow)])

@@ -32,7 +32,7 @@ from curate.graph.entry import run as run_stages
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.summary import RunState, Summary
+from curate.ledger.summary import Summary
 from curate.objects.record import OutputFormat
 from curate.observe.job import read_status
 from curate.observe.verify import verify
@@ -49,8 +49,9 @@ from curate.testing.stores import faulty_stores
 from jobs.dedup_exact import DedupExact
 from tests.e2e.jobs.seams import SEAMS, rows
 from tests.support.gcs_emulator import GcsEmulator
-from tests.support.harness import balanced, job_summary, outputs
+from tests.support.harness import job_summary, outputs
 from tests.support.sweeps import Sweep, Trace
+from tests.support.workbench import complete
 
 _numbers = itertools.count()
 
@@ -151,12 +152,6 @@ class World:
 def books(objects: dict[str, bytes]) -> dict[str, Any]:
     """Returns what a job says of itself when it is complete, but for its stages: more may have made run files."""
     return {name: value for name, value in job_summary(objects).items() if name != "stages"}
-
-
-def complete(summary: Summary) -> Summary:
-    assert summary.state is RunState.COMPLETE, summary.failures
-    assert balanced(summary.as_dict()["rows"])
-    return summary
 
 
 @dataclass

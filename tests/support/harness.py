@@ -283,6 +283,14 @@ def job_summary(objects: Mapping[str, bytes]) -> dict[str, Any]:
     return value
 
 
+def check_same(found: Mapping[str, bytes], expected: Mapping[str, bytes], where: Any = "") -> None:
+    """Checks that two jobs have the same outputs, rows set aside and summary, whichever runs made them."""
+    others = outputs(found).items() ^ outputs(expected).items()
+    assert not others, (where, sorted(others))
+    ended, whole = job_summary(found), job_summary(expected)
+    assert ended == whole, (where, ended, whole)
+
+
 def balanced(counts: Mapping[str, Any]) -> bool:
     """Returns whether in + created = out + dropped + quarantined."""
     gone = sum(counts["dropped"].values()) + counts["quarantined"]

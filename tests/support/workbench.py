@@ -21,7 +21,7 @@ from curate.runtime.protocol import PoolSpec, Resources
 from curate.storage.protocol import Store
 from curate.stores.open import Stores
 from tests.e2e.jobs.curation import Curation
-from tests.support.harness import Place, balanced, executions
+from tests.support.harness import Place, balanced, check_same, executions
 
 
 class NoBackend:
@@ -67,6 +67,11 @@ class Bench:
     def objects(self, output: str = "out") -> dict[str, bytes]:
         """Returns everything under the output prefix."""
         return self.place.objects(output)
+
+    def check_as_fresh(self) -> None:
+        """Checks that the output is that of one run from nothing."""
+        complete(self.run(output="fresh"))
+        check_same(self.objects(), self.objects("fresh"))
 
     def status(self) -> JobStatus:
         """Returns what `curate status` shows."""
