@@ -286,7 +286,11 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def ellipsize(text: str, most: int) -> str:
+SHOWN_CHARS = 400
+"""Characters of what others said, such as an error: it may quote whatever it choked on."""
+
+
+def ellipsize(text: str, most: int = SHOWN_CHARS) -> str:
     """Returns `text` as one such line of at most so many characters.
 
     >>> ellipsize("what is too long is cut", 15)

@@ -30,8 +30,6 @@ from curate.units import ellipsize, format_bytes, format_count, format_duration,
 
 SHOWN_GROUPS = 20
 SHOWN_REASONS = 3
-SHOWN_CHARS = 400
-"""Characters of an error, which may quote whatever it choked on."""
 INDENT = "  "
 AGAIN = "run the script of the dataset again: finished shards are skipped"
 """For a job that no command can make."""
@@ -101,7 +99,7 @@ def _heading(
 
 def _reasons(retrying: Sequence[Mapping[str, Any]]) -> str:
     more = f", and {len(retrying) - SHOWN_REASONS:,} other reasons" if len(retrying) > SHOWN_REASONS else ""
-    return ", ".join(ellipsize(one["error"], SHOWN_CHARS) for one in retrying[:SHOWN_REASONS]) + more
+    return ", ".join(ellipsize(one["error"]) for one in retrying[:SHOWN_REASONS]) + more
 
 
 def _in_groups(groups: list[Group]) -> str:
@@ -115,7 +113,7 @@ def _group(console: Console, output: str, stage: StageFailures, group: Group, *,
     tries = "1 try" if group.attempts == 1 else f"{group.attempts:,} tries"
     shards = "1 shard" if group.shards == 1 else f"{group.shards:,} shards"
     line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)} UTC"))
-    _wrapped(console, ellipsize(example.get("error", ""), SHOWN_CHARS), "bold")
+    _wrapped(console, ellipsize(example.get("error", "")), "bold")
     _own_line(console, example)
     if stage.text:
         _fact(console, "at", plain_line(stage.text))
@@ -199,7 +197,7 @@ def _tries(console: Console, equal: Sequence[Mapping[str, Any]]) -> None:
     _fact(console, "run", f"{failure['run_id']}, task {failure['task']}, {moment(failure['time'])} UTC")
     if where := _where(failure):
         _fact(console, "where", where)
-    _wrapped(console, ellipsize(failure.get("error", ""), SHOWN_CHARS), "red")
+    _wrapped(console, ellipsize(failure.get("error", "")), "red")
     _own_line(console, failure)
     if traceback := failure.get("traceback", ""):
         if "as" in failure:

@@ -58,8 +58,6 @@ SHOWN_COUNTERS = 20
 SHOWN_OPERATORS = 20
 SHOWN_NAME = 40
 """Characters of an operator's name."""
-SHOWN_CHARS = 400
-"""Characters of an error, which may quote whatever it choked on."""
 BAR_COLUMNS = 40
 
 
@@ -145,7 +143,7 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         which = f"part {run.part}  " if run.part else ""
         fact(console, "" if number else "run", Text.assemble(f"{which}{run.run_id} ", _state(run.state), joint + ago))
         if run.ended_by:
-            fact(console, "", Text(ellipsize(run.ended_by, SHOWN_CHARS)), "red")
+            fact(console, "", Text(ellipsize(run.ended_by)), "red")
     more = len(status.runs) - len(shown) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
@@ -196,10 +194,8 @@ def _going_on(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     if status.quiet_s:
         yield "progress", quiet_text(status.quiet_s)
     if status.waits:
-        yield "waits", ellipsize(status.waits_text(now), SHOWN_CHARS)
-    texts = (
-        f"{format_count(one['count'], 'shard')}: {ellipsize(one['error'], SHOWN_CHARS)}" for one in status.retrying
-    )
+        yield "waits", ellipsize(status.waits_text(now))
+    texts = (f"{format_count(one['count'], 'shard')}: {ellipsize(one['error'])}" for one in status.retrying)
     yield from _listed("retrying", texts, SHOWN_FAILURES)
 
 
@@ -252,7 +248,7 @@ def _operator(one: Mapping[str, Any]) -> str:
 
 def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:
     texts = (
-        f"{one['count']:,} x {ellipsize(one['error'], SHOWN_CHARS)} (for example {plain_line(one['shard'])})"
+        f"{one['count']:,} x {ellipsize(one['error'])} (for example {plain_line(one['shard'])})"
         for one in status.failures
     )
     yield from _listed("failed", texts, SHOWN_FAILURES)

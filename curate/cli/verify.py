@@ -18,7 +18,6 @@ from curate.units import ellipsize, format_bytes, json_line, plain_line
 
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
-SHOWN_CHARS = 400
 SHOWN_NAME = 60
 COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 
@@ -83,7 +82,7 @@ def _render(console: Console, report: VerifyReport, *, at_work: bool) -> None:
 
 def _findings(report: VerifyReport, kind: str) -> Iterator[str]:
     for one in itertools.islice((one for one in report.findings if one.kind == kind), SHOWN_FINDINGS):
-        yield f"{plain_line(one.object)}: {ellipsize(one.reason, SHOWN_CHARS)}"
+        yield f"{plain_line(one.object)}: {ellipsize(one.reason)}"
     more = report.counts[kind] - SHOWN_FINDINGS
     if more > 0:
         yield f"... and {more:,} more"

@@ -194,9 +194,7 @@ def status_of(found: FoundJob, now: float) -> JobStatus:
     if not parse_stages(found.job):
         return status
     if status.state == COMPLETE and summary is not None:
-        reports = parse_stages(summary)
-        size = source_bytes(reports)
-        return replace(status, stages=reports, bytes_total=size, bytes_done=size)
+        return _with_reports(status, summary)
     beat = max(beats, key=lambda beat: beat.updated, default=None)
     stages = find_stages(found, beat)
     seen = {key: _status(one, *_read(one), now) for key, one in stages.there.items()}
@@ -379,11 +377,15 @@ def _told(
     if not planned:
         return status
     if status.state == COMPLETE and summary is not None:
-        reports = parse_stages(summary)
-        size = source_bytes(reports)
-        return replace(status, stages=reports, bytes_total=size, bytes_done=size)
+        return _with_reports(status, summary)
     staged = with_stages(status, _known_stages(planned, newest), {}, newest)
     return replace(staged, outputs_listed=False, as_of=status.as_of)
+
+
+def _with_reports(status: JobStatus, summary: Mapping[str, Any]) -> JobStatus:
+    reports = parse_stages(summary)
+    size = source_bytes(reports)
+    return replace(status, stages=reports, bytes_total=size, bytes_done=size)
 
 
 def _known_stages(planned: tuple[StageReport, ...], beat: Heartbeat | None) -> tuple[StageReport, ...]:

@@ -11,8 +11,6 @@ from curate.ledger.summary import RunState, Summary, incomplete_text, missing_te
 from curate.tasks.books import GROUPED, UNSPECIFIED
 from curate.units import ellipsize, format_bytes, format_count, format_duration, format_number, plain_line, shell_word
 
-SHOWN_CHARS = 400
-"""Characters of an error, which may quote whatever it choked on."""
 SHOWN_NAME = 60
 """Characters of a stage's name."""
 
@@ -140,7 +138,7 @@ def render(summary: Summary) -> str:
         )
     lines += [f"  input    {text}" for text in incomplete_text(summary.incomplete_input)]
     for one in summary.failures:
-        error = ellipsize(one.error, SHOWN_CHARS) + one.at
+        error = ellipsize(one.error) + one.at
         lines.append(f"  failed   {one.count:,} x {error} (for example {plain_line(one.shard)})")
     if summary.failed:
         again = f": curate retry {output}" if left <= 0 else ", run it again: curate retry would leave the other shards"

@@ -19,7 +19,6 @@ from curate.units import ellipsize
 
 GENERATOR = "curate page"
 """What a page says that made it: only such a file is replaced by another page."""
-SHOWN_CHARS = 400
 SECTIONS = {
     "rows": rows,
     "time": sections.time,
@@ -47,7 +46,7 @@ def index(jobs: Sequence[tuple[Mapping[str, Any], JobStatus | CurateError]], now
     """Returns a list of jobs, each with a link to its page."""
     rows = []
     for entry, one in jobs:
-        link = tag("a", ellipsize(entry["output"], SHOWN_CHARS), href=f"/job?output={quote(entry['output'], safe='')}")
+        link = tag("a", ellipsize(entry["output"]), href=f"/job?output={quote(entry['output'], safe='')}")
         if isinstance(one, JobStatus):
             began = moment(one.runs[0].started) if one.runs else ""
             how = [state(one.state), f", {quiet_text(one.quiet_s)}" if one.quiet_s else ""]
@@ -55,7 +54,7 @@ def index(jobs: Sequence[tuple[Mapping[str, Any], JobStatus | CurateError]], now
         else:
             told = [state("gone" if isinstance(one, NoJobError) else "unreachable"), "", "", ""]
         job = one.job if isinstance(one, JobStatus) else entry["job"]
-        rows.append([ellipsize(job, SHOWN_CHARS), *told, link])
+        rows.append([ellipsize(job), *told, link])
     columns = ["job", "state", "shards", "failed", "began", "output"]
     listed = table("Jobs, the one that was started last first", columns, rows, "..nn..")
     return shell("Jobs", GENERATOR, tag("header", tag("h1", "Jobs")), tag("main", listed), _made(now))
@@ -63,7 +62,7 @@ def index(jobs: Sequence[tuple[Mapping[str, Any], JobStatus | CurateError]], now
 
 def refusal(text: str) -> bytes:
     """Returns a page that says why there is no other."""
-    return shell("curate", GENERATOR, tag("main", tag("h1", "curate"), tag("p", ellipsize(text, SHOWN_CHARS))))
+    return shell("curate", GENERATOR, tag("main", tag("h1", "curate"), tag("p", ellipsize(text))))
 
 
 def _made(when: float) -> Html:

@@ -24,7 +24,6 @@ from curate.storage.uris import absolute
 from curate.units import ellipsize, format_count
 
 READERS = 8
-SHOWN_CHARS = 400
 MOST_FOLDERS = 200
 """Folders of inputs that are looked at for the job that wrote them."""
 MOST_JOBS = 10
@@ -37,7 +36,7 @@ def read_lineage(found: FoundJob, status: JobStatus, given: tuple[str, ...], now
     try:
         inputs = inputs_of_job(found)
     except CurateError as error:
-        notes.append(_line(f"the list of the job's inputs cannot be read: {error}"))
+        notes.append(ellipsize(f"the list of the job's inputs cannot be read: {error}"))
         inputs = INPUTS.empty_table()
     remarks = [*incomplete_text(status.incomplete_input)]
     if any(status.missing):
@@ -49,10 +48,10 @@ def read_lineage(found: FoundJob, status: JobStatus, given: tuple[str, ...], now
         given,
         len(inputs),
         pc.sum(inputs["size"]).as_py() or 0,
-        tuple(map(_line, inputs["uri"][:3].to_pylist())),
+        tuple(map(ellipsize, inputs["uri"][:3].to_pylist())),
         tuple(_upstream(inputs["uri"], now, notes)),
         tuple(_downstream(found.ledger.root, now)),
-        tuple(map(_line, remarks)),
+        tuple(map(ellipsize, remarks)),
     )
 
 
@@ -68,7 +67,7 @@ def _upstream(uris: Any, now: float, notes: list[str]) -> Iterator[Neighbour]:
                 roots.add(root)
                 yield _neighbour(root, now)
         except CurateError as error:
-            notes.append(_line(f"cannot look at the input folder {folder}: {error}"))
+            notes.append(ellipsize(f"cannot look at the input folder {folder}: {error}"))
             return
 
 
@@ -100,12 +99,8 @@ def _downstream(output: str, now: float) -> Iterator[Neighbour]:
 
 def _neighbour(output: str, now: float) -> Neighbour:
     status = quick_status(output, now)
-    return Neighbour(_line(output), _line(status.job), _line(status.state), status.done, status.total)
+    return Neighbour(ellipsize(output), ellipsize(status.job), ellipsize(status.state), status.done, status.total)
 
 
 def _scheme(uri: str) -> str:
     return uri.partition("://")[0] if "://" in uri else ""
-
-
-def _line(text: str) -> str:
-    return ellipsize(text, SHOWN_CHARS)

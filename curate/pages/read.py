@@ -41,7 +41,6 @@ from curate.pages.model import (
 from curate.units import ellipsize, escape_controls, format_count, format_duration, shell_word
 
 READERS = 16
-SHOWN_CHARS = 400
 SHOWN_NAME = 120
 SHOWN_TRACEBACK = 6_000
 """Characters of the end of a traceback."""
@@ -74,7 +73,7 @@ def _noted() -> Iterator[list[str]]:
             more = ", ".join(
                 f"{name}: {value}" for name, value in event.items() if name not in ("event", "level", "timestamp")
             )
-            text = ellipsize(f"{event.get('event')} ({more})", SHOWN_CHARS)
+            text = ellipsize(f"{event.get('event')} ({more})")
             if text not in notes:
                 notes.append(text)
 
@@ -109,7 +108,7 @@ def _page(stages: list[StageFailures], now: float, notes: list[str]) -> Page:
         failures=tuple(_failure(last.ledger.root, one, group, again=again) for one, group in groups[:SHOWN_GROUPS]),
         more_failures=max(0, len(groups) - SHOWN_GROUPS),
         retrying=tuple(
-            Retried(ellipsize(one["error"], SHOWN_CHARS), one["count"], ellipsize(one["shard"], SHOWN_NAME))
+            Retried(ellipsize(one["error"]), one["count"], ellipsize(one["shard"], SHOWN_NAME))
             for one in status.retrying[:SHOWN_GROUPS]
         ),
         runs=runs,
@@ -125,12 +124,12 @@ def _work(timed: list[tuple[StageFailures, TimedFailures]], status: JobStatus) -
     stage go with it."""
     if not status.stages:
         return [work_of(found.attempts) for _, found in timed]
-    names = {one.key: _line(stage_title(status.stages, one.key)) for one in status.stages}
+    names = {one.key: ellipsize(stage_title(status.stages, one.key)) for one in status.stages}
     told = [(run, key, times) for run in status.runs for key, times in run.times.items() if key in names]
     of_stages = [work_of_times(times, names[key], run.updated) for run, key, times in told]
     if any(len(work.ends) for work in of_stages):
         return of_stages
-    return [work_of(found.attempts, _line(one.text)) for one, found in timed]
+    return [work_of(found.attempts, ellipsize(one.text)) for one, found in timed]
 
 
 def _fields(one: StageFailures) -> dict[str, Any]:
@@ -152,8 +151,8 @@ def _damaged(output: str, now: float, notes: list[str]) -> Page:
     says = "The ledger cannot be read as a whole. Runs are shown as far as they are known; the notes say what is not."
     return Page(
         now,
-        Head(job, _line(ledger.root), DAMAGED, says, bytes_out=listing.bytes),
-        notes=tuple(ellipsize(one, SHOWN_CHARS) for one in notes),
+        Head(job, ellipsize(ledger.root), DAMAGED, says, bytes_out=listing.bytes),
+        notes=tuple(ellipsize(one) for one in notes),
         runs=_runs(ledger, runs),
         costs=costs(None, [run.calls for run in runs], _prices(notes), ()),
     )
@@ -175,11 +174,11 @@ def _head(found: TimedFailures, status: JobStatus, bytes_out: int, now: float) -
     counts = {"total": status.total, "done": status.done, "running": status.running, "pending": status.pending}
     return Head(
         ellipsize(status.job, SHOWN_NAME),
-        _line(status.output),
+        ellipsize(status.output),
         ellipsize(status.state, SHOWN_NAME),
         state_text(status),
         counts | {"failed": status.failed, "stale": status.stale},
-        "" if status.state == COMPLETE or not status.stages else _line(stage_title(status.stages, status.stage)),
+        "" if status.state == COMPLETE or not status.stages else ellipsize(stage_title(status.stages, status.stage)),
         short_reasons(status.rows),
         {ellipsize(name, SHOWN_NAME): value for name, value in [*status.counters.items()][:SHOWN_PARAMETERS]},
         status.bytes_done,
@@ -187,10 +186,10 @@ def _head(found: TimedFailures, status: JobStatus, bytes_out: int, now: float) -
         bytes_out,
         status.rate if status.state == RUNNING else {},
         status.eta_range_s,
-        ellipsize(status.waits_text(now), SHOWN_CHARS),
-        {name: ellipsize(str(value), SHOWN_CHARS) for name, value in identity.items() if value},
+        ellipsize(status.waits_text(now)),
+        {name: ellipsize(str(value)) for name, value in identity.items() if value},
         {
-            ellipsize(str(name), SHOWN_NAME): ellipsize(_value(value), SHOWN_CHARS)
+            ellipsize(str(name), SHOWN_NAME): ellipsize(_value(value))
             for name, value in [*parameters.items()][:SHOWN_PARAMETERS]
         },
     )
@@ -207,10 +206,10 @@ def state_text(status: JobStatus) -> str:
         quiet = f" No shard has ended for {format_duration(status.quiet_s)}." if status.quiet_s else ""
         return f"{some}{failed}; {status.running:,} are running now.{quiet}"
     if status.state == STALLED and not status.runs[0].gone:
-        run = status.runs[0]
+        run, host = status.runs[0], ellipsize(status.runs[0].host)
         if run.there:
-            return f"{some}{failed}. Process {run.pid} on {_line(run.host)} is there, and is stopped or cannot write."
-        return f"{some}{failed}. No word from process {run.pid} on {_line(run.host)}; if it is gone, run the job again."
+            return f"{some}{failed}. Process {run.pid} on {host} is there, and is stopped or cannot write."
+        return f"{some}{failed}. No word from process {run.pid} on {host}; if it is gone, run the job again."
     if status.failed:
         return f"{some}{failed}. After fixing the cause, run the job again; finished shards are skipped."
     if status.altered:
@@ -228,10 +227,6 @@ def _value(value: Any) -> str:
         return value if isinstance(value, str) else orjson.dumps(value).decode()
     except TypeError:
         return repr(value)
-
-
-def _line(text: str) -> str:
-    return ellipsize(text, SHOWN_CHARS)
 
 
 # Operators
@@ -273,16 +268,16 @@ def _failure(output: str, stage: StageFailures, group: Group, *, again: bool) ->
     node, pid = example.get("node"), example.get("pid")
     trace = escape_controls(example.get("traceback", "")[-SHOWN_TRACEBACK:])
     return FailureGroup(
-        ellipsize(example.get("error", ""), SHOWN_CHARS),
-        ellipsize(example.get("frame", ""), SHOWN_CHARS),
-        _line(stage.text),
+        ellipsize(example.get("error", "")),
+        ellipsize(example.get("frame", "")),
+        ellipsize(stage.text),
         group.shards,
         group.attempts,
         ", ".join(ellipsize(kind.replace("_", " "), SHOWN_NAME) for kind, _ in group.kinds.most_common()),
         group.first,
         group.last,
-        _line(shard),
-        ellipsize(example.get("input", ""), SHOWN_CHARS),
+        ellipsize(shard),
+        ellipsize(example.get("input", "")),
         ellipsize(f"process {pid} on {node}" if pid else node or "", SHOWN_NAME),
         trace[-SHOWN_TRACEBACK:],
         (
@@ -313,16 +308,16 @@ def _run(run: RunStatus, told: Mapping[str, Any]) -> Run:
         run.updated,
         ellipsize(told.get("user", "?"), SHOWN_NAME),
         ellipsize(f"{run.host}, process {run.pid}" + (", which has ended" if run.gone else ""), SHOWN_NAME),
-        ellipsize(" ".join(map(shell_word, told.get("command", ()))), SHOWN_CHARS),
-        ellipsize(told.get("cwd", ""), SHOWN_CHARS),
+        ellipsize(" ".join(map(shell_word, told.get("command", ())))),
+        ellipsize(told.get("cwd", "")),
         ellipsize(told.get("backend", ""), SHOWN_NAME),
         run.part,
-        ellipsize(", ".join(f"{name} {version}" for name, version in versions.items()), SHOWN_CHARS),
-        tuple(ellipsize(one, SHOWN_CHARS) for one in told.get("inputs", ())[:SHOWN_INPUTS]),
+        ellipsize(", ".join(f"{name} {version}" for name, version in versions.items())),
+        tuple(ellipsize(one) for one in told.get("inputs", ())[:SHOWN_INPUTS]),
         run.done,
         run.tries,
         run.calls,
-        ellipsize(run.ended_by, SHOWN_CHARS),
+        ellipsize(run.ended_by),
     )
 
 
@@ -347,5 +342,5 @@ def _prices(notes: list[str]) -> Prices | None:
     try:
         return read_prices()
     except CurateError as error:
-        notes.append(ellipsize(str(error), SHOWN_CHARS))
+        notes.append(ellipsize(str(error)))
         return None

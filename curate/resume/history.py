@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ def recovered(there: JobOutputs, matched: OutputMatch, asked: Any) -> Iterator[t
         except ForeignOutputError:
             return rank, None, ""
 
-    yield from _each(read, np.flatnonzero(left))
+    yield from each_of(read, np.flatnonzero(left).tolist())
 
 
 def stale_outputs(there: JobOutputs, matched: OutputMatch, ranks: Any) -> list[Object]:
@@ -173,7 +174,7 @@ def stale_outputs(there: JobOutputs, matched: OutputMatch, ranks: Any) -> list[O
             _books(there, found)
         return found
 
-    return list(_each(read, ranks))
+    return list(each_of(read, ranks.tolist()))
 
 
 def _books(there: JobOutputs, found: Object) -> Books:
@@ -195,7 +196,7 @@ def ours(there: JobOutputs, matched: OutputMatch) -> Any:
     def read(rank: int) -> tuple[int, bool]:
         return rank, there.record(there.at(matched.position[rank])) is not None
 
-    for rank, written_by_curate in _each(read, np.flatnonzero(matched.done & ~mine)):
+    for rank, written_by_curate in each_of(read, np.flatnonzero(matched.done & ~mine).tolist()):
         mine[rank] = written_by_curate
     return mine
 
@@ -212,11 +213,12 @@ def our_sides(there: JobOutputs, mine: Any) -> list[int]:
     def read(row: int) -> bool:
         return there.record(there.at(row)) is not None
 
-    return [*done.tolist(), *(row for row, ours in zip(others.tolist(), _each(read, others), strict=True) if ours)]
+    rows = others.tolist()
+    return [*done.tolist(), *itertools.compress(rows, each_of(read, rows))]
 
 
-def _each(read: Any, ranks: Any) -> Iterable[Any]:
+def each_of(read: Callable[[int], Any], ranks: Sequence[int]) -> Iterator[Any]:
     """Yields what `read` returns for each rank, in order; calls wait for the store, many at once."""
-    if len(ranks):
+    if ranks:
         with Threads(RECORD_READERS) as pool:
-            yield from pool.map(read, ranks.tolist())
+            yield from pool.map(read, ranks)

@@ -7,7 +7,6 @@ followed, and only files that can be made again are removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +25,7 @@ from curate.ledger.packed import PackedTable, positions
 from curate.ledger.side_outputs import RECORD_SIDE, SIDES, bare, companion, side_name, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.objects.samples import shard_samples
-from curate.resume.history import RECORD_READERS, JobOutputs, our_sides, ours
+from curate.resume.history import JobOutputs, each_of, our_sides, ours
 from curate.resume.options import RunOptions
 from curate.sources.same_bytes import keep_checksums
 from curate.stage.job_record import JobRecord
@@ -179,7 +178,7 @@ def _unplanned(there: JobOutputs, fingerprint: str, known: Sequence[int]) -> lis
     left = np.ones(len(objects), dtype=bool)
     left[list(known)] = False
     named = np.flatnonzero(left & objects.where("name", lambda names: pc.ends_with(names, suffix))).tolist()
-    records = _each(lambda row: there.record(there.at(row)) or {}, named)
+    records = list(each_of(lambda row: there.record(there.at(row)) or {}, named))
     shards: list[str] = []
     mains: list[int] = []
     sides: list[int] = []
@@ -254,7 +253,7 @@ def _outputs(there: JobOutputs, ids: Any) -> tuple[list[int], list[Record]]:
     and the records of the main ones."""
     mains = _rows_named(there, ids)
     sides = sides_of_ids(there.listing, ids, there.job.suffix).tolist()
-    records = _each(lambda row: there.record(there.at(row)), [*mains, *sides])
+    records = list(each_of(lambda row: there.record(there.at(row)), [*mains, *sides]))
     rows = [row for row, record in zip([*mains, *sides], records, strict=True) if record is not None]
     return rows, [record for record in records[: len(mains)] if record is not None]
 
@@ -297,11 +296,4 @@ def _named_by_others(there: JobOutputs) -> set[str]:
     def read(rank: int) -> str | None:
         return (there.record(there.at(matched.position[rank])) or {}).get("quarantine")
 
-    return set(filter(None, _each(read, np.flatnonzero(asked).tolist())))
-
-
-def _each(read: Any, rows: Sequence[int]) -> list[Any]:
-    if not rows:
-        return []
-    with ThreadPoolExecutor(RECORD_READERS) as pool:
-        return list(pool.map(read, rows))
+    return set(filter(None, each_of(read, np.flatnonzero(asked).tolist())))

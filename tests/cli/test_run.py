@@ -18,7 +18,7 @@ from curate.cli.run import listed
 from curate.job.locate import jobs_of, packaged, packaged_names
 from curate.runtime import shipping
 from tests.cli.running import Curate, curate
-from tests.job.inline import write_jsonl
+from tests.job.inline import bytes_of, write_jsonl
 
 __all__ = ["curate"]
 
@@ -87,11 +87,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_script(script: str | Path, *options: str) -> None:
     subprocess.run([sys.executable, script, *options, "--backend", "inline"], check=True, capture_output=True)
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    """Returns the outputs, and what the ledger says that the job is."""
-    return {one.name: one.read_bytes() for one in [*output.glob("*.parquet"), output / "_curate" / "job.json"]}
 
 
 class TestListing:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job.inline import write_jsonl
+from tests.job.inline import bytes_of, write_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -91,11 +91,6 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "own" / "mine.py").write_text(MINE)
     (tmp_path / "own" / "helper.py").write_text(HELPER)
     return tmp_path
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    """Returns the outputs, and what the ledger says that the job is."""
-    return {one.name: one.read_bytes() for one in [*output.glob("*.parquet"), output / "_curate" / "job.json"]}
 
 
 def test_it_is_the_wheel_that_runs(installed: Installed, place: Path) -> None:

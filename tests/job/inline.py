@@ -82,3 +82,8 @@ def numbered(start: int, stop: int) -> list[dict[str, Any]]:
 def refusing(message: str) -> Any:
     """Expects a ConfigError whose message contains exactly this text."""
     return pytest.raises(ConfigError, match=re.escape(message))
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    """Returns the outputs, and what the ledger says that the job is."""
+    return {one.name: one.read_bytes() for one in [*output.glob("*.parquet"), output / "_curate" / "job.json"]}

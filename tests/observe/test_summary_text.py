@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from curate.ledger.summary import FailureGroup, RunState, Summary
-from curate.observe.summary_text import SHOWN_CHARS, render
+from curate.observe.summary_text import render
 from curate.storage.protocol import Calls
 from curate.tasks.books import UNSPECIFIED, Books
+from curate.units import SHOWN_CHARS
 
 NASTY = "two\nlines \x1b[31mred\x07"
 SHOWN = "two lines \\x1b[31mred\\x07"

@@ -21,7 +21,6 @@ from curate.pages.model import BadRow, Sampled, SampledRow, StageBooks
 from curate.units import ellipsize
 
 SHOWN_NAME = 120
-SHOWN_CHARS = 400
 SHOWN_REASONS = 30
 SHOWN_STAGES = 100
 SHOWN_ROW = 300
@@ -143,9 +142,7 @@ def bad_rows(found: TimedFailures, status: JobStatus) -> tuple[BadRow, ...]:
         log.get_logger().warning("cannot read rows in quarantine", error=str(error))
     shown = {
         reason: [
-            BadRow(
-                ellipsize(shard, SHOWN_NAME), row.line, ellipsize(reason, SHOWN_CHARS), ellipsize(row.row, SHOWN_ROW)
-            )
+            BadRow(ellipsize(shard, SHOWN_NAME), row.line, ellipsize(reason), ellipsize(row.row, SHOWN_ROW))
             for shard, row in own
         ]
         for reason, own in grouped.items()
