@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,3 +48,23 @@ class Curate:
 def curate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Curate:
     """Runs `curate` with these arguments; returns exit code, standard output and standard error."""
     return Curate(capsys, monkeypatch)
+
+
+_LIGHT = """
+import sys
+from curate.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+heavy = {"ray", "gcsfs", "fsspec", "sklearn", "pandas", "curate.job", "curate.driver.stage_run", "aiohttp"}
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def check_light(*args: str) -> None:
+    """Checks that a command costs no cluster, no cloud library and no model, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LIGHT, *args], capture_output=True, text=True, timeout=60, env=dict(os.environ)
+    )
+    assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr

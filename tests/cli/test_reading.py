@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
-import os
 import re
-import subprocess
 import sys
 import time
 import uuid
@@ -32,6 +30,7 @@ from curate.observe.job import find_job
 from curate.stores import memory
 from curate.stores.open import open_store
 from curate.tasks.books import Books
+from tests.cli.running import check_light
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.fakes import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
@@ -722,19 +721,8 @@ def test_what_a_job_logs_is_what_is_shown(tmp_path: Path, run: Run) -> None:
 @pytest.mark.slow
 def test_they_start_without_ray_gcsfs_or_a_model(out: str) -> None:
     """A look at a job costs no cluster, no cloud library and no model."""
-    script = (
-        "import sys\n"
-        "from curate.cli.main import main\n"
-        "try:\n    main()\n"
-        "except SystemExit as ended:\n    assert not ended.code\n"
-        "heavy = {'ray', 'gcsfs', 'fsspec', 'sklearn', 'pandas', 'curate.job', 'curate.driver.stage_run', 'aiohttp'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
     for args in (["verify", out], ["head", out], ["quarantine", out], ["logs", out]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *args], capture_output=True, text=True, timeout=60, env=dict(os.environ)
-        )
-        assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
+        check_light(*args)
 
 
 def test_a_look_costs_what_it_shows(out: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

@@ -35,6 +35,7 @@ from curate.pages.read import state_text
 from curate.stores import memory
 from curate.stores.open import open_store
 from curate.tasks.books import Books
+from tests.cli.running import check_light
 from tests.support.fakes import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.ledgers import FINGERPRINT, heartbeat, make_job, make_ledger
@@ -868,19 +869,8 @@ def test_a_long_output_gets_its_own_line_on_a_narrow_terminal(
 def test_it_starts_without_ray_gcsfs_or_a_model(tmp_path: Path) -> None:
     """A look at a job costs no cluster, no cloud library and no model."""
     make_job(f"{tmp_path}/out", total=2, done=1)
-    script = (
-        "import sys\n"
-        "from curate.cli.main import main\n"
-        "try:\n    main()\n"
-        "except SystemExit as ended:\n    assert not ended.code\n"
-        "heavy = {'ray', 'gcsfs', 'fsspec', 'sklearn', 'pandas', 'curate.job', 'curate.driver.stage_run', 'aiohttp'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
     for args in (["status", f"{tmp_path}/out"], ["status", f"{tmp_path}/out", "--json"], ["status"], ["status", "-h"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *args], capture_output=True, text=True, timeout=60, env=dict(os.environ)
-        )
-        assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
+        check_light(*args)
 
 
 @pytest.mark.slow

@@ -442,19 +442,25 @@ class TestInterrupted:
         assert stub.posts == []
 
 
+def opened_logs(monkeypatch: pytest.MonkeyPatch) -> list[RunLog]:
+    """Returns a list that has the logs of the runs from now on, once they are opened."""
+    logs: list[RunLog] = []
+    before = RunLog.open
+
+    def opened(self: RunLog, about: dict[str, Any]) -> None:
+        logs.append(self)
+        before(self, about)
+
+    monkeypatch.setattr(RunLog, "open", opened)
+    return logs
+
+
 class TestNoProgress:
     def test_in_a_stage_it_is_the_job_that_tells(
         self, stub: StubReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Under the run of the job, whose ledger is the one that people know."""
-        logs: list[RunLog] = []
-        before = RunLog.open
-
-        def opened(self: RunLog, about: dict[str, Any]) -> None:
-            logs.append(self)
-            before(self, about)
-
-        monkeypatch.setattr(RunLog, "open", opened)
+        logs = opened_logs(monkeypatch)
         ADVANCED[0] = lambda: [one.flush() for one in logs]
         ended = run_job(Sorted(), inputs(tmp_path, 2), tmp_path / "out", notify=stub.url, clock=CLOCK)
         assert ended.state == "complete"
@@ -466,14 +472,7 @@ class TestNoProgress:
 
     def test_told_once_for_each_time(self, stub: StubReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each heartbeat sees that nothing has ended; the log and the post say it once."""
-        logs: list[RunLog] = []
-        before = RunLog.open
-
-        def opened(self: RunLog, about: dict[str, Any]) -> None:
-            logs.append(self)
-            before(self, about)
-
-        monkeypatch.setattr(RunLog, "open", opened)
+        logs = opened_logs(monkeypatch)
         ADVANCED[0] = lambda: [logs[-1].flush() for _ in range(3)]
         BUSY.append(0)
         with structlog.testing.capture_logs() as said:

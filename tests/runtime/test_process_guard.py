@@ -81,6 +81,12 @@ def run(code: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]
     )
 
 
+def failed(ended: subprocess.CompletedProcess[str]) -> set[str]:
+    """Returns the shards whose failures were warned of."""
+    warned = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    return {one["shard"] for one in warned if one["event"].startswith("shard failed") and one["kind"] != "lost"}
+
+
 def test_what_user_code_changes_is_set_back(tmp_path: Path) -> None:
     """Whatever it is, and it is told; what it adds to the environment stays."""
     ended = run(HARMS, tmp_path)
@@ -184,9 +190,7 @@ def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert told["fork"] == [29, 33, [["CopyReturnedError", "in-07"]]]
     done, _, failures = told["exit"]
     assert (done, failures) == (29, [["crashed", "in-07"]])
-    warned = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
-    failed = [one for one in warned if one["event"].startswith("shard failed") and one["kind"] != "lost"]
-    assert {one["shard"] for one in failed} == {"in-07"}
+    assert failed(ended) == {"in-07"}
 
 
 LEAKS = """
@@ -229,9 +233,7 @@ def test_no_shard_fails_for_files_that_others_left_open(tmp_path: Path, each: st
     done, failures = json.loads(ended.stdout.splitlines()[-1])
     alone = [["StorageError", "in-00"]] if first == "1000" else []
     assert (done, failures) == (60 - len(alone), alone)
-    warned = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
-    failed = [one for one in warned if one["event"].startswith("shard failed") and one["kind"] != "lost"]
-    assert {one["shard"] for one in failed} == {shard for _, shard in alone}
+    assert failed(ended) == {shard for _, shard in alone}
 
 
 @pytest.mark.slow

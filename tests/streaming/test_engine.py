@@ -22,7 +22,6 @@ from curate.runtime.protocol import (
     BlockReady,
     Message,
     PoolSpec,
-    PoolState,
     Program,
     Resources,
     Started,
@@ -32,6 +31,7 @@ from curate.runtime.protocol import (
 from curate.streaming.engine import BLOCK_OVERHEAD_BYTES, stream_blocks
 from curate.testing.clock import FakeClock
 from tests.support.examples import examples
+from tests.support.fakes import WithoutPools
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Made:
 
 
 @dataclass
-class Scripted:
+class Scripted(WithoutPools):
     """A backend with slots of its own, whose tasks proceed, die and lose blocks at random, from a seed.
 
     The oldest launch gets a free slot first. A task that has a slot keeps it while its block is not taken.
@@ -117,34 +117,13 @@ class Scripted:
         self.random = random.Random(self.seed)
         self.dying: list[int] = []
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
-        del resources, pools
-
     def load(self, program: Program, pools: Sequence[PoolSpec] = (), **how: Any) -> None:
         del how
         assert not pools
         self.program = program
 
-    def pools(self) -> list[PoolState]:
-        return []
-
-    def held_up(self) -> frozenset[int]:
-        return frozenset()
-
-    def crowded_out(self) -> bool:
-        return False
-
-    def waits(self) -> str:
-        return ""
-
     def slots(self) -> int:
         return self.width
-
-    def largest_memory(self) -> int | None:
-        return None
-
-    def slot_memory(self) -> int | None:
-        return None
 
     def launch(self, task: int, payload: Any, pieces: int, *, memory: int | None = None, **how: Any) -> None:
         self.fresh.append(how.pop("fresh"))

@@ -18,8 +18,34 @@ NEVER_S = 600.0
 """After how long what a test waits for is taken never to come: a bound for what hangs, and no measure of anything."""
 
 
+class WithoutPools:
+    """What a backend by script has not: pools, anything to be started, bounds of memory."""
+
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        del resources, pools
+        return 0.0
+
+    def pools(self) -> list[PoolState]:
+        return []
+
+    def held_up(self) -> frozenset[int]:
+        return frozenset()
+
+    def crowded_out(self) -> bool:
+        return False
+
+    def waits(self) -> str:
+        return ""
+
+    def largest_memory(self) -> int | None:
+        return None
+
+    def slot_memory(self) -> int | None:
+        return None
+
+
 @dataclass
-class FakeBackend:
+class FakeBackend(WithoutPools):
     """A backend whose polls answer what the test's `answer` says, with time passing by the clock.
 
     `answer` gets the tasks in flight, in launch order, as task -> payload, and returns the news of one poll. A poll
@@ -52,24 +78,8 @@ class FakeBackend:
     """What is told of a task that was cancelled."""
     _dying: list[int] = field(default_factory=list)
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
-        del resources, pools
-        return 0.0
-
     def load(self, program: Program, pools: Sequence[PoolSpec] = (), **how: Any) -> None:
         del program, pools, how
-
-    def pools(self) -> list[PoolState]:
-        return []
-
-    def held_up(self) -> frozenset[int]:
-        return frozenset()
-
-    def crowded_out(self) -> bool:
-        return False
-
-    def waits(self) -> str:
-        return ""
 
     def slots(self) -> int:
         return self.slots_now

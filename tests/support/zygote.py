@@ -10,6 +10,7 @@ An operation is a call of a store, and for the local store each call of the syst
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import inspect
@@ -23,6 +24,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -74,29 +76,26 @@ def hook(number: int | None, when: str, trace: str | None) -> None:
     def wrap(owner: Any, name: str) -> None:
         original = getattr(owner, name)
 
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        @contextlib.contextmanager
+        def counted(args: Sequence[Any]) -> Iterator[None]:
             mine = next(numbers)
             if told is not None:
                 told.write(f"{kind_of(owner, name, args)}\n")
             if mine == number and when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
             try:
-                return original(*args, **kwargs)
+                yield
             finally:
                 if mine == number and when == "after":
                     os.kill(os.getpid(), signal.SIGKILL)
 
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with counted(args):
+                return original(*args, **kwargs)
+
         async def awaited(*args: Any, **kwargs: Any) -> Any:
-            mine = next(numbers)
-            if told is not None:
-                told.write(f"{kind_of(owner, name, args)}\n")
-            if mine == number and when == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            try:
+            with counted(args):
                 return await original(*args, **kwargs)
-            finally:
-                if mine == number and when == "after":
-                    os.kill(os.getpid(), signal.SIGKILL)
 
         setattr(owner, name, awaited if inspect.iscoroutinefunction(original) else wrapped)
 

@@ -118,6 +118,10 @@ class Run:
         )
         self.started_s = self.clock.monotonic()
 
+    def interrupt(self) -> None:
+        """As somebody at a terminal does."""
+        self.interrupts.interrupts += 1
+
     def run(self) -> bool:
         return self.dispatcher.run()
 
@@ -366,10 +370,7 @@ def test_the_first_interrupt_lets_running_tasks_end() -> None:
     """Nothing is launched after it; what runs is booked; what is left is left."""
     run = Run(100)
 
-    def interrupt() -> None:
-        run.interrupts.interrupts += 1
-
-    at_tick(run, 5, interrupt)
+    at_tick(run, 5, run.interrupt)
     assert run.run() is False
     assert len(run.backend.launched) == 16 + 5
     assert run.scheduler.done == 21
@@ -380,10 +381,7 @@ def test_an_interrupt_when_all_is_launched_may_still_finish() -> None:
     """If the tasks that run are the last ones, the run is complete, not interrupted."""
     run = Run(10)
 
-    def interrupt() -> None:
-        run.interrupts.interrupts += 1
-
-    at_tick(run, 2, interrupt)
+    at_tick(run, 2, run.interrupt)
     assert run.run() is True
     assert run.scheduler.done == 10
 
@@ -413,10 +411,7 @@ def test_the_second_interrupt_cancels_at_once() -> None:
     """Without waiting out the grace."""
     run = Run(100)
 
-    def interrupt() -> None:
-        run.interrupts.interrupts += 1
-
-    run.watcher.on_tick = lambda ticks: interrupt() if ticks in (3, 5) else None
+    run.watcher.on_tick = lambda ticks: run.interrupt() if ticks in (3, 5) else None
     assert run.run() is False
     assert run.backend.cancelled == 1
     assert run.scheduler.done == 5
@@ -449,10 +444,7 @@ def test_an_interrupt_during_a_backoff_ends_the_run() -> None:
     """Nothing is in flight, and what waits will not be launched: there is nothing to be gracious to."""
     run = Run(1, {0: [USER]})
 
-    def interrupt() -> None:
-        run.interrupts.interrupts += 1
-
-    at_tick(run, 2, interrupt)
+    at_tick(run, 2, run.interrupt)
     assert run.run() is False
     assert run.watcher.ticks == 2
     assert run.backend.cancelled == 0
