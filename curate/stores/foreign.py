@@ -54,17 +54,13 @@ class ForeignStore:
 
     def __init__(self, retry: Retry | None = None) -> None:
         self._retry = retry or Retry()
-        self._calls = Calls()
+        self.calls = Calls()
         self._counting = threading.Lock()
         self._systems: dict[tuple[int, str, str], Any] = {}
         """By process and place."""
 
     def __reduce__(self) -> tuple[type[ForeignStore], tuple[Retry]]:
         return ForeignStore, (self._retry,)
-
-    @property
-    def calls(self) -> Calls:
-        return self._calls
 
     def list(self, prefix: str) -> Iterator[Object]:
         found = self._file(prefix) if not prefix.endswith("/") else None
@@ -199,7 +195,7 @@ class ForeignStore:
 
         def attempt() -> T:
             with self._counting:
-                setattr(self._calls, kind, getattr(self._calls, kind) + 1)
+                setattr(self.calls, kind, getattr(self.calls, kind) + 1)
             try:
                 system, path = self._system(uri)
                 # What is remembered of a listing is not how things are now.

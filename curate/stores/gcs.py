@@ -136,21 +136,13 @@ class GCSStore:
         self._retry = retry or Retry()
         self._limiter = limiter
         self._place = _place()
-        self._calls = Calls()
+        self.calls = Calls()
         self._held = HeldClient(_clients)
-        self._transient_failures = 0
+        self.transient_failures = 0
+        """Requests that were throttled, timed out or reset so far."""
 
     def __reduce__(self) -> tuple[type[GCSStore], tuple[Retry]]:
         return GCSStore, (self._retry,)
-
-    @property
-    def calls(self) -> Calls:
-        return self._calls
-
-    @property
-    def transient_failures(self) -> int:
-        """Requests that were throttled, timed out or reset so far."""
-        return self._transient_failures
 
     @property
     def limiter(self) -> Limiter:
@@ -421,12 +413,12 @@ class GCSStore:
 
         def make(client: _Client) -> _Response:
             with self.limiter.request():
-                return cast(_Response, sync(client.loop, client.answer, request, self._calls, self._retry))
+                return cast(_Response, sync(client.loop, client.answer, request, self.calls, self._retry))
 
         try:
             return self._held.ask(make)
         except TransientStorageError:
-            self._transient_failures += 1
+            self.transient_failures += 1
             raise
 
 

@@ -130,15 +130,11 @@ class LocalStore:
         """The scratch directory, once it was reached: each object that is written begins there."""
         self._nameless = NAMELESS
         """Whether the file system has not refused a file without a name so far."""
-        self._calls = Calls()
+        self.calls = Calls()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[LocalStore], tuple[str | None]]:
         return LocalStore, (self._scratch,)
-
-    @property
-    def calls(self) -> Calls:
-        return self._calls
 
     @property
     def scratch(self) -> str | None:
@@ -397,7 +393,7 @@ class LocalStore:
 
     def _count(self, kind: str) -> None:
         with self._lock:
-            setattr(self._calls, kind, getattr(self._calls, kind) + 1)
+            setattr(self.calls, kind, getattr(self.calls, kind) + 1)
 
 
 class LocalWriter(BaseWriter):

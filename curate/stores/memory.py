@@ -29,14 +29,10 @@ class MemoryStore:
     """Objects in the memory of this process."""
 
     def __init__(self) -> None:
-        self._calls = Calls()
+        self.calls = Calls()
 
     def __reduce__(self) -> tuple[type[MemoryStore], tuple[()]]:
         return MemoryStore, ()
-
-    @property
-    def calls(self) -> Calls:
-        return self._calls
 
     def list(self, prefix: str) -> Iterator[Object]:
         return Listing(self._pages(prefix))
@@ -118,7 +114,7 @@ class MemoryStore:
 
     def _count(self, kind: str) -> None:
         with _lock:
-            setattr(self._calls, kind, getattr(self._calls, kind) + 1)
+            setattr(self.calls, kind, getattr(self.calls, kind) + 1)
 
 
 class MemoryWriter(BaseWriter):

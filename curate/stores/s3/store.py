@@ -20,7 +20,7 @@ from curate.requests.ranges import clip, exact_part, part_of, range_header, rang
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
 from curate.storage.listing import Columns, Listing
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, mismatch
+from curate.storage.protocol import LIST_PAGE, Object, Published, mismatch
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import SIMPLE_BYTES, SpooledWriter, upload_compared
 from curate.stores.s3 import uploads
@@ -42,13 +42,10 @@ class S3Store:
         """`limiter` says how many requests are made at once; by default one for all stores of the process."""
         self.service = Service(retry or Retry(), limiter)
         """What it speaks to."""
+        self.calls = self.service.calls
 
     def __reduce__(self) -> tuple[type[S3Store], tuple[Retry]]:
         return S3Store, (self.service.retry,)
-
-    @property
-    def calls(self) -> Calls:
-        return self.service.calls
 
     @property
     def transient_failures(self) -> int:
