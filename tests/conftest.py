@@ -154,7 +154,9 @@ def _ray_as_it_was() -> Iterator[None]:
     backend of the test's module goes on with it."""
     yield
     if (session := sys.modules.get("curate.backends.ray.session")) is not None:
-        session.leave_if_unused()
+        with session._lock:
+            if session._session is not None and not session._session.users:
+                session.leave_for_good()
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,6 @@ def read_failures(output: str) -> JobFailures:
 class RecordedRun:
     """What it takes to run a job again."""
 
-    run_id: str
     origin: Mapping[str, Any]
     inputs: Sequence[str]
     """Absolute, as far as that can be told."""
@@ -136,7 +135,7 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             inputs = [absolute(str(one), cwd) if cwd else str(one) for one in run["inputs"]]
             incomplete = bool(run.get("allow_incomplete_input"))
             bare = bool(run.get("no_samples"))
-            return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete, bare)
+            return RecordedRun(run["origin"], inputs, cwd, str(run["backend"]), incomplete, bare)
     raise ConfigError(
         f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
         f"job itself with {option('retry_failed')}, or the dataset's script again: finished shards are skipped; "

@@ -49,10 +49,10 @@ def heaviest(order: Order, index: Index) -> HeavyKey | None:
     return HeavyKey(key, int(rows[worst]), int(bytes[worst]))
 
 
-def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int = 1, instead: str = "") -> str:
+def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int) -> str:
     """Returns what is said of a key whose rows must be in one place and do not fit: the arithmetic, and what to do.
 
-    `copies` is how often its rows are in memory at once; `instead` is what else there is to do, after what always is.
+    `copies` is how often its rows are in memory at once.
 
     >>> heavy = HeavyKey({"user": "[deleted]"}, rows=52_000_000, bytes=6 << 30)
     >>> print(refusal("groupby('user').map_groups", heavy, 2 << 30, copies=2))
@@ -66,16 +66,14 @@ def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int = 1, 
     """
     key = ", ".join(f"{name}={_shown(value)}" for name, value in heavy.key.items())
     needed = heavy.bytes * copies
-    times = f", {copies} times in memory: {format_bytes(needed)}" if copies > 1 else ""
     return (
         f"{where}: the rows of one key do not fit into the memory of a task.\n"
         f"  key      {key}\n"
         f"  rows     {heavy.rows:,} or more\n"
-        f"  bytes    {format_bytes(heavy.bytes)} or more{times}\n"
+        f"  bytes    {format_bytes(heavy.bytes)} or more, {copies} times in memory: {format_bytes(needed)}\n"
         f"  budget   {format_bytes(budget_bytes)}\n"
         "One task needs all rows of a key. Filter this key out, or add a column to the key that splits it;\n"
-        f"drop columns that you do not need; or raise memory_budget to {-(-needed // budget_bytes)} times its value"
-        f"{instead and f'; or {instead}'}."
+        f"drop columns that you do not need; or raise memory_budget to {-(-needed // budget_bytes)} times its value."
     )
 
 

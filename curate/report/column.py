@@ -123,7 +123,7 @@ class Column:
         if self.kind in ("date", "time"):
             self.days.add(numbers // per_day(plain[0].type))
         if self.kind in ("text", "bytes"):
-            self.bytes += sum(pc.sum(_byte_lengths(chunk)).as_py() or 0 for chunk in plain)
+            self.bytes += sum(pc.sum(pc.binary_length(chunk)).as_py() or 0 for chunk in plain)
         return numbers
 
     def _compare(self, values: pa.ChunkedArray) -> None:
@@ -241,7 +241,7 @@ def _numbers(kind: str, values: pa.Array) -> npt.NDArray[Any]:
     if kind == "text":
         return _whole(pc.utf8_length(values).drop_null())
     if kind == "bytes":
-        return _whole(_byte_lengths(values).drop_null())
+        return _whole(pc.binary_length(values).drop_null())
     if kind == "list":
         # Of maps Arrow has no lengths, and it takes nothing out of lists of views.
         if pa.types.is_map(type):
@@ -261,10 +261,6 @@ def _numbers(kind: str, values: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_integer(type):
         return _whole(values)
     return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-
-
-def _byte_lengths(values: pa.Array) -> pa.Array:
-    return pc.binary_length(values)
 
 
 def _whole(values: pa.Array) -> npt.NDArray[Any]:

@@ -82,7 +82,7 @@ def sampled_pairs(
     ]
     names = [name for name in corpus.columns() or [] if any(name in row for row in rows)]
     for id_column in names:
-        by_id = {_text(row[id_column]): row for row in rows if row.get(id_column) is not None}
+        by_id = {str(row[id_column]): row for row in rows if row.get(id_column) is not None}
         pairs = _pairs_of(by_id, duplicates) if by_id else []
         if pairs:
             break
@@ -91,12 +91,12 @@ def sampled_pairs(
     kept = _kept(corpus, id_column, [one["kept_id"] for one in pairs])
     told = []
     for one in pairs:
-        ours, theirs = by_id[_text(one["id"])], kept.get(_text(one["kept_id"]), {})
+        ours, theirs = by_id[str(one["id"])], kept.get(str(one["kept_id"]), {})
         column = _longest(ours, theirs, id_column)
         told.append(
             {
-                "id": _text(one["id"]),
-                "kept_id": _text(one["kept_id"]),
+                "id": str(one["id"]),
+                "kept_id": str(one["kept_id"]),
                 "similarity": one["similarity"],
                 "column": column,
                 "text": cut(ours.get(column, ""), SHOWN_CHARS),
@@ -109,13 +109,13 @@ def sampled_pairs(
 def _pairs_of(by_id: Mapping[str, Any], duplicates: Dataset) -> list[dict[str, Any]]:
     """Returns the lines of the duplicates for these ids, each once, in their order."""
     wanted = pc.field("id").cast("string").isin(list(by_id))
-    found = {_text(row["id"]): row for row in duplicates.filter(wanted).iter_rows()}
+    found = {str(row["id"]): row for row in duplicates.filter(wanted).iter_rows()}
     return [found[one] for one in by_id if one in found]
 
 
 def _kept(corpus: Dataset, id_column: str, ids: Sequence[Any]) -> dict[str, Any]:
-    wanted = pc.field(id_column).cast("string").isin([_text(one) for one in ids])
-    return {_text(row[id_column]): row for row in corpus.filter(wanted).iter_rows()}
+    wanted = pc.field(id_column).cast("string").isin([str(one) for one in ids])
+    return {str(row[id_column]): row for row in corpus.filter(wanted).iter_rows()}
 
 
 def _longest(ours: Mapping[str, Any], theirs: Mapping[str, Any], id_column: str) -> str:
@@ -123,7 +123,3 @@ def _longest(ours: Mapping[str, Any], theirs: Mapping[str, Any], id_column: str)
     texts = {name: len(value) for name, value in ours.items() if isinstance(value, str) and name != id_column}
     both = {name: size for name, size in texts.items() if isinstance(theirs.get(name), str)}
     return max(both or texts, key=lambda name: (both or texts)[name], default="")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)

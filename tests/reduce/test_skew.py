@@ -62,14 +62,14 @@ def test_a_time_that_python_has_no_value_for_is_told_as_arrow_prints_it() -> Non
 
 
 def test_a_refusal_says_what_was_found_what_fits_and_what_to_do() -> None:
-    """Long keys are cut short; what is the remedy of one operator is said last."""
-    said = refusal("join", HeavyKey({"a": "x" * 5000, "b": None}, 7, 3000), 2048, instead="use how='semi'")
+    """Long keys are cut short."""
+    said = refusal("join", HeavyKey({"a": "x" * 5000, "b": None}, 7, 3000), 2048, copies=3)
     assert said.splitlines() == [
         "join: the rows of one key do not fit into the memory of a task.",
         f"  key      a='{'x' * 59}... (5,002 characters in all), b=None",
         "  rows     7 or more",
-        "  bytes    2.93 KiB or more",
+        "  bytes    2.93 KiB or more, 3 times in memory: 8.79 KiB",
         "  budget   2.00 KiB",
         "One task needs all rows of a key. Filter this key out, or add a column to the key that splits it;",
-        "drop columns that you do not need; or raise memory_budget to 2 times its value; or use how='semi'.",
+        "drop columns that you do not need; or raise memory_budget to 5 times its value.",
     ]

@@ -16,7 +16,6 @@ import ctypes
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +37,7 @@ from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.log import ensure_configured, get_logger
 from curate.runtime import shipping
-from curate.runtime.interrupts import uninterrupted
+from curate.runtime.interrupts import end_process, uninterrupted
 
 SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
 """By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
@@ -152,13 +151,6 @@ def leave(session: Session) -> None:
     """Ends a use of the session, which is kept."""
     with _lock:
         session.users -= 1
-
-
-def leave_if_unused() -> None:
-    """Disconnects from Ray as `leave_for_good` does, if no backend is connected by it now."""
-    with _lock:
-        if _session is not None and not _session.users:
-            leave_for_good()
 
 
 def leave_for_good() -> None:
@@ -282,10 +274,7 @@ def _farewell() -> None:
 
 
 def _leave(number: int, _frame: Any) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(128 + number)
+    end_process(128 + number)
 
 
 def _after_fork() -> None:
