@@ -284,6 +284,15 @@ def once(folder: Path, make: Callable[[], None], of: str = "") -> Path:
     return folder
 
 
+def ran(*words: object) -> subprocess.CompletedProcess[str]:
+    """Runs a command that must end well; returns what it prints."""
+    command = [*map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return done
+
+
 def environment(folder: Path, name: str, requirements: Sequence[str]) -> Path:
     """Makes a virtual environment for a rival, unless there is one of the same requirements; returns its Python."""
     python = folder / "bin" / "python"
@@ -294,9 +303,7 @@ def environment(folder: Path, name: str, requirements: Sequence[str]) -> Path:
             [sys.executable, "-m", "venv", str(folder)],
             [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
         ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+            ran(*command)
 
     # Of curate itself, what it asked for then may not be what it asks for now.
     of = [

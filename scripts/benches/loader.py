@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import click
 import numpy as np
 
-from .common import Report, environment, once
+from .common import Report, environment, once, ran
 
 STREAMING, DATASETS = "0.13.0", "5.0.1"
 REQUIREMENTS = (f"mosaicml-streaming=={STREAMING}", f"datasets=={DATASETS}")
@@ -92,8 +90,4 @@ def convert(python: Path, make: str, source: Path, output: Path) -> None:
 
 
 def run(python: Path, *arguments: Any) -> str:
-    command: Sequence[str] = ["nice", str(python), str(PROGRAM), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
+    return ran("nice", python, PROGRAM, *arguments).stdout

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from curate.job.job import Job
 
-from .common import ROWS, SCRIPT, Report, Run, Runs, alternate, expect, forget, settle, small_files, warm_ray
+from .common import ROWS, SCRIPT, Report, Run, Runs, alternate, expect, forget, ran, settle, small_files, warm_ray
 
 CODEC = "zstd"
 WARM_UP_SHARDS = 200
@@ -208,13 +208,9 @@ def finish(scratch: Path, shards: int) -> Finished:
 
 def job_process(source: Path, output: Path) -> tuple[float, float]:
     """Runs the job as a program; returns the seconds it took, start to end, and the driver's peak memory in MB."""
-    arguments = [sys.executable, str(SCRIPT), "copy", "--input", str(source), "--output", str(output)]
     started = time.perf_counter()
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - started
-    if done.returncode:
-        raise click.ClickException(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}")
-    return seconds, int(done.stderr.rsplit(maxsplit=1)[-1]) / 1024
+    done = ran(sys.executable, SCRIPT, "copy", "--input", source, "--output", output)
+    return time.perf_counter() - started, int(done.stderr.rsplit(maxsplit=1)[-1]) / 1024
 
 
 def listing_process(*folders: Path) -> float:
