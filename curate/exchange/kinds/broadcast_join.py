@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from curate.arrow.order import rows_where
 from curate.dataclass import dataclass, field
 from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
-from curate.exchange.kinds.merge_join import has_null, take_or_null
+from curate.exchange.kinds.merge_join import has_null, output_rows, take_or_null
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
@@ -73,11 +73,7 @@ class BroadcastJoin(OperatorDefaults):
         width = np.where(matched, np.append(counts, 0)[keys], int(self.how == "left"))
         tally.drop_rows(left, width == 0, UNMATCHED)
         tally.books.created += int(np.maximum(width - 1, 0).sum())
-        ends = np.cumsum(width)
-        for at in range(0, int(ends[-1]) if len(ends) else 0, READ_ROWS):
-            made = np.arange(at, min(at + READ_ROWS, int(ends[-1])))
-            row = np.searchsorted(ends, made, side="right")
-            place_in_key = made - (ends[row] - width[row])
+        for row, place_in_key in output_rows(width, READ_ROWS):
             right_rows = np.where(matched[row], np.append(starts, 0)[keys[row]] + place_in_key, -1)
             columns = [*take_or_null(left, row).columns, *take_or_null(others, right_rows).columns]
             yield pa.table(columns, schema=schema)

@@ -100,17 +100,21 @@ class JoinedRows:
 
     def slices(self, rows: int) -> Iterator[tuple[Numbers, Numbers]]:
         """Yields which left and right row output rows are made of, -1 for none, of `rows` output rows at a time."""
-        counts = self.counts()
-        ends = np.cumsum(counts)
         meeting = self.meeting
-        for start in range(0, int(ends[-1]) if len(ends) else 0, rows):
-            numbers = np.arange(start, min(start + rows, int(ends[-1])))
-            key = np.searchsorted(ends, numbers, side="right")
-            place = numbers - (ends[key] - counts[key])
+        for key, place in output_rows(self.counts(), rows):
             pairs, alone, width = self.pairs[key], self.left_alone[key], np.maximum(meeting.right_counts[key], 1)
             left = meeting.left_starts[key] + np.where(pairs, place // width, place)
             right = meeting.right_starts[key] + np.where(pairs, place % width, place - alone)
             yield np.where(pairs | (place < alone), left, -1), np.where(pairs | (place >= alone), right, -1)
+
+
+def output_rows(counts: Numbers, rows: int) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yields whose output rows are, and which ones of that, `rows` at a time, where each gives so many."""
+    ends = np.cumsum(counts)
+    for start in range(0, int(ends[-1]) if len(ends) else 0, rows):
+        numbers = np.arange(start, min(start + rows, int(ends[-1])))
+        one = np.searchsorted(ends, numbers, side="right")
+        yield one, numbers - (ends[one] - counts[one])
 
 
 def rows_of(starts: Numbers, counts: Numbers, rows: int) -> Numbers:
