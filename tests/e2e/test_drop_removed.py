@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -44,14 +43,7 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
             local.delete(f"{source}/{name}")
         whole = zygote.run(*common, f"{root}/whole")
         expected, before = local.objects("whole"), local.objects("old")
-        shutil.copytree(root / "old", root / "count")
-        operations = zygote.operations(*common, f"{root}/count", "--drop-removed")
-        assert outputs(local.objects("count")) == outputs(expected)
-        for number in sweep(operations, 8):
-            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
-            shutil.copytree(root / "old", out)
-            killed = zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before")
-            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+        for out, where in zygote.killed(root / "old", sweep, 8, *common, options=["--drop-removed"]):
             plain = zygote.run(*common, str(out))
             assert plain.code == 0, f"{where}: {plain.err}"
             assert outputs(local.objects(out.name)) in (outputs(before), outputs(expected)), where
@@ -62,11 +54,8 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
             check_same(found, expected, where)
             assert totals(ended.json) == totals(whole.json), where
             assert not strangers(found), where
-            shutil.rmtree(out)
-        for number in sweep(operations, 16):
-            out, where = root / f"back-{number}", f"before operation {number}, {operations[number]}"
-            shutil.copytree(root / "old", out)
-            assert zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before").code == -9
+        assert outputs(local.objects("count")) == outputs(expected)
+        for out, where in zygote.killed(root / "old", sweep, 16, *common, options=["--drop-removed"]):
             local.write("in", {name: FILES[name] for name in REMOVED})
             ended = zygote.run(*common, str(out))
             assert ended.code == 0, f"{where}: {ended.err}"
@@ -75,7 +64,6 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
             assert verify(str(out)).state == "ok", where
             for name in REMOVED:
                 local.delete(f"{source}/{name}")
-            shutil.rmtree(out)
 
 
 def test_on_every_store(bench: Bench) -> None:

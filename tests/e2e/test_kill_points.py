@@ -115,13 +115,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
         kept = outputs(local.objects("old"))
         replaced = outputs(local.objects("new")) | {"notes.txt": kept["notes.txt"]}
         again = ("--short", "25", "--overwrite", "--yes")
-        shutil.copytree(root / "old", root / "count")
-        operations = zygote.operations(*common, f"{root}/count", *again)
-        for at, number in enumerate(sweep(operations, 8)):
-            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
-            shutil.copytree(root / "old", out)
-            killed = zygote.run(*common, str(out), *again, kill_operation=number, kill_when="before")
-            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+        for at, (out, where) in enumerate(zygote.killed(root / "old", sweep, 8, *common, options=again)):
             if at % 3 == 0:
                 other = zygote.run(*common, str(out))
                 if other.code == 0:
@@ -137,7 +131,6 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
             assert not strangers(found), where
             assert totals(ended.json) == totals(new.json), where
             assert job_summary(found) == job_summary(local.objects("new")), where
-            shutil.rmtree(out)
 
 
 @pytest.mark.slow
@@ -158,13 +151,7 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
         gone, foreign = "2020/RC-00.parquet", "2021/RC-01.parquet"
         (root / "old" / gone).unlink()
         shutil.copy(root / "other" / foreign, root / "old" / foreign)
-        shutil.copytree(root / "old", root / "count")
-        operations = zygote.operations(*common, f"{root}/count")
-        for number in sweep(operations, 8):
-            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
-            shutil.copytree(root / "old", out)
-            killed = zygote.run(*common, str(out), kill_operation=number, kill_when="before")
-            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+        for out, where in zygote.killed(root / "old", sweep, 8, *common):
             status = read_status(str(out), SystemClock().now())
             assert status.state != "complete" or outputs(local.objects(out.name)) == outputs(expected), where
             ended = zygote.run(*common, str(out))
@@ -172,7 +159,6 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
             found = local.objects(out.name)
             check_same(found, expected, where)
             assert totals(ended.json) == totals(whole.json), where
-            shutil.rmtree(out)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -200,14 +199,7 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
         local.write("in", newer(CHANGED, 10) | newer(OTHER, 20))
         whole = zygote.run(*common, f"{root}/whole")
         expected = local.objects("whole")
-        shutil.copytree(root / "old", root / "count")
-        operations = zygote.operations(*common, f"{root}/count", "--redo-stale")
-        assert outputs(local.objects("count")) == outputs(expected)
-        for number in sweep(operations, 8):
-            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
-            shutil.copytree(root / "old", out)
-            killed = zygote.run(*common, str(out), "--redo-stale", kill_operation=number, kill_when="before")
-            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+        for out, where in zygote.killed(root / "old", sweep, 8, *common, options=["--redo-stale"]):
             plain = zygote.run(*common, str(out))
             assert plain.code == 0, f"{where}: {plain.err}"
             for name in (CHANGED, OTHER):
@@ -220,4 +212,4 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, j
             check_same(found, expected, where)
             assert totals(ended.json) == totals(whole.json), where
             assert not strangers(found), where
-            shutil.rmtree(out)
+        assert outputs(local.objects("count")) == outputs(expected)

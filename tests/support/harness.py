@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from tests.support.emulator import Emulator
 from tests.support.fakes import NEVER_S
 from tests.support.moto_server import MotoServer
 from tests.support.ray_head import for_workers
+from tests.support.sweeps import Sweep
 
 ROOT = Path(__file__).parents[2]
 CURATION = "tests/e2e/jobs/curation.py"
@@ -135,6 +137,10 @@ _resting: list[subprocess.Popen[str]] = []
 """Zygotes that nobody uses now."""
 
 
+Killed = tuple[Path, str]
+"""A copy of an output in which a run was killed, and before which operation."""
+
+
 class Zygote:
     """Runs jobs in forks of a process that has imported everything; they can be killed at a numbered operation.
 
@@ -183,6 +189,21 @@ class Zygote:
         ended = self.run(*argv, trace=str(trace))
         assert ended.code == 0, ended.err
         return trace.read_text().splitlines()
+
+    def killed(self, old: Path, sweep: Sweep, most: int, *argv: str, options: Sequence[str] = ()) -> Iterator[Killed]:
+        """Runs a job on copies of an output, each killed before another one of its operations; yields each copy, and
+        where that was. What a run leaves that nobody kills is beside them, in `count`."""
+        count = old.with_name("count")
+        shutil.rmtree(count, ignore_errors=True)
+        shutil.copytree(old, count)
+        operations = self.operations(*argv, str(count), *options)
+        for number in sweep(operations, most):
+            out, where = old.with_name(f"killed-{number}"), f"before operation {number}, {operations[number]}"
+            shutil.copytree(old, out)
+            ended = self.run(*argv, str(out), *options, kill_operation=number, kill_when="before")
+            assert ended.code == -9, f"{where}: {ended.code} {ended.err}"
+            yield out, where
+            shutil.rmtree(out)
 
 
 def _zygote() -> subprocess.Popen[str]:
