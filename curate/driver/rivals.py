@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from curate.clock import Clock
 from curate.errors import ConfigError
 from curate.keywords import option
+from curate.ledger import layout
 from curate.ledger.heartbeat import (
     LONG_SILENT_S,
     NEWEST_RUNS,
@@ -38,8 +39,12 @@ from curate.ledger.heartbeat import (
     read_heartbeats,
 )
 from curate.ledger.ledger import Ledger
+from curate.ledger.listing import refuse_special
 from curate.ledger.run_log import HEARTBEAT_S
+from curate.ledger.stages import stages_roots
 from curate.log import get_logger
+from curate.sources.protocol import StoreOf
+from curate.storage.protocol import Special, Store
 from curate.tasks.parts import Part
 from curate.units import shell_word
 
@@ -133,6 +138,30 @@ def refuse_rivals(
         one_each = "All drivers of an output need the same number of parts, and a part of their own"
         raise ConfigError(f"{problem}; {has}, this one {option('part', str(part))}. {one_each}. {watch}")
     raise ConfigError(f"{problem}. {watch}, or now with {option('allow_concurrent')} to help it")
+
+
+def refuse_rivals_in_stages(output: str, stages: set[str], store_of: StoreOf, clock: Clock) -> set[str]:
+    """Returns the runs of all stages of a job that is to be removed; `stages`: those in its output's own store. Raises
+    ConfigError if another driver is running on one of them."""
+    found: set[str] = set()
+    for root in stages_roots(output, stages):
+        store = store_of(root)
+        for key, run_ids in runs_of_stages(store, root).items():
+            refuse_rivals(Ledger(store, f"{root}/{key}"), run_ids, clock, allow_concurrent=False, overwrite=True)
+            found |= run_ids
+    return found
+
+
+def runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
+    """Returns the runs that stages know, by the stage's key."""
+    found: dict[str, set[str]] = {}
+    for item in store.list(f"{root}/"):
+        key, _, name = item.uri[len(root) + 1 :].partition("/")
+        if isinstance(item, Special):
+            refuse_special(item, name)
+        if run_id := layout.run_of(name):
+            found.setdefault(key, set()).add(run_id)
+    return found
 
 
 class OtherDrivers:

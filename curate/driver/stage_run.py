@@ -21,7 +21,7 @@ from curate.driver.finish import (
     sweep_quarantine,
 )
 from curate.driver.helping import Helping, held_back
-from curate.driver.rivals import refuse_rivals
+from curate.driver.rivals import refuse_rivals, refuse_rivals_in_stages
 from curate.driver.run_recorder import RunRecorder
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
@@ -104,6 +104,9 @@ def run_stage(
                 overwrite=prepared.uncommitted.remove is not None,
                 part=options.part,
             )
+            if prepared.uncommitted.remove is not None:
+                stages = prepared.uncommitted.stages
+                prepared.run_ids |= refuse_rivals_in_stages(prepared.output, stages, prepared.stores.of, clock)
         scheduler = _scheduler(prepared, options)
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
         prepared.forget_inputs()

@@ -17,7 +17,7 @@ import orjson
 
 from curate.clock import Clock
 from curate.dataclass import dataclass, field, replace
-from curate.driver.rivals import refuse_rivals
+from curate.driver.rivals import refuse_rivals, refuse_rivals_in_stages, runs_of_stages
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
 from curate.graph.inputs import (
@@ -37,7 +37,7 @@ from curate.keywords import start_over, unconfirmed
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import DamagedError, Ledger
-from curate.ledger.listing import OutputListing, empty_listing, match_outputs, refuse_special
+from curate.ledger.listing import OutputListing, empty_listing, match_outputs
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.packed import PackedTable
 from curate.ledger.stages import (
@@ -61,7 +61,7 @@ from curate.sources.listing import Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
 from curate.stage.stage import Stage
-from curate.storage.protocol import Outcome, Special, Store
+from curate.storage.protocol import Outcome, Store
 from curate.storage.uris import is_local
 from curate.stores.local import remove_scratch
 from curate.stores.open import Stores
@@ -319,13 +319,7 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
     another driver is at work on it, or on one of its stages."""
     last, ledger, listing = job.last, job.ledger, job.listing
     refuse_rivals(ledger, listing.run_ids, clock, allow_concurrent=False, overwrite=True)
-    running = set(listing.run_ids)
-    for root in stages_roots(ledger.root, listing.stages):
-        for key, run_ids in _runs_of_stages(job.stores.of(root), root).items():
-            refuse_rivals(
-                Ledger(job.stores.of(root), f"{root}/{key}"), run_ids, clock, allow_concurrent=False, overwrite=True
-            )
-            running |= run_ids
+    running = {*listing.run_ids, *refuse_rivals_in_stages(ledger.root, listing.stages, job.stores.of, clock)}
     kept = {key_of(one) for one in stages_of(last) if _is_of_its_code(job, one)} if last.seeded is None else set()
     outputs = overwritten(last.record, ledger, listing)[1]
     remove_job(ledger, last.record.name, running, outputs, options, kept, mark=True)
@@ -360,7 +354,7 @@ def take_back(job: StagedJob, options: RunOptions, clock: Clock, run_id: str, re
         return
     running = {run_id, *job.listing.run_ids}
     for root in stages_roots(ledger.root, listing.stages):
-        running |= set().union(*_runs_of_stages(job.stores.of(root), root).values())
+        running |= set().union(*runs_of_stages(job.stores.of(root), root).values())
     kept = {key for one in stages_of(job.last) if (key := key_of(one)) != refused}
     try:
         refuse_rivals(ledger, others, clock, allow_concurrent=False, overwrite=True)
@@ -375,18 +369,6 @@ def take_back(job: StagedJob, options: RunOptions, clock: Clock, run_id: str, re
     remove_empty(ledger.root)
     with suppress(ConfigError):
         registry.forget(ledger.root)
-
-
-def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
-    """Returns the runs that stages know, by the stage's key."""
-    found: dict[str, set[str]] = {}
-    for item in store.list(f"{root}/"):
-        key, _, name = item.uri[len(root) + 1 :].partition("/")
-        if isinstance(item, Special):
-            refuse_special(item, name)
-        if run_id := layout.run_of(name):
-            found.setdefault(key, set()).add(run_id)
-    return found
 
 
 def sweep(store: Store, output: str, known: set[str] | None = None) -> None:

@@ -17,6 +17,7 @@ from curate.errors import GenerationMismatch, ObjectNotFound
 from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
+from curate.ledger.stages import has_scratch, remove_stages, scratch_of
 from curate.log import get_logger
 from curate.resume.identity import refuse_other_job
 from curate.resume.options import RunOptions
@@ -59,6 +60,8 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if todo.remove is not None:
         remove_job(ledger, prepared.record.name, prepared.run_ids, todo.remove, options, mark=True)
         prepared.owned.claim(None, prepared.owned.moment())
+        if has_scratch(ledger.root):
+            remove_stages(scratch_of(ledger.root))
     if todo.job is not None:
         before = prepared.owned.moment()
         published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(todo.job, option=orjson.OPT_INDENT_2))

@@ -95,6 +95,7 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = PendingWrites()
     if options.overwrite and (listing.has_job or listing.plan_parts):
+        todo.stages = listing.stages
         listing, todo.remove = overwritten(stage.record, ledger, listing)
     job = job_of(stage.record, ledger, listing, before_last=stage.runs is not None)
     if stage.limit is not None and not listing.has_job:

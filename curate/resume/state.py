@@ -32,6 +32,8 @@ class PendingWrites:
 
     remove: list[Object] | None = None
     """Outputs to remove, and with them the whole ledger; None: nothing is overwritten."""
+    stages: set[str] = field(default_factory=set)
+    """Keys of the stages that go with them: what is overwritten may have some, where what takes its place has none."""
     job: dict[str, Any] | None = None
     accepted: str = ""
     """Code digest that was accepted."""

@@ -348,6 +348,20 @@ def test_checkpoints_between_deduplications() -> None:
         check_deleted(write, whole, gone)
 
 
+def test_overwritten_by_a_job_of_one_stage() -> None:
+    """What a kill has left of stages, or what was kept of them, goes with the job that had them."""
+    first, watch, whole = undisturbed(("sort",), keep_stages=True)
+    other, _, expected = undisturbed(("pool",))
+    other.root = first.root
+    for left in [*(watch.before[call] for _, call in list(kinds(watch))[5::7]), whole]:
+        other.stored = left
+        ended, _ = other.run(overwrite=True, confirm=lambda _: True)
+        assert ended.state is RunState.COMPLETE
+        after = other.stored
+        assert data_of(after) == data_of(expected)
+        assert not [name for name in after if "/_curate/stages/" in name]
+
+
 def test_a_checkpoint_that_was_removed_as_a_whole() -> None:
     """Is not made again for a complete job, which costs nothing; one that misses outputs is, by the same rerun."""
     write, _, whole = undisturbed(("checkpoint", "sort"))
