@@ -195,13 +195,16 @@ def start_over() -> str:
     'start over with overwrite=True (and yes=True where nobody can be asked)'
     >>> with of_checkpoint():
     ...     start_over()
-    'remove this checkpoint, which makes the next run write it anew'
+    'remove this checkpoint, which makes the next run write it anew (with overwrite=True, what reads it too)'
     >>> with of_step("clean"), on_command_line():
     ...     start_over()
     'start over with --overwrite clean (and what reads it)'
     """
     if _CHECKPOINT.get():
-        return "remove this checkpoint, which makes the next run write it anew"
+        return (
+            "remove this checkpoint, which makes the next run write it anew "
+            f"(with {option('overwrite')}, what reads it too)"
+        )
     if step := _STEP.get():
         return f"start over with {option('overwrite', [step])} (and what reads it)"
     asked = "" if _GIVEN.get() == "command line" else f" (and {option('yes')} where nobody can be asked)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -208,13 +209,21 @@ def test_options_that_only_a_write_has(source: Path) -> None:
 
 
 def test_a_checkpoint_of_other_rows(source: Path, tmp_path: Path) -> None:
-    """No option overwrites it, whoever reads it: the message says what to do."""
-    doubled(source).checkpoint(tmp_path / "kept").take_all()
-    other = doubled(source, 3).checkpoint(tmp_path / "kept")
-    with refusing("choose another output, or remove this checkpoint, which makes the next run write it anew"):
+    """No option overwrites it, whoever reads it: the message says what to do. Done as it says, no old row is left."""
+
+    def kept(factor: int, count: int) -> Any:
+        return doubled(source, factor).repartition(count).checkpoint(tmp_path / "kept")
+
+    assert kept(2, 2).write_json(tmp_path / "out", backend="inline").state == "complete"
+    other = kept(3, 1)
+    advice = "remove this checkpoint, which makes the next run write it anew (with overwrite=True, what reads it too)"
+    with refusing(f"choose another output, or {advice}"):
         other.take_all()
-    with refusing("choose another output, or remove this checkpoint"):
+    with refusing(f"choose another output, or {advice}"):
         other.write_json(tmp_path / "out", backend="inline", overwrite=True, yes=True)
+    shutil.rmtree(tmp_path / "kept")
+    assert other.write_json(tmp_path / "out", backend="inline", overwrite=True, yes=True).state == "complete"
+    assert curate.read_json(tmp_path / "out").take_all() == other.take_all()
 
 
 def test_who_is_told_of_a_failure_is_told_where_it_is(tmp_path: Path) -> None:
