@@ -15,6 +15,7 @@ from curate.arrow.unknown import all_nullable, empty, is_of_no_rows, of_no_rows
 from curate.dataclass import dataclass, field, replace
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
+from curate.formats.file_columns import file_columns, with_file_columns
 from curate.formats.rows import SAMPLED_FILES, known_schema
 from curate.log import get_logger
 from curate.objects.places import placed_schema
@@ -139,6 +140,11 @@ class FileRows(InputFiles):
 
         files = objects_in(inputs.table.take(rows))
         schema, _, problem = first_schema(files, others, self.encoding, store_of, self.columns, self.required)
+        if len(schema) and self.columns is None and self.how is not None and self.how.schema is None:
+            # Behind the columns that only others have inside, too.
+            own = file_columns(self.how).names
+            inside = pa.schema([one for one in schema if one.name not in own])
+            schema = with_file_columns(inside, self.how).with_metadata(schema.metadata)
         types = (self.columns or {"": None}).values()
         told = (len(schema) and not is_of_no_rows(schema)) or None not in types
         if not len(schema):

@@ -79,6 +79,22 @@ def test_folders_are_columns_unless_told_otherwise(tmp_path: Path, method: str) 
     assert read(tmp_path / "in" / FOLDERS[0]).columns() == ["text", "year", "lang"]
 
 
+@pytest.mark.parametrize("declared", [False, True], ids=["inferred", "declared"])
+def test_they_are_behind_columns_that_only_later_files_have(tmp_path: Path, declared: bool) -> None:
+    """Consumed and written; where a schema names them, they are where it does."""
+    for year, text in ((2023, '{"a": 1}\n'), (2024, '{"a": 2, "b": "x"}\n')):
+        (tmp_path / f"in/year={year}").mkdir(parents=True)
+        (tmp_path / f"in/year={year}/rows.jsonl").write_text(text)
+    expected = ["a", "year", "b", "path"] if declared else ["a", "b", "year", "path"]
+    types = {"a": pa.int64(), "b": pa.string(), "year": pa.int32(), "path": pa.string()}
+    schema = pa.schema([(name, types[name]) for name in expected]) if declared else None
+    ds = curate.read_json(tmp_path / "in", include_paths=True, schema=schema)
+    assert ds.schema().names == ds.to_arrow().column_names == expected
+    assert ds.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+    written = [pq.ParquetFile(path).schema_arrow.names for path in sorted((tmp_path / "out").glob("year=*/*.parquet"))]
+    assert written == [expected] * 2
+
+
 def test_of_parquet_as_pyarrow_reads_them(tmp_path: Path) -> None:
     """Types, values and rows; of columns that are pushed into the read, and rows that one file is cut into."""
     fill(tmp_path / "in", "read_parquet")
