@@ -322,8 +322,8 @@ class _Run:
         schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
         try:
             if (runs := prepared.stage.runs) is None:
-                for schema in (schemas.main, *schemas.sides.values()):
-                    prepared.record.check_writable(schema)
+                for side, schema in ((None, schemas.main), *schemas.sides.items()):
+                    prepared.record.check_writable(schema, side)
             elif schemas.main is not None and len(schemas.main):
                 # What user functions give is known only now; not if they gave no row.
                 runs.order.check(prepared.record.name, schemas.main)

@@ -91,22 +91,29 @@ class JobRecord:
         return make_writer(file, schema, self.format, self.codec)
 
     def refuse_unwritable(self, schema: Any) -> None:
-        """Raises ConfigError for types that the format has no place for, of outputs whose schema is declared, or is
-        this one; None, or a column of nulls: only the rows tell. So no stage runs whose outputs cannot be written."""
+        """Raises ConfigError for types that the format has no place for, of outputs whose schema is declared, extra
+        ones too, or is this one; None, or a column of nulls: only the rows tell. So no stage runs whose outputs cannot
+        be written."""
         schema = schema if self.output_schema is None else self.output_schema
-        if schema is None or is_of_no_rows(schema) or any(pa.types.is_null(one) for one in schema.types):
-            return
         if self.format is not OutputFormat.RUN:
-            self.check_writable(schema)
+            for side, one in ((None, schema), *self.sides.items()):
+                if one is not None and not is_of_no_rows(one) and not any(map(pa.types.is_null, one.types)):
+                    self.check_writable(one, side)
 
-    def check_writable(self, schema: pa.Schema | None) -> None:
-        """Raises ConfigError if rows of a schema cannot be written; None: nobody knows it."""
+    def check_writable(self, schema: pa.Schema | None, side: str | None = None) -> None:
+        """Raises ConfigError if rows of a schema cannot be written; None: nobody knows it. `side`: those of which extra
+        output."""
         if schema is not None:
             try:
                 self.make_writer(io.BytesIO(), schema)
             except ConfigError as error:
                 if self.sink is not None:  # a class of the user's, and no format
                     raise
+                if side is not None:
+                    raise ConfigError(
+                        f"the extra output {side!r} is written as the output is: {error}{chosen_with('format')}; in a "
+                        "dataset, put a checkpoint behind the step that makes it, which writes it as Parquet"
+                    ) from error
                 raise ConfigError(f"{error}{chosen_with('format')}") from error
 
 

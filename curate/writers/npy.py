@@ -28,9 +28,7 @@ class NumpyOutput:
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
         """Raises ConfigError for more than one column, and for a type that is no number, list or tensor of numbers."""
         if len(schema) > 1:
-            raise ConfigError(
-                f"an array of numpy has one column, found {', '.join(schema.names)}; name it with column="
-            )
+            raise ConfigError(f"an array of numpy has one column, found {', '.join(schema.names)}; choose one")
         self.rows = 0
         self._schema = schema
         self._envelope = Envelope(sink, codec)

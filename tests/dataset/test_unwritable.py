@@ -23,6 +23,18 @@ def by_job(job: curate.Job) -> Written:
     return lambda source, out: job.run(input=str(source), output=str(out), backend="inline")
 
 
+class Sided(curate.Job):
+    """Has an extra output, whose columns it declares."""
+
+    version = "1"
+    columns = ("id",)
+    sides = {"odd": pa.schema([("list", pa.list_(pa.int64()))])}  # noqa: RUF012
+
+    def build(self, ds: curate.Dataset) -> dict[str, curate.Dataset]:
+        ds = ds.sort("id")
+        return {"main": ds, "odd": ds.map(lambda _: {"list": [1]})}
+
+
 WAYS: dict[str, Written] = {
     "rows": lambda source, out: curate.read_parquet(source).write_csv(out, backend="inline"),
     "sorted rows": lambda source, out: curate.read_parquet(source).sort("id").write_csv(out, backend="inline"),
@@ -30,6 +42,7 @@ WAYS: dict[str, Written] = {
     "job": by_job(Filter(where=["id == 'a'"], format="csv")),
     "job with an exchange": by_job(Shuffle(shards=1, format="csv")),
     "job that declares its schema": by_job(Threads(format="csv")),
+    "job that declares that of an extra output": by_job(Sided(format="csv")),
 }
 
 
@@ -41,6 +54,35 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(way: str, tmp_pa
     texts = ["id", "link_id", "parent_id", "subreddit", "author", "body"]
     columns: dict[str, Any] = {**{name: ["a"] for name in texts}, "created_utc": [1], "score": [1]}
     pq.write_table(pa.table({**columns, "list": [[1]]}), source / "a.parquet")
-    with pytest.raises(ConfigError, match=r"^column '(list|comments|id)' is "):
+    with pytest.raises(ConfigError, match=r"^(the extra output 'odd' .*: )?column '(list|comments|id)' is "):
         WAYS[way](source, out)
     assert not out.exists()
+
+
+EXTRA: dict[str, Callable[[curate.Dataset], curate.Dataset]] = {
+    "a table of its own": lambda ds: ds.dedup_exact("n", id_column="id"),
+    "rows": lambda ds: ds.split_off({"duplicates": 0.3}, column="id"),
+}
+
+
+@pytest.mark.parametrize("how", EXTRA)
+@pytest.mark.parametrize("format", ["numpy", "tfrecords"])
+def test_an_extra_output_that_cannot_be_written_is_named(how: str, format: str, tmp_path: Path) -> None:
+    """With what helps: the main output, whose column was chosen, is not what is wrong. Done as it says, both are
+    written."""
+    rows = curate.from_items([{"id": n, "n": n % 3, "x": 0.5} for n in range(12)])
+
+    def write(ds: curate.Dataset) -> Any:
+        out = tmp_path / "out"
+        if format == "numpy":
+            return ds.write_numpy(out, column="n", backend="inline")
+        return ds.select_columns(["n"]).write_tfrecords(out, backend="inline")
+
+    told = (
+        "^the extra output 'duplicates' is written as the output is: .*put a checkpoint behind the step that makes it"
+    )
+    with pytest.raises(ConfigError, match=told):
+        write(EXTRA[how](rows))
+    assert not list((tmp_path / "out").glob("*.*"))
+    assert write(EXTRA[how](rows).checkpoint(tmp_path / "kept")).state == "complete"
+    assert list((tmp_path / "kept/_side/duplicates").glob("*.parquet"))
