@@ -68,7 +68,8 @@ class RunStoppedError(StorageError):
 
 
 class _DisturbedError(Exception):
-    """Everything was done, and at the last look some of it was gone, or another job's. Its argument is the summary."""
+    """What was done is gone at the last look, or another job's. Its arguments are the summary, and whether all of the
+    job was done, and not of this run's scope alone."""
 
 
 def run_stage(
@@ -119,9 +120,12 @@ def run_stage(
             # What this run had to remove is gone. What is there now, the other driver made.
             options = replace(options, overwrite=False)
         except _DisturbedError as disturbed:
-            rounds.append(disturbed.args[0])
-            # All of the job was done, so that whatever is not done now is what is to be done again.
-            options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
+            ended, whole = disturbed.args
+            rounds.append(ended)
+            options = replace(options, overwrite=False)
+            if whole:
+                # Whatever is not done now is what is to be done again.
+                options = replace(options, retry_failed=False, limit=None, sample=None)
         # What was seen before is no more.
         seen = None
 
@@ -405,9 +409,11 @@ class _Run:
 
     def _disturbed(self, ranks: Any) -> None:
         """Books shards that were done as failed. Raises _DisturbedError, unless that is left to the next run."""
+        whole = self.account.job_summary() is not None
         self.account.disturbed(ranks)
-        if not self.last:
-            raise _DisturbedError(self.account.summary(RunState.FAILED))
+        # Of those that had failed, nobody could tell which these were: they have been done since.
+        if not self.last and (whole or not self.options.retry_failed):
+            raise _DisturbedError(self.account.summary(RunState.FAILED), whole)
 
     def _conclude(self) -> bool:
         """Publishes the job's summary if every shard of the job, not only of this run's scope, is done.

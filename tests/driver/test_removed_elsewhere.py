@@ -13,8 +13,11 @@ import pytest
 import curate
 from curate.driver import helping
 from curate.driver.helping import Helping
+from curate.errors import CorruptInput
 
 SHARDS = 24
+SOME = 16
+"""Shards that a run is asked for: some of them are of another part."""
 
 
 class Numbered(curate.Job):
@@ -31,16 +34,37 @@ def on_shard() -> None:
     """Is replaced."""
 
 
-@pytest.mark.parametrize("when", ["while it helps", "at the end"])
-def test_an_output_of_another_driver_is_removed(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the books of it are read. The run was called complete, without that output and its rows."""
+def broken() -> None:
+    """Makes a shard fail at once."""
+    raise CorruptInput("as scripted")
+
+
+@pytest.mark.parametrize(
+    ("when", "only"),
+    [
+        ("while it helps", {}),
+        ("at the end", {}),
+        ("at the end", {"limit": SOME}),
+        ("at the end", {"retry_failed": True}),
+    ],
+)
+def test_an_output_of_another_driver_is_removed(
+    when: str, only: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the books of it are read. The run was called complete, without that output and its rows. A run that was
+    asked for some shards does no others: of a job that was not done as a whole, not all that is left is its to do."""
     (tmp_path / "in").mkdir()
     for number in range(SHARDS):
         (tmp_path / f"in/{number:02}.jsonl").write_text(f'{{"id": {number}}}\n')
-    given: dict[str, Any] = {"input": tmp_path / "in", "backend": "inline"}
+    # What `on_shard` does is code of the job.
+    given: dict[str, Any] = {"input": tmp_path / "in", "backend": "inline", "accept_code_change": True}
     assert Numbered().run(output=tmp_path / "whole", **given).state == "complete"
+    if "retry_failed" in only:
+        monkeypatch.setitem(globals(), "on_shard", broken)
+        assert Numbered().run(output=tmp_path / "out", limit=SOME, **given).failed == SOME
     Numbered.began.clear()
-    last = f"{SHARDS - 1:02}.parquet"
+    scope = SOME if only else SHARDS
+    last = f"{scope - 1:02}.parquet"
     theirs, ours = tmp_path / "whole" / last, tmp_path / "out" / last
     # One that is listed, not one of few that are looked at one by one.
     monkeypatch.setattr(helping, "FEW_SHARDS", 0)
@@ -72,11 +96,20 @@ def test_an_output_of_another_driver_is_removed(when: str, tmp_path: Path, monke
     monkeypatch.setattr(Helping, "_listed", listing)
     monkeypatch.setattr(Helping, "gather", gathering)
     monkeypatch.setitem(globals(), "on_shard", act)
-    summary = Numbered().run(output=tmp_path / "out", part="0/2", **given)
+    summary = Numbered().run(output=tmp_path / "out", part="0/2", **only, **given)
     assert True in seen
     assert removed
-    assert (summary.state, summary.done, summary.total, summary.books.rows_out) == ("complete", SHARDS, SHARDS, SHARDS)
+    # What had failed is no longer known to have, once another driver has made it: it is left to the next run.
+    left = int("retry_failed" in only)
+    assert (summary.state, summary.failed) == ("failed" if left else "complete", left)
+    assert (summary.done, summary.total) == (scope - left, scope)
+    assert set(Numbered.began) == set(range(scope - left))
+    assert Numbered.began.count(scope - 1) == 1 - left
+    assert ours.exists() == (not left)
+    if left:
+        assert Numbered().run(output=tmp_path / "out", limit=SOME, **given).state == "complete"
     assert ours.read_bytes() == theirs.read_bytes()
-    told = json.loads((tmp_path / "out/_curate/summary.json").read_bytes())
-    assert told["rows"]["out"] == SHARDS
-    assert Numbered.began.count(SHARDS - 1) == 1
+    told = tmp_path / "out/_curate/summary.json"
+    assert told.exists() == (not only)
+    if not only:
+        assert summary.books.rows_out == json.loads(told.read_bytes())["rows"]["out"] == SHARDS
