@@ -203,11 +203,12 @@ class _Run:
     def _settle(self) -> Summary:
         """Ends a run in which no shard is left to do. It writes only what the ledger does not say yet."""
         unsaid = self.account.job_summary() is not None and not self.prepared.history.summarised
+        state = RunState.COMPLETE
         if self.prepared.uncommitted or self.account.stale or any(self.account.missing) or unsaid:
             commit(self.prepared, self.options)
-            self._work(None)
+            state = self._work(None)
             self._tidy()
-        return self.account.summary(RunState.COMPLETE)
+        return self.account.summary(state)
 
     def _work(self, backend: Backend | None) -> RunState:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""

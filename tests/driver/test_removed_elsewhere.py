@@ -13,7 +13,12 @@ import pytest
 import curate
 from curate.driver import helping
 from curate.driver.helping import Helping
+from curate.driver.run_recorder import RunRecorder
 from curate.errors import CorruptInput
+from curate.ledger.fencing import SURE_S
+from curate.observe.job import read_status
+from tests.job.inline import run_job, write_jsonl
+from tests.support.fakes import FakeClock
 
 SHARDS = 24
 SOME = 16
@@ -113,3 +118,29 @@ def test_an_output_of_another_driver_is_removed(
     assert told.exists() == (not only)
     if not only:
         assert summary.books.rows_out == json.loads(told.read_bytes())["rows"]["out"] == SHARDS
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_run_with_nothing_to_do_says_what_its_last_look_found(
+    rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paused, and meanwhile an output was removed: it is made again, or the run ends as failed. It returned
+    "complete", beside a heartbeat that said "failed" and without a summary."""
+    source, out, clock = tmp_path / "in", tmp_path / "out", FakeClock(1.8e9)
+    for number in range(2):
+        write_jsonl(source / f"{number}.jsonl", [{"id": number}])
+    assert run_job(Numbered(), source, out).state == "complete"
+    (out / "_curate/summary.json").unlink()
+    opened = RunRecorder.open
+
+    def pause(self: RunRecorder) -> None:
+        opened(self)
+        clock.advance(2 * SURE_S)
+        (out / "0.parquet").unlink(missing_ok=True)
+
+    monkeypatch.setattr(RunRecorder, "open", pause)
+    monkeypatch.setattr("curate.driver.stage_run.MOST_ROUNDS", rounds)
+    ended = run_job(Numbered(), source, out, clock=clock)
+    assert (ended.state, ended.done, ended.failed) == (("complete", 2, 0) if rounds else ("failed", 1, 1))
+    assert read_status(str(out), clock.now()).state == ended.state
+    assert (out / "_curate/summary.json").exists() == bool(rounds)
