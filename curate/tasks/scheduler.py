@@ -504,8 +504,9 @@ class Scheduler:
             # The last few may as well have all their tries.
             if all_are and self.unfinished > LEAST_SHARDS:
                 self.refused = self.refused or refusal
+        memory = record.memory or 0, event.peak_bytes
         outcome, tries, wait_s = self._strike(
-            event.shard, event.kind, now_s, after_s=event.after_s, peak_bytes=event.peak_bytes, tries=event.tries
+            event.shard, event.kind, now_s, after_s=event.after_s, memory=memory, tries=event.tries
         )
         actions.append(Record(event.shard, event.task, outcome, event.kind, tries, wait_s))
         self._end_shortened(event.task, record, actions)
@@ -587,10 +588,11 @@ class Scheduler:
         for shard in (*again, *others):
             self._move(shard, Move.REQUEUE)
         self._ready.extend(_halves(others))
-        kind, peak_bytes = (FailureKind.LOST, 0) if behind else (kind, event.peak_bytes)
+        kind = FailureKind.LOST if behind else kind
         outcome, tries, wait_s = Outcome.COPY_FAILED, 0, 0.0
         if not self._runs_elsewhere(record, suspect):
-            outcome, tries, wait_s = self._strike(suspect, kind, now_s, peak_bytes=peak_bytes, queue=not behind)
+            memory = record.memory or 0, event.peak_bytes
+            outcome, tries, wait_s = self._strike(suspect, kind, now_s, memory=memory, queue=not behind)
             if behind and outcome is Outcome.RETRY:
                 again.insert(0, suspect)
                 tries = 0
@@ -913,12 +915,12 @@ class Scheduler:
         now_s: float,
         *,
         after_s: float = 0.0,
-        peak_bytes: int = 0,
+        memory: tuple[int, int] = (0, 0),
         queue: bool = True,
         tries: int = 1,
     ) -> tuple[Outcome, int, float]:
         """Books a failed try, or several in a row; returns what becomes of the shard, its tries of this kind so far,
-        and the seconds until the next."""
+        and the seconds until the next. `memory`: the bytes that its task asked for, and those that it held."""
         self._busy |= kind in _AWAITED
         if kind is FailureKind.UNSERVED:
             self._unserved.add(shard)
@@ -926,7 +928,7 @@ class Scheduler:
         strikes[kind] += tries
         hopeless = (
             kind is FailureKind.OUT_OF_MEMORY
-            and not self._ask_for_more(shard, peak_bytes)
+            and not self._ask_for_more(shard, *memory)
             and not self._some_hold_unasked()
         )
         # None is tried again that others were refused with: one at least is told as failed, and why.
@@ -960,9 +962,9 @@ class Scheduler:
             if not strikes:
                 del self._strikes[shard]
 
-    def _ask_for_more(self, shard: int, peak_bytes: int) -> bool:
+    def _ask_for_more(self, shard: int, asked_bytes: int, peak_bytes: int) -> bool:
         """Doubles what a shard asks for; False if it had the most that there is."""
-        had = max(self.policy.declared_memory or 0, self._memory.get(shard, 0))
+        had = max(self.policy.declared_memory or 0, self._memory.get(shard, 0), asked_bytes)
         wanted = more_memory(had, peak_bytes, self._offered.largest_memory)
         if wanted is None:
             return False

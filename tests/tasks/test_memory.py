@@ -170,3 +170,30 @@ def test_what_a_shard_that_ran_out_of_memory_held_teaches_others() -> None:
 def test_who_declares_more_gets_it() -> None:
     driven = _hungry(50, slots=4, share=4 * GIB, held=6 * GIB, declared_memory=9 * GIB)
     assert {launch.memory for launch in driven.launches} == {None, 9 * GIB}
+
+
+@pytest.mark.parametrize("peak", [0, 2 * GIB, 5 * GIB, 12 * GIB])
+def test_who_runs_out_of_what_was_learnt_asks_for_twice_as_much(peak: int) -> None:
+    """Whatever is known of what it held. It asked for the same again where that was less than half of it, three times
+    where nothing was known, and was given up."""
+    driven = make(40, slots=0, target_task_s=0.01)
+    driven.offer(8, largest=64 * GIB, share=4 * GIB)
+    while not any(one.memory for one in driven.flying.values()):
+        launch = next(iter(driven.flying.values()))
+        driven.start(launch)
+        driven.done(launch, held=6 * GIB)
+        driven.ended(launch)
+    launch = next(one for one in driven.flying.values() if one.memory)
+    (shard,) = launch.shards
+    asked = [launch.memory or 0]
+    for _ in range(2):
+        driven.start(launch)
+        driven.ended(launch, FailureKind.OUT_OF_MEMORY, peak_bytes=peak)
+        while not (again := [one for one in driven.flying.values() if shard in one.shards]):
+            other = next(iter(driven.flying.values()))
+            driven.done(other, held=6 * GIB)
+            driven.ended(other)
+        (launch,) = again
+        asked.append(launch.memory or 0)
+    assert asked[1] == 2 * max(asked[0], peak)
+    assert asked[2] == min(2 * max(asked[1], peak), 64 * GIB)
