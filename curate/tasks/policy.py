@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from curate.dataclass import dataclass
 from curate.keywords import option
@@ -100,8 +101,10 @@ def max_failed_shards(text: str, total: int) -> int:
     from curate.errors import ConfigError
     from curate.units import parse_percent, parse_whole
 
-    if text.strip().endswith("%"):
-        return math.floor(parse_percent(text) * total)
+    if (number := text.strip()).endswith("%"):
+        parse_percent(text)
+        # In whole numbers: as a float, 29 % of 100 are a little less than 29.
+        return math.floor(Fraction(number.rstrip("%").strip()) * total / 100)
     count = parse_whole(text)
     if count is None:
         raise ConfigError(f"{option('max_failed_shards', text)} is not a number of shards or a percentage like 1%")

@@ -465,6 +465,13 @@ def test_max_failed_shards_is_a_number_or_a_percentage(text: str, total: int, li
     assert max_failed_shards(text, total) == limit
 
 
+def test_a_percentage_is_exact() -> None:
+    """Of 100 shards, 29 % tolerated 28: a product of floats is a little less than the number that it stands for."""
+    tenths = [(number, total) for number in range(1, 1001) for total in (7, 100, 1_000)]
+    wrong = [one for one in tenths if max_failed_shards(f"{one[0] / 10} %", one[1]) != one[0] * one[1] // 1000]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("text", ["-1", "many", "", "1.5", "101%", "0%", "%", "٣", "1_0"])
 def test_a_limit_that_is_neither_is_refused(text: str) -> None:
     """It says what it expected."""
