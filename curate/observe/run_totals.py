@@ -181,6 +181,6 @@ class RunTotals:
         """Returns what shards have failed of, most shards first."""
         return tuple(
             FailureGroup(error, count, shard, alike.frame)
-            for alike, count in self._counts.most_common(MOST_GROUPS)
+            for alike, count in self._counts.most_common()
             for error, shard in [self._examples[alike]]
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.ledger.manifest import ShardPlan, shards_table
+from curate.observe import run_totals
 from curate.observe.run_totals import RunTotals
 from curate.tasks.books import Books
 from curate.tasks.failure import Failure, FailureKind, ShardRecord
@@ -41,3 +43,15 @@ def test_counts_are_those_of_shards_as_they_are_now(events: list[tuple[int, str]
     assert sorted(totals.given_up.tolist()) == sorted(failed)
     assert {one.error: one.count for one in totals.failures()} == Counter(failed.values())
     assert all(failed[int(one.shard[1:])] == one.error for one in totals.failures())
+
+
+def test_no_failed_shard_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more errors than are kept apart, each further one is among the others: and those are a group beside as many.
+    The smallest group was left out then."""
+    monkeypatch.setattr(run_totals, "MOST_GROUPS", 3)
+    totals = RunTotals(PLAN, Books(), bytes_in=0, bytes_out=0, done=0, job_done=0, bytes_left=0)
+    for rank, what in enumerate("abcdef"):
+        totals.shard_failed(rank, f"s{rank}", Failure(FailureKind.USER_ERROR, f"Error: {what}"))
+    found = Counter({one.error: one.count for one in totals.failures()})
+    assert found == {"Error: a": 1, "Error: b": 1, "Error: c": 1, run_totals.OTHER_ERRORS.error: 3}
+    assert found.total() == totals.failed
