@@ -109,6 +109,11 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     exact = len(prepared.plan.removed) > 0 or bool(prepared.uncommitted.stale)
     if not unnamed or (len(unnamed) <= len(unknown) and not exact):
         return 0
+    known = {*prepared.listing.plan_parts, *prepared.run_ids, prepared.run_id}
+    if not known.issuperset((*listing.plan_parts, *listing.run_ids)) and _plan_has_grown(
+        prepared.ledger, prepared.listing
+    ):
+        return 0  # outputs of shards that another driver has added may name them: it knows of all
 
     def read(rank: int) -> str | None:
         record = read_record(
@@ -130,14 +135,20 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
 
 
 def publish_shard_index(prepared: Prepared) -> None:
-    """Publishes the file that names all outputs, where the format wants one, of a job of which all are there."""
+    """Publishes the file that names all outputs, where the format wants one, of a job of which all are there.
+
+    As with the summary, one that adds shards has the last word: it removes the file before it does, and this one looks
+    at the plan once the file is there.
+    """
     ledger, suffix = prepared.ledger, prepared.record.suffix
     if suffix != INDEXED or prepared.history.summarised:
         return
     listing = ledger.list()
     now = match_outputs(prepared.plan, listing, suffix)
-    if now.done.all():
-        publish_index(ledger, listing, now.position, suffix, prepared.record.fingerprint)
+    if now.done.all() and not _plan_has_grown(ledger, prepared.listing):
+        published = publish_index(ledger, listing, now.position, suffix, prepared.record.fingerprint)
+        if published is not None and _plan_has_grown(ledger, prepared.listing):
+            _remove(ledger, published)
 
 
 def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
@@ -174,9 +185,9 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
         _remove(ledger, published.object)
 
 
-def _remove(ledger: Ledger, summary: Object) -> None:
+def _remove(ledger: Ledger, seen: Object) -> None:
     with contextlib.suppress(GenerationMismatch):
-        ledger.store.delete(summary.uri, summary.generation)
+        ledger.store.delete(seen.uri, seen.generation)
 
 
 def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:

@@ -48,13 +48,16 @@ def own_index(ledger: Ledger, listing: OutputListing, suffix: str) -> Object | N
     return found
 
 
-def publish_index(ledger: Ledger, listing: OutputListing, position: Any, suffix: str, fingerprint: str) -> None:
+def publish_index(
+    ledger: Ledger, listing: OutputListing, position: Any, suffix: str, fingerprint: str
+) -> Object | None:
     """Publishes the index of outputs with that suffix, if there is to be one, in place of another one of curate's.
+    Returns it, None if it is not there.
 
     `position` are the places of all outputs in the listing, in the order of the plan. One small read an output.
     """
     if suffix != INDEXED:
-        return
+        return None
     found = listing.objects.take(position, "name", "size")
     files = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
@@ -72,9 +75,12 @@ def publish_index(ledger: Ledger, listing: OutputListing, position: Any, suffix:
     data = encode_index(about or {}, shards, {_OWNER: fingerprint})
     uri = ledger.uri(layout.INDEX)
     published = ledger.store.publish(uri, data)
-    if published.outcome is Outcome.DIFFERENT and own_index(ledger, ledger.list(), suffix) is not None:
-        # Of fewer outputs, or of some that were made again.
-        ledger.store.replace(uri, data)
+    if published.outcome is not Outcome.DIFFERENT:
+        return published.object
+    if own_index(ledger, ledger.list(), suffix) is None:
+        return None
+    # Of fewer outputs, or of some that were made again.
+    return ledger.store.replace(uri, data)
 
 
 def remove_index(ledger: Ledger, listing: OutputListing, suffix: str) -> None:
