@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -53,13 +53,25 @@ class Module:
 
 @dataclass(frozen=True)
 class Imports:
-    """What import statements bind."""
+    """What import statements bind. Several may bind one name, as where there is a faster one on some machines."""
 
-    modules: dict[str, str] = field(default_factory=dict)
-    """Local name, which may be dotted, to module."""
-    names: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Local name to module and name in it."""
+    modules: dict[str, list[str]] = field(default_factory=dict)
+    """Local name, which may be dotted, to modules."""
+    names: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """Local name to modules and names in them."""
     stars: list[str] = field(default_factory=list)
+
+    def called(self, name: str) -> list[str]:
+        """Returns what a local name stands for, in full.
+
+        >>> Imports({"p": ["p"]}, {"g": [("fast", "g"), ("slow", "g")]}).called("g")
+        ['fast.g', 'slow.g']
+        """
+        return [".".join(one) for one in self.names.get(name, ())] or self.modules.get(name, [])
+
+    def joined(self, others: Imports) -> Imports:
+        """Returns these with others, which hide those of their names."""
+        return Imports({**self.modules, **others.modules}, {**self.names, **others.names}, [*self.stars, *others.stars])
 
 
 @dataclass(frozen=True)
@@ -111,9 +123,9 @@ class Sources:
         """Yields the top-level statements that `node`, a part of `module`, names; all of a module that it hands on, as
         to `getattr` with a name that is computed."""
         nodes = list(ast.walk(node))
-        local = _imports(nodes, module.package)
+        local = imports_in(nodes, module.package)
         own = own_names(node) - {*local.names, *(one.partition(".")[0] for one in local.modules)}
-        for name in _whole(nodes, module.name, lambda one: "" if one in own else self._handed(module, local, one)):
+        for name in _whole(nodes, module.name, lambda one: [] if one in own else self._handed(module, local, one)):
             yield from self._all_of(name)
         for child in nodes:
             if isinstance(child, ast.Name) and child.id not in own:
@@ -122,14 +134,14 @@ class Sources:
             elif (asked := _asked(child)) and (dotted := _dotted(asked[0])) and dotted.partition(".")[0] not in own:
                 for imports in (local, module.imports):
                     root = "" if imports is local else dotted.partition(".")[0]
-                    if target := self._target(module, imports, dotted):
+                    for target in self._target(module, imports, dotted):
                         yield from (replace(one, root=root) for one in self._in(target, asked[1]))
 
     def foreign(self, module: Module, node: ast.AST) -> Iterator[str]:
         """Yields what `node`, a part of `module`, names that is not the user's, in full: `time.time` of what is
         imported, `.now` of a method that is called, and what no statement of the module binds, as `__file__`."""
         nodes = list(ast.walk(node))
-        local = _imports(nodes, module.package)
+        local = imports_in(nodes, module.package)
         own = own_names(node) | {
             one.id for one in nodes if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)
         }
@@ -140,19 +152,20 @@ class Sources:
             root, _, rest = dotted.partition(".")
             imports = local if root in local.names or root in local.modules else module.imports
             if root and root not in own and (root in imports.names or root in imports.modules):
-                above, *names = imports.names.get(root) or (imports.modules[root],)
-                if self.module(above) is None:
-                    yield ".".join([above, *names, *([rest] if rest else [])])
+                theirs = [(above, f".{name}") for above, name in imports.names.get(root, ())]
+                for above, name in theirs or [(one, "") for one in imports.modules[root]]:
+                    if self.module(above) is None:
+                        yield f"{above}{name}{rest and '.'}{rest}"
             elif id(one) in called and isinstance(one, ast.Attribute):
                 yield f".{one.attr}"
             elif root and root not in own and not module.binds(root):
                 stars = (*local.stars, *module.imports.stars)
                 yield from (dotted, *(f"{star}.{dotted}" for star in stars if self.module(star) is None))
 
-    def _handed(self, module: Module, local: Imports, name: str) -> str:
-        """Returns which module a name alone is; empty if it is none."""
+    def _handed(self, module: Module, local: Imports, name: str) -> list[str]:
+        """Returns which modules a name alone may be."""
         found = self._target(module, local, name)
-        return found or ("" if name in module.defined else self._target(module, module.imports, name))
+        return found or ([] if name in module.defined else self._target(module, module.imports, name))
 
     def _all_of(self, module_name: str) -> Iterator[Used]:
         module = self.module(module_name)
@@ -162,44 +175,44 @@ class Sources:
         try:
             for name in (*module.defined, *module.imports.names):
                 yield from self._in(module_name, name)
-            for name in (*module.imports.modules.values(), *module.imports.stars):
+            for name in (*chain.from_iterable(module.imports.modules.values()), *module.imports.stars):
                 yield from self._all_of(name)
         finally:
             self._sought.remove((module_name, "*"))
 
-    def _target(self, module: Module, imports: Imports, dotted: str) -> str:
-        """Returns which module a dotted name is; empty if it is none."""
+    def _target(self, module: Module, imports: Imports, dotted: str) -> list[str]:
+        """Returns which modules a dotted name may be."""
         if dotted in imports.modules:
             return imports.modules[dotted]
         if dotted in imports.names:  # `from package import module`
-            return ".".join(imports.names[dotted])
+            return imports.called(dotted)
         root, _, rest = dotted.partition(".")
         if root in imports.modules or root in imports.names:
-            found = imports.modules.get(root) or ".".join(imports.names[root])
+            found = imports.modules.get(root) or imports.called(root)
         else:  # `m = importlib.import_module("package.module")`
             value: Any = vars(sys.modules[module.name]).get(root) if module.name in sys.modules else None
             if imports is not module.imports or not is_a(value, ModuleType):
-                return ""
-            found = value.__name__
+                return []
+            found = [value.__name__]
         for part in rest.split(".") if rest else ():
-            found = found and self._part(found, part)
+            found = [inner for one in found for inner in self._part(one, part)]
         return found
 
-    def _part(self, package: str, name: str) -> str:
-        """Returns which module a name of a package is: one that it imports, or one that lies in it."""
+    def _part(self, package: str, name: str) -> list[str]:
+        """Returns which modules a name of a package may be: one that it imports, or one that lies in it."""
         above = self.module(package)
         if above is None:
-            return ""
-        inner = ".".join(above.imports.names.get(name, (package, name)))
-        return inner if self.module(inner) is not None else above.imports.modules.get(name, "")
+            return []
+        inner = [".".join(one) for one in above.imports.names.get(name, [(package, name)])]
+        return [one for one in inner if self.module(one) is not None] or above.imports.modules.get(name, [])
 
     def _named(self, module: Module, local: Imports, name: str) -> Iterator[Used]:
         if name in local.names:
-            yield from self._in(*local.names[name])
+            yield from (one for target in local.names[name] for one in self._in(*target))
         elif name in module.defined:
             yield from (Used(module, statement, name) for statement in module.defined[name])
         elif name in module.imports.names:
-            yield from self._in(*module.imports.names[name])
+            yield from (one for target in module.imports.names[name] for one in self._in(*target))
         else:
             for star in (*local.stars, *module.imports.stars):
                 yield from self._in(star, name)
@@ -242,7 +255,7 @@ def _top(name: str, package: str, data: bytes) -> Module:
     for statement in top:
         for one in names_defined(statement):
             defined.setdefault(one, []).append(statement)
-    return Module(name, package, defined, _imports((node for one in top for node in top_level(one)), package), top)
+    return Module(name, package, defined, imports_in((node for one in top for node in top_level(one)), package), top)
 
 
 def top_level(statement: ast.stmt) -> Iterator[ast.AST]:
@@ -295,23 +308,28 @@ def _first_line(statement: ast.stmt) -> int:
     return min([statement.lineno, *(one.lineno for one in decorators)])
 
 
-def _imports(nodes: Iterable[ast.AST], package: str) -> Imports:
+def imports_in(nodes: Iterable[ast.AST], package: str) -> Imports:
     found = Imports()
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found.modules[alias.asname or alias.name] = alias.name
+                _add(found.modules, alias.asname or alias.name, alias.name)
                 if not alias.asname:  # which binds the package, too
-                    packages = accumulate(alias.name.split("."), "{}.{}".format)
-                    found.modules.update({one: one for one in packages if one not in found.modules})
+                    for one in accumulate(alias.name.split("."), "{}.{}".format):
+                        found.modules.setdefault(one, [one])
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
             for alias in node.names:
                 if alias.name == "*":
                     found.stars.append(base)
                 else:
-                    found.names[alias.asname or alias.name] = (base, alias.name)
+                    _add(found.names, alias.asname or alias.name, (base, alias.name))
     return found
+
+
+def _add(found: dict[str, list[Any]], name: str, target: Any) -> None:
+    if target not in found.setdefault(name, []):
+        found[name].append(target)
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -331,14 +349,14 @@ def _asked(node: ast.AST) -> tuple[ast.expr, str] | None:
     return None
 
 
-def _whole(nodes: Sequence[ast.AST], own: str, module_of: Callable[[str], str]) -> Iterator[str]:
+def _whole(nodes: Sequence[ast.AST], own: str, modules_of: Callable[[str], list[str]]) -> Iterator[str]:
     """Yields the modules of which expressions may use anything: those that are handed on and not asked for a name, that
     are imported by a call, and their `own` if it is looked through."""
     asked = {id(one[0]) for one in map(_asked, nodes) if one is not None}
     for node in nodes:
         match node:
-            case ast.Name(str(name), ast.Load()) if id(node) not in asked and (found := module_of(name)):
-                yield found
+            case ast.Name(str(name), ast.Load()) if id(node) not in asked:
+                yield from modules_of(name)
             case ast.Call(ast.Name("__import__") | ast.Name("import_module"), [ast.Constant(str(name)), *_]):
                 yield name
             case ast.Call(ast.Attribute(_, "import_module"), [ast.Constant(str(name)), *_]):

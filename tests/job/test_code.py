@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from curate.code.sources import Imports
 from curate.code.syntax import canonical
 from curate.errors import ConfigError
 from curate.job.definition import job_digest
@@ -240,6 +241,27 @@ def other(x):
         assert digest(self.COMMON.replace("return x\n", "return -x\n")) != before
         assert not {"slow", "slow.inner"} & set(sys.modules)
 
+    @pytest.mark.parametrize(
+        "imports",
+        [
+            "try: from fast import clean\nexcept ImportError: from slow import clean",
+            "try: from fast import clean as c\nexcept ImportError: from slow import clean as c\nclean = c",
+            "try: import fast as p\nexcept ImportError: import slow as p\ndef clean(b): return p.clean(b)",
+            "def clean(b):\n    try: from fast import clean as c\n    except ImportError: from slow import clean as c\n"
+            "    return c(b)",
+        ],
+    )
+    def test_each_of_several_imports_of_a_name_counts(self, modules: Modules, imports: str) -> None:
+        """Only the last one was read: the other, which was used, might change."""
+        digests = []
+        for factor in "223":
+            for name in ("fast", "slow"):
+                modules.forget(name)
+            modules.write("fast", self.COMMON.replace("return x\n", f"return x * {factor}\n"))
+            modules.write("slow", self.COMMON)
+            digests.append(modules.digest(job_source(imports, "clean(b)")))
+        assert digests[0] == digests[1] != digests[2]
+
     def test_modules_that_import_each_other_end(self, modules: Modules) -> None:
         modules.write("ping", "import pong\ndef hit(x):\n    return pong.hit(x)\n")
         modules.write("pong", "import ping\ndef hit(x):\n    return ping.hit(x)\n")
@@ -404,3 +426,14 @@ class Mine(Job):
         first = space["Mine"]().spec()
         exec(compile(self.SOURCE.replace("LIMIT = 10", "LIMIT = 11"), "<cell 2>", "exec"), space)
         assert space["Mine"]().spec().record.fingerprint != first.record.fingerprint
+
+
+def test_imports_of_functions_hide_those_of_their_module() -> None:
+    theirs = Imports({"p": ["p"]}, {"g": [("fast", "g"), ("slow", "g")]}, ["a"])
+    joined = theirs.joined(Imports({}, {"g": [("other", "g")]}, ["b"]))
+    assert (joined.called("g"), joined.called("p"), joined.called("h"), joined.stars) == (
+        ["other.g"],
+        ["p"],
+        [],
+        ["a", "b"],
+    )
