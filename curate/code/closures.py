@@ -20,7 +20,7 @@ import re
 import sys
 import types
 import uuid
-from collections import defaultdict, deque
+from collections import UserList, UserString, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -48,6 +48,7 @@ _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _MADE = (deque, array.array, bytearray, slice, Fraction, *_GETTERS)
 """Types whose values pickle tells whole."""
 _PARSED = ("argparse", "Namespace")
+_DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 BOUND = types.BuiltinFunctionType | types.MethodWrapperType
 """Types of what is written in C: functions, and methods such as the `get` of a dictionary."""
 _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
@@ -144,6 +145,8 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
     if is_a(value, list | tuple):
         items = ", ".join(value_text(name, item, seen) for item in value)
         return f"{type(value).__name__}({items}){_state(name, value, seen)}"
+    if (settings := settings_of(value)) is not None:
+        return f"{type(value).__name__} {value_text(name, settings, seen)}"
     if is_a(value, Mapping):
         if is_environment(value):
             raise Unhashable(name, value, "the whole environment (take the variables that are needed out of it)")
@@ -151,6 +154,8 @@ def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str
         return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
     if is_a(value, set | frozenset):
         return f"set({', '.join(sorted(value_text(name, item, seen) for item in value))})"
+    if is_a(value, _DICT_VIEWS):
+        return f"{type(value).__name__} {value_text(name, list(value), seen)}"
     if is_a(value, re.Pattern):
         return f"pattern {value.pattern!r} {value.flags}"
     if is_a(value, dt.timezone):
@@ -216,6 +221,19 @@ def is_environment(value: Mapping[Any, Any]) -> bool:
     return len(same) > max(len(os.environ) // 2, 3)
 
 
+def settings_of(value: Any) -> dict[str, Any] | None:
+    """Returns what a ConfigParser, or a section of one, has read; None of other values."""
+    # By their names: most programs have none.
+    kinds = {one.__name__ for one in type(value).__mro__ if one.__module__ == "configparser"}
+    if "SectionProxy" in kinds:
+        has = own_dict(value)
+        return {"section": has["_name"], **(settings_of(has["_parser"]) or {})}
+    if "RawConfigParser" not in kinds:
+        return None
+    has = own_dict(value)
+    return {"defaults": dict(has["_defaults"]), "sections": {name: dict(one) for name, one in has["_sections"].items()}}
+
+
 def owner_of(method: Any) -> Any:
     """Returns the object that a method is of; None of a function, a method of a class, and of those of the `random` of
     all, which each process seeds anew."""
@@ -228,7 +246,9 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     other objects, as a Dataset, which may hold what each process has of its own."""
     cls = type(value)
     # By its name: to import argparse takes ten milliseconds of each program.
-    if is_a(value, types.SimpleNamespace) or any((one.__module__, one.__name__) == _PARSED for one in cls.__mro__):
+    if is_a(value, types.SimpleNamespace | UserList | UserString) or any(
+        (one.__module__, one.__name__) == _PARSED for one in cls.__mro__
+    ):
         return dict(vars(value))
     if is_of_curates(cls):
         return None

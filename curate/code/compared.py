@@ -1,21 +1,40 @@
-"""What of the values of variables can be compared: data, and of objects of the user's classes what these hold."""
+"""What of the values of variables can be compared: data, and of objects and code what these hold, at any depth.
+
+The functions and classes in a value decide what a callable gives, as its own code does: a table of functions, an
+argument, a default and what a decorator closes over hold code which no statement names.
+"""
 
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import hashlib
 import inspect
+import random
 import types
-from collections import ChainMap, UserDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap, UserDict, defaultdict, deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from curate.code.closures import BOUND, PLAIN, Unhashable, fields_of, owner_of, value_text
+from curate.code.closures import (
+    BOUND,
+    PLAIN,
+    Unhashable,
+    closed_over,
+    fields_of,
+    is_of_curates,
+    owner_of,
+    settings_of,
+    value_text,
+)
 from curate.code.kinds import is_a, own_dict
-from curate.code.names import CHANGING
+from curate.code.names import CHANGING, WHOLE
+from curate.code.own import Origin, told_from
 from curate.code.sources import Sources
+from curate.code.started import as_started
 
 CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 TABLES = (dict, list, tuple, set, frozenset)
@@ -25,27 +44,45 @@ _LONG = 200
 """Of what is in another value, longer texts are hashed, in characters."""
 _AS_MADE = ("__init__", "__post_init__", "__setstate__")
 """Methods that set what an object is made with."""
+_GENERATORS = ("numpy.random._generator", "numpy.random.mtrand")
+"""Modules of what draws numbers in numpy."""
+_ASK_NOTHING = ("getattr", "id", "isinstance", "setattr", "super", "type")
+_OWN = "its own"
+"""Stands for what a process has of its own."""
 
 
 def is_data(value: Any) -> bool:
     """Returns whether a value can be compared, and is no code: statements tell that."""
-    if type(value) in PLAIN:
+    return type(value) in PLAIN or _is_data(value, {})
+
+
+def _is_data(value: Any, known: dict[int, tuple[Any, bool]]) -> bool:
+    """Returns whether it is; `known` are the values that were looked at, and are kept: what holds itself is none."""
+    if type(value) in PLAIN or (
+        type(value) in TABLES and type(value) is not dict and PLAIN.issuperset(map(type, value))
+    ):
         return True
-    try:
-        if is_a(value, dict):
-            return all(map(is_data, value)) and all(map(is_data, value.values()))
-        if is_a(value, list | tuple | set | frozenset):
-            return all(map(is_data, value))
-        if is_a(value, BOUND):
-            owner = owner_of(value)
-            return not CHANGING.fullmatch(value.__name__) and owner is not None and is_data(owner)
-        if is_a(value, CODE | Mapping | deque):
-            # Another mapping may be the environment, or a database; a queue is there to be filled.
-            return is_a(value, _VIEWS) and all(map(is_data, _viewed(value)))
-        # Of a record what is asked of it counts.
-        return fields_of(value) is None and bool(value_text("", value))
-    except (Unhashable, RecursionError):
-        return False
+    if id(value) not in known:
+        known[id(value)] = value, False
+        with suppress(Unhashable, RecursionError):
+            known[id(value)] = value, _can_be_compared(value, known)
+    return known[id(value)][1]
+
+
+def _can_be_compared(value: Any, known: dict[int, tuple[Any, bool]]) -> bool:
+    if is_a(value, dict):
+        return all(_is_data(one, known) for one in (*value, *value.values()))
+    if is_a(value, (*TABLES, deque)):
+        return all(_is_data(one, known) for one in value)
+    if is_a(value, BOUND):
+        owner = owner_of(value)
+        return not CHANGING.fullmatch(value.__name__) and owner is not None and _is_data(owner, known)
+    if is_a(value, CODE | Mapping):
+        # Another mapping may be the environment, or a database.
+        parts = [settings] if (settings := settings_of(value)) else _viewed(value) if is_a(value, _VIEWS) else []
+        return bool(parts) and all(_is_data(one, known) for one in parts)
+    # Of a record what is asked of it counts.
+    return fields_of(value) is None and bool(value_text("", value))
 
 
 def _viewed(value: Any) -> list[Any]:
@@ -81,72 +118,171 @@ def has_objects(value: Any, sources: Sources) -> bool:
     return any(_is_of_user(cls, sources) for cls in {*map(type, inner)})
 
 
-def compared(value: Any, sources: Sources) -> Any:
+def is_whole(value: Any) -> bool:
+    """Returns whether of a value all counts, and not what is asked of it."""
+    return is_a(value, (*TABLES, *_VIEWS, deque, functools.partial)) or _is_drawn_from(value)
+
+
+def says(value: Any, sources: Sources) -> bool:
+    """Returns whether a value has anything in it that can be compared and that no statement of code tells."""
+    seen = set[int]()
+    queue = [value]
+    for one in queue:
+        if type(one) in PLAIN or is_data(one):
+            return True
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if is_a(one, enum.Enum) or is_object(one, sources) or _is_drawn_from(one) or fields_of(one) is not None:
+            return True
+        if is_a(one, dict):
+            queue += one.values()
+        elif is_a(one, _VIEWS):
+            queue += _viewed(one)
+        elif is_a(one, (*TABLES, deque)):
+            queue += one
+        elif is_a(one, types.FunctionType):
+            queue += (as_started(one, name, inner) for name, inner in closed_over(one))
+        elif is_a(one, functools.partial):
+            queue += (one.func, *one.args, *one.keywords.values())
+        elif is_a(one, types.MethodType):
+            queue.append(one.__self__)
+    return False
+
+
+def compared(value: Any, sources: Sources, origin: Origin | None = None, folder: Path | None = None) -> Any:
     """Returns a value with what can be compared of it: of an object of the user's, what it holds and its methods do not
-    change; of other objects, which class they are of. What is in a table may be asked for anything, under any name.
+    change; of a function, which one it is and what it closes over; of other objects, which class they are of. What is
+    in a table may be asked for anything, under any name.
+
+    Of what a process has of its own, which its `origin` tells, only that; of what lies in a `folder`, where.
 
     Each object is looked at once, as many ways as lead to it: those between a few that all know each other are beyond
     counting. Of what is in it, a long text is its digest.
     """
-    seen: dict[int, Any] = {id(value): "itself"}
+    return _Walk(sources, origin, folder).opened(value)
 
-    def inner(one: Any) -> Any:
+
+class _Walk:
+    """One look at all that a value holds."""
+
+    def __init__(self, sources: Sources, origin: Origin | None, folder: Path | None) -> None:
+        self._sources = sources
+        self._origin = origin
+        self._folder = folder
+        self._seen: dict[int, tuple[Any, Any]] = {}
+        self._data: dict[int, tuple[Any, bool]] = {}
+
+    def opened(self, value: Any) -> Any:
+        """Returns what can be compared of a value."""
+        self._seen[id(value)] = value, "itself"
+        items = self._origin.items if self._origin is not None else ()
+        if items and is_a(value, list | tuple):
+            return [_OWN if at in items else self._inner(one) for at, one in enumerate(value)]
+        return self._opened(value)
+
+    def _inner(self, one: Any) -> Any:
         if type(one) in PLAIN:
-            return one
-        if id(one) not in seen:
-            seen[id(one)] = "itself"
-            told = _opened(one, sources, inner)
+            return self._leaf(one)
+        if id(one) not in self._seen:
+            # Kept, so that no other value can come to have its id.
+            self._seen[id(one)] = one, "itself"
+            told = self._opened(one)
             text = value_text("", told)
-            seen[id(one)] = told if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
-        return seen[id(one)]
+            told = told if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
+            self._seen[id(one)] = one, told
+        return self._seen[id(one)][1]
 
-    return _opened(value, sources, inner)
+    def _leaf(self, value: Any) -> Any:
+        if self._origin is not None and self._origin.is_like_own(value):
+            return _OWN
+        return value if self._folder is None else told_from(value, self._folder)
+
+    def _named(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Returns what can be compared of what has names, of which some may be those of a process's own."""
+        own = self._origin.labels if self._origin is not None else ()
+        return {name: _OWN if name in own else self._inner(one) for name, one in values.items()}
+
+    def _opened(self, value: Any) -> Any:
+        is_data = _is_data(value, self._data)
+        if is_data and (not is_a(value, (*TABLES, deque)) or (self._origin is None and self._folder is None)):
+            return self._leaf(value)
+        if is_a(value, dict):
+            own = self._origin.labels if self._origin is not None else ()
+            pairs = ((key, _OWN if type(key) is str and key in own else one) for key, one in value.items())
+            return [(self._inner(key), self._inner(one)) for key, one in pairs]
+        if is_a(value, (list, tuple, deque)):
+            return [self._inner(one) for one in value]
+        if is_a(value, set | frozenset):
+            # In each process it has an order of its own. Of objects that know each other, the first one is told whole.
+            ordered = sorted(value, key=lambda one: value_text("", _Outline(self._sources, None, None).opened(one)))
+            return sorted(value_text("", self._inner(one)) for one in ordered)
+        cls = type(value)
+        if is_a(value, _VIEWS):
+            return cls.__qualname__, [self._inner(one) for one in _viewed(value)]
+        if is_a(value, enum.Enum):
+            return value_text("", value), self._inner(own_dict(value).get("_value_"))
+        if is_a(value, types.FunctionType):
+            closed = ((name, as_started(value, name, one)) for name, one in closed_over(value))
+            return value.__code__.co_qualname, self._named(dict(closed))
+        if is_a(value, functools.partial):
+            return "partial", [self._inner(one) for one in (value.func, value.args, value.keywords)]
+        if is_a(value, types.MethodType):
+            return value.__func__.__qualname__, [] if is_a(value.__self__, type) else self._inner(value.__self__)
+        if is_a(value, CODE):
+            return value.__name__
+        if _is_drawn_from(value):
+            return cls.__qualname__, self._inner(_state_of(value))
+        changed = {name for name, how in of_self(cls, self._sources) if how != "asked"}
+        has = attributes_of(value) if is_object(value, self._sources) else fields_of(value) or {}
+        kept = {name: one for name, one in has.items() if name not in changed and not is_cached(cls, name)}
+        return cls.__qualname__, self._named(kept)
 
 
-def _opened(value: Any, sources: Sources, inner: Callable[[Any], Any]) -> Any:
-    """Returns what can be compared of a value, with `inner` of what is in it."""
-    if is_data(value):
-        return value
-    if is_a(value, dict):
-        return [(inner(key), inner(one)) for key, one in value.items()]
-    if is_a(value, list | tuple):
-        return [inner(one) for one in value]
-    if is_a(value, set | frozenset):
-        # In each process it has an order of its own. Of objects that know each other, the first one is told whole.
-        ordered = sorted(value, key=lambda one: value_text("", _opened(one, sources, _outline)))
-        return sorted(value_text("", inner(one)) for one in ordered)
-    cls = type(value)
-    changed = {name for name, how in _of_self(cls, sources) if how != "asked"}
-    has = attributes_of(value) if is_object(value, sources) else fields_of(value) or {}
-    kept = {name: one for name, one in has.items() if name not in changed and not _is_cached(cls, name)}
-    return cls.__qualname__, {name: inner(one) for name, one in kept.items()}
+class _Outline(_Walk):
+    """A look at what a value is, and not at what it holds."""
+
+    def _inner(self, one: Any) -> Any:
+        return one if is_data(one) else type(one).__qualname__
 
 
-def _outline(value: Any) -> Any:
-    return value if is_data(value) else type(value).__qualname__
+def _is_drawn_from(value: Any) -> bool:
+    return is_a(value, random.Random) or type(value).__module__ in _GENERATORS
+
+
+def _state_of(value: Any) -> Any:
+    """Returns what decides the next numbers that are drawn."""
+    if is_a(value, random.Random):
+        return random.Random.getstate(value) if type(value) is random.Random else ""
+    return value.bit_generator.state if hasattr(type(value), "bit_generator") else value.get_state(legacy=False)
 
 
 def asked_of_self(cls: type, sources: Sources) -> dict[str, None]:
-    """Returns the attributes that a class of the user's asks of its objects, and sets only as they are made."""
-    of_self = list(_of_self(cls, sources))
-    changed = {name for name, how in of_self if how == "set"}
-    return {name: None for name, how in of_self if how == "asked" and name not in changed}
+    """Returns the attributes that a class of the user's asks of its objects, and sets only as they are made; `WHOLE` if
+    it hands these on."""
+    used = list(of_self(cls, sources))
+    changed = {name for name, how in used if how == "set"}
+    return {name: None for name, how in used if how == "asked" and name not in changed}
 
 
-def _of_self(cls: type, sources: Sources) -> Iterator[tuple[str, str]]:
+def of_self(cls: type, sources: Sources) -> Iterator[tuple[str, str]]:
     """Yields the attributes that the methods of a user's class use of their objects, each with how: it is `asked`,
     `set` after these were made, or `filled`, as a cache is."""
     bodies = [used.statement for base in cls.__mro__ if (used := sources.of(base)) is not None]
     methods = [one for body in bodies if isinstance(body, ast.ClassDef) for one in body.body]
     for method in (one for one in methods if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)):
-        for one in ast.walk(method):
-            name, inner = _self_name(one), _self_name(getattr(one, "value", None))
+        me = next((one.arg for one in (*method.args.posonlyargs, *method.args.args)), "")
+        nodes = list(ast.walk(method))
+        for one in nodes:
+            name, inner = _self_name(one, me), _self_name(getattr(one, "value", None), me)
             if name and _is_read(one):
                 yield name, "asked"
             elif name and method.name not in _AS_MADE:
                 yield name, "set"
             if inner and method.name not in _AS_MADE and (not _is_read(one) or _calls_a_change(one)):
                 yield inner, "filled"
+        if me and method.name not in _AS_MADE and any(_hands_on(one, me) for one in nodes):
+            yield WHOLE, "asked"
 
 
 def _is_read(node: ast.AST) -> bool:
@@ -157,17 +293,88 @@ def _calls_a_change(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and CHANGING.fullmatch(node.attr) is not None
 
 
-def _self_name(node: Any) -> str:
-    """Returns the `name` of `self.name`; empty for another expression."""
+def _self_name(node: Any, me: str) -> str:
+    """Returns the `name` of `self.name`, as `me` is called; empty for another expression."""
     match node:
-        case ast.Attribute(ast.Name("self"), str(name)):
+        case ast.Attribute(ast.Name(called), str(name)) if called == me:
             return name
     return ""
+
+
+def _hands_on(node: ast.AST, me: str) -> bool:
+    """Returns whether an expression hands an object on, of which others may ask anything then."""
+    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and node.func.id in _ASK_NOTHING):
+        return False
+    given = (*node.args, *(one.value for one in node.keywords))
+    return any(isinstance(one, ast.Name) and one.id == me for one in given)
 
 
 def _is_of_user(cls: type, sources: Sources) -> bool:
     return cls.__module__ != "builtins" and not issubclass(cls, CODE) and sources.of(cls) is not None
 
 
-def _is_cached(cls: type, name: str) -> bool:
+def is_cached(cls: type, name: str) -> bool:
     return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
+
+
+def held(value: Any) -> Iterator[types.FunctionType | type]:
+    """Yields the functions and classes in a value, and the classes of what is in it, each once: in lists, dictionaries,
+    partials and methods, and what functions close over, wrap and have as defaults."""
+    seen, queue = set[int](), [value]
+    for one in queue:
+        if type(one) in PLAIN or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if is_a(one, types.FunctionType | type):
+            yield one
+        elif type(one).__module__ != "builtins":
+            queue.append(type(one))
+        queue += _within(one)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    if is_a(value, types.FunctionType):
+        yield from (inner for _, inner in closed_over(value))
+        yield from value.__defaults__ or ()
+        yield from (value.__kwdefaults__ or {}).values()
+    elif is_a(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif is_a(value, types.MethodType):
+        owner = value.__self__ if is_a(value.__self__, type) else type(value.__self__)
+        yield value.__func__
+        if not is_of_curates(owner):
+            yield owner
+            yield from own_dict(owner_of(value)).values()
+    elif is_a(value, BOUND):
+        yield owner_of(value)
+    elif is_a(value, dict):
+        yield from value
+        yield from value.values()
+        if is_a(value, defaultdict):
+            yield value.default_factory
+    elif is_a(value, list | tuple):
+        yield from value
+    elif is_a(value, set | frozenset):  # whose own order is another one in each process
+        yield from sorted((one for one in value if not _is_plain(one)), key=_order)
+    elif is_a(value, property):
+        yield from (value.fget, value.fset)
+    elif is_a(value, staticmethod | classmethod):
+        yield value.__func__
+    elif not is_a(value, type) and (fields := fields_of(value)) is not None:
+        yield from fields.values()
+    if not is_a(value, type) and (wrapped := own_dict(value).get("__wrapped__")) is not None:
+        yield wrapped
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in PLAIN or (type(value) is tuple and all(type(one) in PLAIN for one in value))
+
+
+def _order(value: Any) -> tuple[str, str, str]:
+    """Returns what values in a set are sorted by: a name, and what else tells them apart in every process."""
+    named = types.FunctionType | types.MethodType | BOUND | type
+    try:
+        text = value_text("", value)
+    except (Unhashable, RecursionError):
+        text = ""  # of such an object only its class counts
+    return value.__qualname__ if is_a(value, named) else "", type(value).__qualname__, text

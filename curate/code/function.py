@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, module_of, value_text
+from curate.code.compared import held
 from curate.code.digest import code_digest
-from curate.code.held import held
 from curate.code.kinds import is_a
 from curate.code.names import names_in
 from curate.code.sources import Sources, Used

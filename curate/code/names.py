@@ -18,6 +18,8 @@ _SCOPES = _FUNCTIONS | ast.ListComp | ast.SetComp | ast.DictComp | ast.Generator
 Read = dict[str, dict[str, None]]
 """Names, each with the attributes that are asked of them; `WHOLE` where they are handed on, and any may be."""
 WHOLE = ""
+CALLED = "()"
+"""In place of `WHOLE`, where they are called: what is called knows itself what it asks of itself."""
 
 
 @lru_cache(maxsize=64)
@@ -38,18 +40,19 @@ def globals_read(codes: Sequence[types.CodeType]) -> Read:
     found: Read = {}
     queue = list(codes)
     for code in queue:
-        name, is_asked = "", False
+        name, is_asked, handed = "", False, WHOLE
         for one in dis.get_instructions(code):
             if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
                 if name:  # handed on, or called
-                    found[name][WHOLE] = None
+                    found[name][handed] = None
                 name, is_asked = one.argval, name == "getattr"
+                handed = CALLED if one.opname == "LOAD_GLOBAL" and (one.arg or 0) & 1 else WHOLE
                 found.setdefault(name, {})
             elif one.opname != "EXTENDED_ARG":
                 is_named = one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
                 if name:
                     is_named |= is_asked and one.opname == "LOAD_CONST" and isinstance(one.argval, str)
-                    found[name][one.argval if is_named else WHOLE] = None
+                    found[name][one.argval if is_named else handed] = None
                 name = ""
         queue += [one for one in code.co_consts if isinstance(one, types.CodeType)]
     return found
@@ -79,8 +82,8 @@ def own_names(node: ast.AST) -> set[str]:
 def globals_changed(node: ast.AST) -> Iterator[str]:
     """Yields the global names of what functions in a tree change as they run; those that functions import, too.
 
-    >>> list(globals_changed(ast.parse("def f(x, a=[]): a.append(x); b[x] = 1; c = {}; c[x] = 1")))
-    ['b']
+    >>> list(globals_changed(ast.parse("def f(x, a=[]): a.append(x); b[x] = 1; c = {}; c[x] = 1; d.n += 1")))
+    ['b', 'd.n']
     """
     queue: list[tuple[ast.AST, frozenset[str], bool]] = [(node, frozenset(), False)]
     for one, own, runs in queue:
@@ -88,17 +91,28 @@ def globals_changed(node: ast.AST) -> Iterator[str]:
             own, runs = _own(one, own), runs or isinstance(one, _FUNCTIONS)
         elif runs and isinstance(one, ast.Global):
             yield from one.names
-        elif runs and (name := changes(one)) and name not in own:
+        elif runs and (name := changes(one)) and name.partition(".")[0] not in own:
             yield name
         queue += [(child, own, runs) for child in ast.iter_child_nodes(one)]
 
 
 def changes(node: ast.AST) -> str:
-    """Returns the name of what an expression changes; empty if it changes nothing."""
-    if not isinstance(node, ast.Subscript | ast.Attribute) or not isinstance(node.value, ast.Name):
-        return ""
-    is_call = isinstance(node, ast.Attribute) and CHANGING.fullmatch(node.attr) is not None
-    return node.value.id if is_call or not isinstance(node.ctx, ast.Load) else ""
+    """Returns the name of what an expression changes, with the attribute where that alone is set; empty if it changes
+    nothing."""
+    match node:
+        case ast.Attribute(ast.Name(name), str(attribute), ast.Store() | ast.Del()):
+            return f"{name}.{attribute}"
+        case ast.Attribute(ast.Attribute(ast.Name(name), str(attribute)), str(called), ast.Load()) if (
+            CHANGING.fullmatch(called)
+        ):
+            return f"{name}.{attribute}"
+        case ast.Subscript(ast.Attribute(ast.Name(name), str(attribute)), _, ast.Store() | ast.Del()):
+            return f"{name}.{attribute}"
+        case ast.Attribute(ast.Name(name), str(called), ast.Load()) if CHANGING.fullmatch(called):
+            return name
+        case ast.Subscript(ast.Name(name), _, ast.Store() | ast.Del()):
+            return name
+    return ""
 
 
 def _own(scope: ast.AST, around: frozenset[str]) -> frozenset[str]:

@@ -37,7 +37,7 @@ def as_started(function: types.FunctionType, name: str, value: Any) -> Any:
     if expression is None:
         return value
     if any(isinstance(one, ast.Call) for one in ast.walk(expression)):  # `set()` is taken for a literal
-        return _empty(value) if _is_new(expression, type(value), function.__globals__) else value
+        return _empty(value) if is_new(expression, type(value), function.__globals__) else value
     try:
         return ast.literal_eval(expression)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -50,7 +50,7 @@ def _changed_names(function: types.FunctionType) -> set[str]:
         return set(_changed_by_code(function.__code__))
     nodes = list(ast.walk(tree))
     stated = {name for one in nodes if isinstance(one, ast.Nonlocal) for name in one.names}
-    return stated.union(filter(None, map(changes, nodes)))
+    return stated.union(name.partition(".")[0] for name in map(changes, nodes) if name)
 
 
 def _changed_by_code(code: types.CodeType) -> Iterator[str]:
@@ -193,7 +193,7 @@ def _is_read(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Load)
 
 
-def _is_new(expression: ast.expr, cls: type, names: Mapping[str, Any]) -> bool:
+def is_new(expression: ast.expr, cls: type, names: Mapping[str, Any]) -> bool:
     """Returns whether a call, where these `names` are known, makes a new table of a class of Python's with nothing in
     it: `set()`, `defaultdict(list)`, `deque(maxlen=3)`."""
     match expression:

@@ -3,56 +3,56 @@
 The statements of what code uses count in its identity (see `curate.code.sources`). Where a variable is computed, or
 assigned more than once, its value counts too: a run with another K would take for done what the one before made. Those
 values count that can be compared (`value_text`); of an object whose attributes are named, as of parsed arguments, these
-attributes, and all of them of a record that is handed on; of objects of the user's classes in a table, all that they
-hold (see `curate.code.compared`). Not counted is what a process, a moment or a machine has of its own, which makes no
-row but is logged; where a program lies; and what the code changes as it runs, as a cache.
+attributes, and all of them of one that is handed on; of objects of the user's classes in a table, all that they
+hold (see `curate.code.compared`). Not counted is what a process, a moment or a machine has of its own, and where a
+program lies (see `curate.code.own`); nor what the code changes as it runs, as a cache: what this began with counts.
 """
 
 from __future__ import annotations
 
 import ast
+import enum
 import hashlib
 import inspect
 import os
-import re
 import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from curate.code.closures import PLAIN, Unhashable, closed_over, fields_of, is_environment, value_text
 from curate.code.compared import (
     CODE,
-    TABLES,
     asked_of_self,
     attributes_of,
     compared,
     has_objects,
+    held,
+    is_cached,
     is_data,
     is_object,
+    is_whole,
+    of_self,
+    says,
 )
-from curate.code.held import held
-from curate.code.kinds import is_a
-from curate.code.names import CHANGING, WHOLE, globals_changed, globals_named, globals_read
-from curate.code.sources import Module, Sources, Used, names_assigned, top_level, walruses
-from curate.code.started import as_started
+from curate.code.kinds import is_a, own_dict
+from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read
+from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns
+from curate.code.sources import Module, Sources, Used
+from curate.code.started import as_started, is_new
 from curate.code.syntax import canonical
 from curate.dataclass import dataclass
 
-_OWN = re.compile(
-    r"time\.(time(_ns)?|strftime)|platform\.node|pathlib\.\w+\.home|.*\.((monotonic|perf_counter)(_ns)?|now|today|"
-    "utcnow|gmtime|localtime|getp?pid|get_ident|uuid[14]|urandom|token_(hex|bytes|urlsafe)|gethostname|getuser|uname|"
-    "(process_)?cpu_count|sched_getaffinity|device_count|is_available|virtual_memory|disk_usage|getloadavg|mk[ds]temp|"
-    "gettempdir|(Named)?Temporary(Directory|File)|expanduser)"
-)
-"""What each process, moment or machine has of its own, by the names of `Sources.foreign`."""
-_PLACES = re.compile(r"__file__|.*\.(get)?cwd")
-"""Where a program lies."""
 _NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
 """What is assigned to a variable that is set from outside."""
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
+_MADE = ("Random", "RandomState", "default_rng", "compile", "partial", "attrgetter", "itemgetter", "methodcaller")
+"""What makes values of other libraries of what it is given alone."""
 _LONG = 200
 """Longer texts are hashed, in characters."""
 
@@ -73,7 +73,9 @@ class Variables:
         """`left_out`: names in bodies of classes whose values are told elsewhere."""
         self._sources = sources
         self._left_out = left_out
+        self._origins = Origins(sources)
         self._found: dict[tuple[str, str], _Variable] = {}
+        self._imported: dict[tuple[str, str], str] = {}
         self._attributes: dict[tuple[str, str], dict[str, None]] = {}
         self._changed: set[tuple[str, str]] = set()
         self._seen: dict[int, ast.stmt] = {}
@@ -85,6 +87,7 @@ class Variables:
         function's names, what that was compiled to."""
         read = globals_read(codes) if codes else globals_named(node) or {}
         self._take_others(module, read)
+        self._take_imported(module, read)
         for name, attributes in read.items():
             self._attributes.setdefault((module.name, name), {}).update(attributes)
         changed = {*globals_changed(node)}
@@ -99,8 +102,10 @@ class Variables:
                 asked = {**read[one.root], **({WHOLE: None} if one.name in read[one.root] else {})}
                 self._attributes.setdefault((one.module.name, one.name), {}).update(asked)
             # Imported from another module, it is the same object there, maybe by another name.
-            if (one.root or one.name) in changed and (not one.root or own.get(one.root) is values.get(one.name)):
-                self._changed.add((one.module.name, one.name))
+            root, is_it = one.root or one.name, not one.root or own.get(one.root) is values.get(one.name)
+            found = {name.removeprefix(root) for name in changed if is_it and name.partition(".")[0] == root}
+            found |= {""} if f"{root}.{one.name}" in changed and not is_it else set()
+            self._changed |= {(one.module.name, f"{one.name}{rest}") for rest in found}
             if one.name in values and (one.root in read or not one.root):
                 self._add(one.name, values[one.name], one, one.module.defined[one.name])
             value: Any = values.get(one.name)
@@ -157,26 +162,75 @@ class Variables:
 
     def texts(self) -> Iterator[str]:
         """Yields `name = value` of each whose statements do not tell the value."""
+        yield from self._imported.values()
         for key, one in self._found.items():
             if is_a(one.value, types.FunctionType) and _is_computed(one):
-                if not any(map(_OWN.fullmatch, self._computed_from(one))):
-                    yield from self._choice(one)
-            elif key not in self._changed and (self._is_asked(one) or not _tells(one)):
+                if (origin := self._origin(one)) is not None:
+                    yield from self._choice(one, origin)
+            elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not _tells(one)):
                 kind = type(one.value)
                 if _is_chosen(one) and not is_a(one.value, type) and self._sources.of(kind) is not None:
                     yield f"{one.name} is a {kind.__qualname__}"
-                names = self._computed_from(one)
-                if not any(map(_OWN.fullmatch, names)):
-                    yield from self._text(one, is_placed=any(map(_PLACES.fullmatch, names)))
+                if (origin := self._origin(one)) is not None:
+                    yield from self._text(one, origin)
 
-    def _choice(self, one: _Variable) -> Iterator[str]:
+    def _origin(self, one: _Variable) -> Origin | None:
+        """Returns what a variable is computed from; None if it is all a process's own, or nothing that a statement does
+        not tell is in it beside that."""
+        nodes = [node for _, node in one.assigned] or getattr(one.used.statement, "decorator_list", [])
+        origin = self._origins.of(one.used.module, nodes)
+        if not any(map(OWN.fullmatch, origin.names)) or (nodes and not one.assigned):
+            return origin
+        if not origin.reads:
+            return None
+        has_parts = is_a(one.value, Mapping | CODE) or is_whole(one.value) or is_object(one.value, self._sources)
+        if has_parts or fields_of(one.value) is not None:
+            return origin
+        return None if origin.is_own == SURELY or (origin.is_own and origin.is_like_own(one.value)) else origin
+
+    def _is_begun(self, one: _Variable) -> bool:
+        """Returns whether statements tell what a variable began with that code changes: where it was loaded, it counts
+        as it is."""
+        nodes, value = [node for _, node in one.assigned], one.value
+        names = _values(one.used.module)
+        if not one.used.module.binds(one.name.partition(".")[0]):
+            return True
+        values = [node for node in nodes if isinstance(node, ast.expr)]
+        if len(values) == len(nodes) and all(_is_literal(one) or is_new(one, type(value), names) for one in values):
+            return True
+        return not self._origins.of(one.used.module, nodes).reads
+
+    def _choice(self, one: _Variable, origin: Origin) -> Iterator[str]:
         """Yields which of the user's functions a computed one is, and what values those that made it were given."""
         for function in held(one.value):
             if isinstance(function, types.FunctionType) and self._sources.of(function) is not None:
                 yield f"{one.name} is {_qualname(function)} {_which(one.used.statement, function)}".rstrip()
                 for name, value in closed_over(function):
-                    if is_data(value := as_started(function, name, value)):
+                    value = as_started(function, name, value)
+                    if name in origin.labels or (origin.is_own and origin.is_like_own(value)):
+                        continue
+                    if is_data(value):
                         yield f"{function.__name__}.{name} = {value_text(name, value)}"
+                    elif not is_a(value, CODE) and says(value, self._sources):
+                        text = value_text(name, self._compared(value, one, origin))
+                        yield f"{function.__name__}.{name} = {_short(text)}"
+
+    def _compared(self, value: Any, one: _Variable, origin: Origin) -> Any:
+        """Returns what of a value can be compared, without what a process has of its own, and where a program lies."""
+        folder = Path(one.used.module.path).parent if origin.is_placed else None
+        return compared(value, self._sources, origin if origin.labels or origin.is_own else None, folder)
+
+    def _take_imported(self, module: Module, names: Iterable[str]) -> None:
+        """Takes in which of several imports of a name it is of, as where one is not there on each machine."""
+        values = _values(module)
+        for name in names:
+            found = module.imports.called(name)
+            if name in values and len(found) > 1 and any(map(self._is_of_user, found)):
+                which = next((one for one in found if _is_called(one, values[name])), "another")
+                self._imported[module.name, name] = f"{name} is {which}"
+
+    def _is_of_user(self, imported: str) -> bool:
+        return any(self._sources.module(one) is not None for one in (imported, imported.rpartition(".")[0]) if one)
 
     def _take_others(self, module: Module, names: Iterable[str]) -> None:
         """Takes in globals that no statement of the top level binds: functions do, or the program from outside."""
@@ -189,8 +243,8 @@ class Variables:
             if any(one.get(name) is values[name] for one in stars):
                 continue
             nodes = [one for statement in module.body for one in ast.walk(statement) if isinstance(one, ast.stmt)]
-            assigned = [(False, value) for node in nodes for _, value in _assigns(node, name)]
-            self._found[key] = _Variable(name, values[name], Used(module, ast.Pass(), name, name), assigned or _NOTHING)
+            found = [(False, value) for node in nodes for _, value in assigns(node, name)]
+            self._found[key] = _Variable(name, values[name], Used(module, ast.Pass(), name, name), found or _NOTHING)
 
     def _take_defaults(self, used: Used, name: str, statement: _Def, value: Any) -> None:
         function: Any = inspect.unwrap(value) if callable(value) else None
@@ -213,57 +267,60 @@ class Variables:
         key = (used.module.name, name)
         if key not in self._found:
             last = name.rpartition(".")[2]
-            assigned = [pair for statement in statements for pair in _assigned(statement, last)]
-            self._found[key] = _Variable(name, value, used, assigned or (_NOTHING if is_public else []))
+            found = [pair for statement in statements for pair in assigned(statement, last)]
+            self._found[key] = _Variable(name, value, used, found or (_NOTHING if is_public else []))
 
-    def _text(self, one: _Variable, *, is_placed: bool) -> Iterator[str]:
+    def _text(self, one: _Variable, origin: Origin) -> Iterator[str]:
         with suppress(RecursionError):  # too deep to be told
-            for name, value in self._told(one):
-                if not (is_placed and _is_path(value)) and (text := value_text(name, value)):
-                    yield f"{name} = {text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            for name, value in self._told(one, origin):
+                yield f"{name} = {_short(value_text(name, value))}"
 
-    def _told(self, one: _Variable) -> Iterator[tuple[str, Any]]:
+    def _told(self, one: _Variable, origin: Origin) -> Iterator[tuple[str, Any]]:
         """Yields what of a value can be compared, by name: all of it, or of an object the attributes that are asked."""
         value = one.value
         if is_a(value, types.MethodType) and is_object(value.__self__, self._sources):
             value = value.__self__
-        if has_objects(value, self._sources):
-            yield one.name, compared(value, self._sources)
-        elif is_a(value, dict) and is_environment(value):
+        if is_a(value, dict) and is_environment(value):
             yield one.name, _beside_environment(value)
+        elif is_a(value, enum.Enum) and says(inner := own_dict(value).get("_value_"), self._sources):
+            is_told = type(inner) in PLAIN or _is_stated(one, inner)
+            yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
         elif is_data(value):
-            yield one.name, value
-        elif not is_a(value, CODE):
+            if not (origin.is_placed and not origin.reads and _is_path(value)):
+                yield one.name, self._compared(value, one, origin)
+        elif is_a(value, CODE):
+            return
+        elif has_objects(value, self._sources):
+            yield one.name, self._compared(value, one, origin)
+        elif is_whole(value) or not (is_object(value, self._sources) or attributes_of(value)):
+            if one.used.module.path and says(value, self._sources) and not _is_stated(one, value):
+                yield one.name, self._compared(value, one, origin)
+        else:
             has = attributes_of(value)
-            named = self._attributes.get((one.used.module.name, one.name), {})
-            asked = {**named, **asked_of_self(type(value), self._sources)}
-            if WHOLE in named:
-                asked |= dict.fromkeys(fields_of(value) or ())
-            for name, inner in ((name, has[name]) for name in asked if name in has):
-                if is_data(inner) or fields_of(inner) is not None:
-                    yield f"{one.name}.{name}", compared(inner, self._sources)
+            for name in self._asked(one, value, has):
+                if name in has and name not in origin.labels and self._counts(has[name]):
+                    yield f"{one.name}.{name}", self._compared(has[name], one, origin)
+
+    def _asked(self, one: _Variable, value: Any, has: Mapping[str, Any]) -> Iterable[str]:
+        """Returns the attributes of an object that code asks for, of itself or by the name of its variable; where it is
+        handed on, all."""
+        cls, key = type(value), (one.used.module.name, one.name)
+        named = self._attributes.get(key, {})
+        asked = {**named, **asked_of_self(cls, self._sources)}
+        if WHOLE in asked or CALLED in named:
+            asked |= dict.fromkeys(fields_of(value) or ())
+        if WHOLE in asked and is_object(value, self._sources):
+            changed = {name for name, how in of_self(cls, self._sources) if how != "asked"}
+            asked |= dict.fromkeys(name for name in has if name not in changed and not is_cached(cls, name))
+        return [name for name in asked if (key[0], f"{one.name}.{name}") not in self._changed]
+
+    def _counts(self, value: Any) -> bool:
+        return is_data(value) or fields_of(value) is not None or says(value, self._sources)
 
     def _is_asked(self, one: _Variable) -> bool:
         """Returns whether code asks a class for what no statement of its gives it."""
         owner, _, name = one.name.rpartition(".")
         return not one.assigned and name in self._attributes.get((one.used.module.name, owner), {})
-
-    def _computed_from(self, variable: _Variable) -> set[str]:
-        """Returns what a variable is computed from, by the names of `Sources.foreign`."""
-        names, seen = set[str](), set[int]()
-        is_single = not is_a(variable.value, (*TABLES, Mapping)) or has_objects(variable.value, self._sources)
-        queue = [(variable.used.module, node) for _, node in variable.assigned]
-        for module, node in queue:
-            if id(node) not in seen:
-                seen.add(id(node))
-                names.update(self._sources.foreign(module, node))
-                for used in self._sources.used_by(module, node):
-                    if not isinstance(used.statement, _Def | ast.ClassDef):
-                        queue += [(used.module, one) for _, one in _assigned(used.statement, used.name)]
-                    elif is_single:
-                        # A table may be made by a function that logs the time; a time is a single value.
-                        queue.append((used.module, used.statement))
-        return names
 
 
 def _values(module: Module) -> Mapping[str, Any]:
@@ -274,30 +331,6 @@ def _values(module: Module) -> Mapping[str, Any]:
 def _place(used: Used) -> tuple[str, int]:
     """Returns where a statement lies: a module may be there by two names, of which one is `__main__`."""
     return used.module.path, used.statement.lineno
-
-
-def _assigned(statement: ast.stmt, name: str) -> Iterator[tuple[bool, ast.AST]]:
-    """Yields what a statement, or one within it, assigns to a name, and whether that is all of its value."""
-    for node in top_level(statement):
-        yield from _assigns(node, name)
-
-
-def _assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
-    """Yields what a statement alone assigns to a name, and whether that is all of its value."""
-    if name in names_assigned(node):
-        yield from ((False, one.value) for one in walruses(node) if one.target.id == name)
-        if isinstance(node, ast.Assign):
-            yield all(isinstance(target, ast.Name) for target in node.targets), node.value
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield isinstance(node.target, ast.Name), node.value
-        elif isinstance(node, ast.AugAssign):
-            yield False, node.value
-        elif isinstance(node, ast.For):
-            yield False, node.iter
-        elif isinstance(node, ast.With):
-            yield False, ast.Tuple([item.context_expr for item in node.items], ast.Load())
-        elif isinstance(node, ast.Match):
-            yield False, node.subject
 
 
 def _tells(variable: _Variable) -> bool:
@@ -356,6 +389,45 @@ def _is_literal(node: ast.expr) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_called(imported: str, value: Any) -> bool:
+    """Returns whether a value is what is imported by a name in full: a module, or what one has."""
+    above, _, name = imported.rpartition(".")
+    known = sys.modules.get(imported)
+    return known is value or (above in sys.modules and vars(sys.modules[above]).get(name) is value)
+
+
+def _is_stated(variable: _Variable, value: Any) -> bool:
+    """Returns whether what is assigned to a variable makes this value of code, literals and other variables alone, with
+    no function of the user's in between: the text of each tells it."""
+    return len(variable.assigned) == 1 and _makes(variable.used.module, variable.assigned[0][1], value)
+
+
+def _makes(module: Module, node: ast.AST, value: Any) -> bool:
+    match node:
+        case ast.Dict(keys, nodes) if is_a(value, dict) and None not in keys and len(value) == len(nodes):
+            pairs = zip((*keys, *nodes), (*value, *value.values()), strict=True)
+            return all(one is not None and _makes(module, one, inner) for one, inner in pairs)
+        case ast.List(nodes) | ast.Tuple(nodes) if is_a(value, list | tuple) and len(value) == len(nodes):
+            return all(_makes(module, one, inner) for one, inner in zip(nodes, value, strict=True))
+        case ast.Name() | ast.Attribute():
+            return is_a(value, CODE)
+        case ast.Lambda():
+            return is_a(value, types.FunctionType) and not value.__closure__
+        case ast.Call(ast.Name(name) | ast.Attribute(ast.Name(_), name) | ast.Attribute(ast.Attribute(), name) as by):
+            given = (*node.args, *(one.value for one in node.keywords))
+            root = next(one.id for one in ast.walk(by) if isinstance(one, ast.Name))
+            is_made = name in _MADE or is_a(value, pa.DataType | np.dtype)
+            is_made = is_made and root not in module.defined
+            return is_made and all(isinstance(one, ast.Name | ast.Attribute) or _is_literal(one) for one in given)
+        case ast.expr() if _is_literal(node) and is_data(value):
+            return value_text("", ast.literal_eval(node)) == value_text("", value)
+    return False
 
 
 def _is_path(value: Any) -> bool:

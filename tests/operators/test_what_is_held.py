@@ -191,11 +191,7 @@ IMPORTS = "import argparse, array, collections, dataclasses, fractions, functool
 IMPORTS += "import numpy as np\nclass R: __annotations__ = {'k': int}\n"
 CLOSED = "def make(v): return lambda row: (v, getattr(v, 'k', 0))\nf = make"
 VALUES |= {f"{name} closed over": f"{IMPORTS}{CLOSED}({one})" for name, one in {**KINDS, **RECORDS}.items()}
-VALUES |= {
-    f"{name} in a global": f"{IMPORTS}v = {one}\ndef f(row): return v"
-    for name, one in KINDS.items()
-    if "deque" not in one
-}
+VALUES |= {f"{name} in a global": f"{IMPORTS}v = {one}\ndef f(row): return v" for name, one in KINDS.items()}
 RULE = "class Rule:\n    def __init__(self, k): self.k = k\n    def o(self): return self.k\n"
 SLOT = "class Rule:\n    __slots__ = ('k',)\n    def __init__(self, k): self.k = k\n    def o(self): return self.k\n"
 NUMBER = RULE.replace("return self.k", "return 1")
@@ -228,7 +224,6 @@ OWN = {
     "a decorator with a moment": "import time\ndef timed(h):\n    t = time.time() + read()\n"
     "    return lambda x: (t, h(x))[1]\n"
     f"@timed\ndef h(x): return x\n{CALLED}",
-    "a queue": "import collections\nseen = collections.deque([read()])\ndef f(row): return len(seen)",
     "the random numbers of all": "import random\nrandom.seed(read())\ndef make(v): return lambda row: v(row)\n"
     "f = make(random.choice)",
     "objects with a moment": "import time\nclass T:\n    def __init__(self): self.t = time.time() + read()\n"

@@ -1,0 +1,295 @@
+"""What of a computed value a process, a moment or a machine has of its own: it makes no row but is logged, so that it
+is left out of an identity; what is beside it counts.
+
+Followed is where such a value goes: to a variable, an attribute, a key, an argument of the user's own functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import datetime as dt
+import math
+import os
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from curate.code.kinds import is_a
+from curate.code.names import own_names
+from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level, walruses
+from curate.dataclass import dataclass, replace
+
+OWN = re.compile(
+    r"time\.(time(_ns)?|strftime)|platform\.node|pathlib\.\w+\.home|.*\.((monotonic|perf_counter)(_ns)?|now|today|"
+    "utcnow|gmtime|localtime|getp?pid|get_ident|uuid[14]|urandom|token_(hex|bytes|urlsafe)|gethostname|getuser|uname|"
+    "(process_)?cpu_count|sched_getaffinity|device_count|is_available|virtual_memory|disk_usage|getloadavg|mk[ds]temp|"
+    "gettempdir|(Named)?Temporary(Directory|File)|expanduser)"
+)
+"""What each process, moment or machine has of its own, by the names of `Sources.foreign`."""
+PLACES = re.compile(r"__file__|.*\.(get)?cwd")
+"""Where a program lies."""
+_CPUS = re.compile(r".*(cpu_count|getaffinity)")
+_MAKES = re.compile(
+    r"(collections|datetime|functools|itertools|math|numpy\.(zeros|ones|full|empty|arange)(_like)?|os\.path|pathlib|"
+    r"platform|posixpath|socket|tempfile|time|types|uuid)(\..*)?|os|numpy|\.("
+    "absolute|as_posix|date|format|hex|isoformat|join(path)?|lower|r?strip|replace|resolve|strftime|time|timestamp|"
+    "upper|with_(name|suffix))"
+)
+"""What makes a value of others, and reads none from elsewhere."""
+_READ = ("open", "input", "globals", "vars", "eval", "exec", "getattr")
+_ASKS = ("get", "getenv", "setdefault", "getattr", "next")
+"""What is called with what stands for a value that is not there."""
+_ABOVE = 3
+"""Folders above that of a file up to which a path is told from there."""
+NOT, MAYBE, SURELY = 0, 1, 2
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Def = Function | ast.ClassDef
+_DISPLAYS = ast.Dict | ast.List | ast.Tuple | ast.Set
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a value is computed from."""
+
+    names: frozenset[str] = frozenset()
+    """What is not the user's, by the names of `Sources.foreign`."""
+    is_own: int = NOT
+    """Whether it is a process's own: `NOT`, `MAYBE` where that is one of several, `SURELY`."""
+    labels: frozenset[str] = frozenset()
+    """The attributes, keys and variables in it that are."""
+    items: frozenset[int] = frozenset()
+    """Which of a list or a tuple are."""
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is computed from where the program lies."""
+        return any(map(PLACES.fullmatch, self.names))
+
+    @property
+    def reads(self) -> bool:
+        """Whether anything from elsewhere may be in it, which no statement tells."""
+        known = (OWN, PLACES, _MAKES)
+        return any(
+            one in _READ or not (hasattr(builtins, one) or any(by.fullmatch(one) for by in known)) for one in self.names
+        )
+
+    def is_like_own(self, value: Any) -> bool:
+        """Returns whether a value is one that this process has of its own, as far as can be seen."""
+        if is_a(value, bool):
+            return False
+        if is_a(value, int) and any(map(_CPUS.fullmatch, self.names)) and value == os.cpu_count():
+            return True
+        if is_a(value, int) and value == os.getpid():
+            return True
+        if is_a(value, dt.datetime):
+            value = value.timestamp()
+        if not is_a(value, int | float):
+            return False
+        now = time.time()
+        return any(now - 10**6 < value / unit <= now + 1 for unit in (1, 10**3, 10**6, 10**9) if math.isfinite(value))
+
+
+class Origins:
+    """What values are computed from."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._scopes: dict[tuple[int, frozenset[str]], tuple[int, frozenset[str]]] = {}
+
+    def of(self, module: Module, nodes: Sequence[ast.AST]) -> Origin:
+        """Returns what the value is computed from that these expressions of a module are assigned to."""
+        reached = [(module, node, frozenset[str]()) for node in nodes]
+        names, seen, inner = set[str](), set[tuple[int, frozenset[str]]](), []
+        for above, node, given in reached:
+            if (id(node), given) not in seen:
+                seen.add((id(node), given))
+                inner.append((above, node, given))
+                names.update(self._sources.foreign(above, node))
+                for used in self._sources.used_by(above, node):
+                    if isinstance(used.statement, _Def):
+                        reached.append((used.module, used.statement, frozenset()))
+                    else:
+                        reached += [(used.module, one, frozenset()) for _, one in assigned(used.statement, used.name)]
+        found = Origin(frozenset(names))
+        if not any(map(OWN.fullmatch, names)):
+            return found
+        labels = set[str]()
+        for above, node, given in inner:
+            labels |= self._scope(above, node, given)[1]
+            for called, names_given in self._calls(above, node, labels):
+                if (id(called.statement), names_given) not in seen:
+                    seen.add((id(called.statement), names_given))
+                    inner.append((called.module, called.statement, names_given))
+        levels = {self._level(module, node, ()) for node in nodes}
+        level = levels.pop() if len(levels) == 1 else MAYBE if levels - {NOT} else NOT
+        several = [one.elts for one in nodes if isinstance(one, ast.List | ast.Tuple)] if len(nodes) == 1 else []
+        items = {at for of in several for at, one in enumerate(of) if self._level(module, one, ()) == SURELY}
+        is_within = any(self._level(module, one, ()) for node in nodes for one in _within(node))
+        return replace(found, is_own=level or MAYBE * is_within, labels=frozenset(labels), items=frozenset(items))
+
+    def _level(self, module: Module, node: ast.AST, names: Collection[str]) -> int:
+        """Returns whether the value of an expression is a process's own, or made of it; `names`: variables that are."""
+        if isinstance(node, _DISPLAYS | ast.Lambda):
+            return NOT
+        nodes = list(ast.walk(node))
+        is_own = any(isinstance(one, ast.Name) and one.id in names for one in nodes)
+        if is_own or any(map(OWN.fullmatch, self._sources.foreign(module, node))):
+            return MAYBE if any(map(_chooses, nodes)) else SURELY
+        found = NOT
+        for used in self._sources.used_by(module, node):
+            if isinstance(used.statement, _Def):
+                found = max(found, self._scope(used.module, used.statement, frozenset())[0])
+            else:
+                levels = [self._level(used.module, one, ()) for _, one in assigned(used.statement, used.name)]
+                found = max([found, *levels])
+        return min(found, MAYBE) if any(map(_chooses, nodes)) else found
+
+    def _scope(self, module: Module, node: ast.AST, given: frozenset[str]) -> tuple[int, frozenset[str]]:
+        """Returns whether what a function returns is a process's own, and the names in it that are, as those that it is
+        `given`."""
+        key = (id(node), given)
+        if key in self._scopes:
+            return self._scopes[key]
+        self._scopes[key] = NOT, frozenset()  # for one that calls itself
+        if isinstance(node, ast.ClassDef):
+            methods = [one for one in node.body if isinstance(one, Function)]
+            scopes = [self._scope(module, one, given if one.name == "__init__" else frozenset()) for one in methods]
+            rest = [one for one in node.body if not isinstance(one, Function)]
+            scopes.append(self._scope(module, ast.Module(rest, []), frozenset()))
+            level = min(MAYBE, max(one for one, _ in scopes))
+            self._scopes[key] = level, frozenset().union(given, *(names for _, names in scopes))
+            return self._scopes[key]
+        nodes = list(ast.walk(node))
+        local = own_names(node)
+        defined = {name: one for name, one in module.defined.items() if name not in local}
+        imports = module.imports.joined(imports_in(nodes, module.package))
+        module = replace(module, defined=defined, imports=imports)
+        bound, names, before = [pair for one in nodes for pair in _bound(one)], set(given), -1
+        while len(names) > before:
+            before = len(names)
+            names |= {name for name, one in bound if name not in names and self._level(module, one, names)}
+        returned = [one.value for one in nodes if isinstance(one, ast.Return | ast.Yield) and one.value is not None]
+        levels = {self._level(module, one, names) for one in returned}
+        level = levels.pop() if len(levels) == 1 else MAYBE if levels - {NOT} else NOT
+        self._scopes[key] = level, frozenset(names)
+        return self._scopes[key]
+
+    def _calls(self, module: Module, node: ast.AST, names: Collection[str]) -> Iterator[tuple[Used, frozenset[str]]]:
+        """Yields the user's functions that are called with what is a process's own, and which arguments are."""
+        for one in ast.walk(node):
+            if isinstance(one, ast.Call) and (one.args or one.keywords):
+                called = [by for by in self._sources.used_by(module, one.func) if isinstance(by.statement, _Def)]
+                given = {word.arg for word in one.keywords if word.arg and self._level(module, word.value, names)}
+                for by in called[-1:]:
+                    pairs = zip(_arguments(by.statement), one.args, strict=False)
+                    given |= {name for name, value in pairs if self._level(module, value, names)}
+                    if given:
+                        yield by, frozenset(given)
+
+
+def assigned(statement: ast.stmt, name: str) -> Iterator[tuple[bool, ast.AST]]:
+    """Yields what a statement, or one within it, assigns to a name, and whether that is all of its value."""
+    for node in top_level(statement):
+        yield from assigns(node, name)
+
+
+def assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
+    """Yields what a statement alone assigns to a name, and whether that is all of its value."""
+    if name in names_assigned(node):
+        yield from ((False, one.value) for one in walruses(node) if one.target.id == name)
+        if isinstance(node, ast.Assign):
+            found = [value for target in node.targets for one, value in _pairs(target, node.value) if _is(one, name)]
+            yield all(isinstance(target, ast.Name) for target in node.targets), found[0] if found else node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield isinstance(node.target, ast.Name), node.value
+        elif isinstance(node, ast.AugAssign):
+            yield False, node.value
+        elif isinstance(node, ast.For):
+            yield False, node.iter
+        elif isinstance(node, ast.With):
+            yield False, ast.Tuple([item.context_expr for item in node.items], ast.Load())
+        elif isinstance(node, ast.Match):
+            yield False, node.subject
+
+
+def told_from(value: Any, folder: Path) -> Any:
+    """Returns a path that lies in a folder, or not far above it, as it is called from there; another value as it is."""
+    if not (is_a(value, PurePath) or (is_a(value, str) and value.startswith("/") and "\n" not in value)):
+        return value
+    at = os.path.relpath(value, folder)
+    return type(value)(at) if at.split("/").count("..") <= _ABOVE and type(value) is not PurePath else value
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yields what is assigned to each of several targets, as in `a, b = 1, 2`."""
+    many = ast.Tuple | ast.List
+    if not (isinstance(target, many) and isinstance(value, many)):
+        yield target, value
+    elif len(target.elts) == len(value.elts) and not any(isinstance(one, ast.Starred) for one in value.elts):
+        for inner, one in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(inner, one)
+    else:
+        yield from ((inner, value) for inner in target.elts)
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the names that a node gives values: of variables, attributes, keys and arguments."""
+    if isinstance(node, ast.Assign):
+        for one, value in (pair for target in node.targets for pair in _pairs(target, node.value)):
+            yield from ((name, value) for name in _names(one))
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
+        yield from ((name, node.value) for name in _names(node.target))
+    elif isinstance(node, ast.keyword) and node.arg:
+        yield node.arg, node.value
+    elif isinstance(node, ast.Dict):
+        keys = [one.value if isinstance(one, ast.Constant) else None for one in node.keys]
+        yield from ((key, value) for key, value in zip(keys, node.values, strict=True) if isinstance(key, str))
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    match target:
+        case ast.Name(name) | ast.Attribute(_, name) | ast.Subscript(_, ast.Constant(str(name))):
+            yield name
+        case ast.Tuple(several) | ast.List(several):
+            for one in several:
+                yield from _names(one)
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _within(node: ast.AST) -> Iterator[ast.expr]:
+    """Yields what is in a list, a tuple or a set that an expression makes, at any depth."""
+    for one in node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else ():
+        yield one
+        yield from _within(one)
+
+
+def _chooses(node: ast.AST) -> bool:
+    """Returns whether an expression is one of several."""
+    match node:
+        case ast.IfExp() | ast.BoolOp():
+            return True
+        case ast.Call(ast.Attribute(_, name) | ast.Name(name)):
+            return name in _ASKS
+    return False
+
+
+def _arguments(statement: ast.AST) -> Iterable[str]:
+    """Returns the names of what is given to a function by place, or to a class, as its objects are made."""
+    if isinstance(statement, ast.ClassDef):
+        made = [one for one in statement.body if isinstance(one, Function) and one.name == "__init__"]
+        fields = [
+            one.target.id
+            for one in statement.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        ]
+        return list(_arguments(made[0]))[1:] if made else fields
+    if not isinstance(statement, Function):
+        return ()
+    return [one.arg for one in (*statement.args.posonlyargs, *statement.args.args)]

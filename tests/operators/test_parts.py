@@ -1,0 +1,194 @@
+"""Of a value that a module computes each part counts: beside a moment, a place or a machine, in an object in an object,
+in what code fills as it runs, of whichever import; what a run has of its own is left out alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from curate.code.function import callable_text
+from tests.job.modules import Modules
+
+K = "int(os.environ['K'])"
+HEAD = """
+import argparse, collections, configparser, dataclasses, datetime, enum, functools, os, random, time, types
+from pathlib import Path
+import numpy as np
+"""
+USE = "def f(row): return k"
+INNER = "class I:\n    def __init__(self, k): self.k = k\n"
+HOLDS = f"{INNER}class O:\n    def __init__(self, i): self.i = i\n    def o(self): return self.i.k\n"
+SECTION = f"c = configparser.ConfigParser()\nc.read_dict({{'a': {{'k': str({K})}}}})\n"
+MOMENTS = {
+    "in a table": f"k = {{'t': time.time() + 3600, 'k': {K}}}\n{USE}",
+    "in a table that is called": f"k = dict(t=time.time(), k={K})\n{USE}",
+    "in a list": f"k = [time.time() + 3600, {K}]\n{USE}",
+    "in a list of lists": f"k = [[time.time()], [{K}]]\n{USE}",
+    "in another variable of its statement": f"t, k = time.time(), {K}\n{USE}",
+    "in a namespace": f"k = argparse.Namespace(t=time.time(), k={K})\ndef f(row): return k.k, k.t",
+    "in a record": f"@dataclasses.dataclass\nclass R:\n    t: float\n    k: int\nk = R(time.time(), {K})\n{USE}",
+    "put into it": f"k = {{'k': {K}}}\nk['t'] = time.time()\n{USE}",
+    "by a function": f"def load():\n    t = time.time()\n    return {{'k': {K}, 't': t}}\nk = load()\n{USE}",
+    "that a function is given": f"def of(t, k): return {{'at': t, 'k': k}}\nk = of(time.time() + 9, {K})\n{USE}",
+    "that a function logs": f"def load():\n    print(time.time(), end='')\n    return {K}\nk = load()\n{USE}",
+    "in an object": f"class O:\n    def __init__(self, k):\n        self.t = time.time()\n        self.k = k\n"
+    f"    def o(self): return self.k, self.t\nk = O({K})\ndef f(row): return k.o()",
+    "that an object is given": f"class O:\n    def __init__(self, t, k): self.at, self.k = t, k\n"
+    f"    def o(self): return self.k, self.at\nk = O(time.time() + 9, {K})\ndef f(row): return k.o()",
+    "in an object in a list": f"class O:\n    def __init__(self, k):\n        self.t = time.time() + 9\n"
+    f"        self.k = k\nk = [O({K})]\ndef f(row): return k[0].k",
+    "closed over": f"def by(k):\n    t = time.time()\n    return lambda x: (t, k)\ng = by({K})\n"
+    "def f(row): return g(row)",
+    "closed over by a decorator": f"def by(k):\n    t = time.time() + 9\n    return lambda h: lambda x: (t, k, h(x))\n"
+    f"@by({K})\ndef g(x): return x\ndef f(row): return g(row)",
+}
+MACHINES = {
+    "in a table": f"k = {{'n': os.cpu_count() * 2, 'k': {K}}}\n{USE}",
+    "instead of a value": f"k = {K} or os.cpu_count()\n{USE}",
+    "where none is given": f"k = int(os.environ.get('K', os.cpu_count()))\n{USE}",
+    "in one of two cases": f"k = {K} if 'K' in os.environ else os.cpu_count()\n{USE}",
+    "in another variable": f"n, k = os.cpu_count(), {K}\n{USE}",
+    "as an argument": f"class O:\n    def __init__(self, n, k): self.n, self.k = n - 1, k\n"
+    f"k = O(os.cpu_count(), {K})\ndef f(row): return k.k, k.n",
+}
+PLACES = {
+    "above a file": f"k = Path(__file__).parent / str({K})\n{USE}",
+    "above a file as text": f"k = os.path.join(os.path.dirname(os.path.abspath(__file__)), str({K}))\n{USE}",
+    "above other folders": f"k = Path(__file__).resolve().parents[1] / 'data' / str({K})\n{USE}",
+    "in a list": f"here = os.path.dirname(__file__)\nk = [here + '/' + str({K}), here + '/0']\n{USE}",
+    "in a table": f"k = {{'words': str(Path(__file__).parent / 'words'), 'k': {K}}}\n{USE}",
+    "in an object": f"class O:\n    def __init__(self, at, k): self.at, self.k = at, k\n"
+    f"k = O(Path(__file__).parent / 'words', {K})\ndef f(row): return k.k, k.at",
+}
+HELD = {
+    "an object in an object": f"{HOLDS}o = O(I({K}))\ndef f(row): return o.o()",
+    "an object in one that is asked for it": f"{HOLDS}o = O(I({K}))\ndef f(row): return o.i.k",
+    "an object in a list in an object": f"{HOLDS}o = O([I({K})])\ndef f(row): return o.i[0].k",
+    "an object in a table in an object": f"{HOLDS}o = O({{'a': I({K})}})\ndef f(row): return o.o()",
+    "an object that is handed on": f"{INNER}o = I({K})\ndef h(a): return a.k\ndef f(row): return h(o)",
+    "an object by another name": f"{INNER}o = I({K})\ndef f(row):\n    a = o\n    return a.k",
+    "an object that hands itself on": f"{INNER}class O(I):\n    def o(self): return h(self)\n"
+    f"def h(a): return a.k\no = O({K})\ndef f(row): return o.o()",
+    "an object that calls itself this": "class O:\n    def __init__(this, k): this.k = k\n"
+    f"    def o(this): return this.k\no = O({K})\ndef f(row): return o.o()",
+    "an object with a property": "class O:\n    def __init__(me, k): me.k = k\n    @property\n"
+    f"    def o(me): return me.k\no = O({K})\ndef f(row): return o.o",
+    "an object of which another attribute is set": f"{INNER}o = I({K})\no.n = 0\ndef f(row):\n    o.n += 1\n"
+    "    return o.k",
+    "an object that a function closes over": f"{INNER}def make(o): return lambda x: o.k\ng = make(I({K}))\n"
+    "def f(row): return g(row)",
+    "an object of a view": f"{INNER}k = types.MappingProxyType({{'a': I({K})}})\ndef f(row): return k['a'].k",
+    "an object in a partial": f"{INNER}k = functools.partial(lambda o, x: o.k, I({K}))\ndef f(row): return k(row)",
+    "a function in a list": f"def make(k): return lambda x: k\nk = [make({K})]\ndef f(row): return k[0](row)",
+    "a function in an object": f"{INNER}def make(k): return lambda x: k\no = I(make({K}))\ndef f(row): return o.k(row)",
+    "a value beside a function": f"def g(x): return x\nk = {{'a': (g, {K})}}\ndef f(row): return k['a'][1]",
+    "a namespace in a list": f"k = [argparse.Namespace(k={K})]\ndef f(row): return k[0].k",
+    "which function of a table": f"def a(x): return 1\ndef b(x): return 2\nk = [(a if {K} == 1 else b, 0)]\n"
+    "def f(row): return k[0][0](row)",
+    "numbers of Python": f"k = random.Random({K})\ndef f(row): return k.random()",
+    "numbers of numpy": f"k = np.random.default_rng({K})\ndef f(row): return k.random()",
+    "numbers of numpy as they were": f"k = np.random.RandomState({K})\ndef f(row): return k.rand()",
+    "a choice of several values": f"class E(enum.Enum):\n    A = (1, {K})\ndef f(row): return E.A.value",
+    "a choice that a function closes over": f"class E(enum.Enum):\n    A = (1, {K})\n"
+    "def make(e): return lambda row: e.value\nf = make(E.A)",
+    "a choice of an object": f"{INNER}class E(enum.Enum):\n    A = I({K})\nk = E.A\ndef f(row): return k.value.k",
+    "a queue": f"k = collections.deque([{K}])\ndef f(row): return k[0]",
+    "a queue in a table": f"k = {{'a': collections.deque([{K}])}}\ndef f(row): return k['a'][0]",
+    "a list of Python": f"k = collections.UserList([{K}])\ndef f(row): return k[0]",
+    "the keys of a table": f"k = {{{K}: 1}}.keys()\ndef f(row): return list(k)",
+    "settings that are read": f"{SECTION}def f(row): return c['a']['k']",
+    "settings that are asked": f"{SECTION}def f(row): return c.get('a', 'k')",
+    "a section of settings": f"{SECTION}k = c['a']\ndef f(row): return k['k']",
+    "settings that a function closes over": f"{SECTION}def make(c): return lambda row: c['a']['k']\nf = make(c)",
+}
+FILLED = {
+    "a set that is loaded": f"def load(): return {{{K}}}\nk = load()\ndef f(row):\n    k.add(0)\n    return k",
+    "a table that is loaded": f"k = dict(a={K})\ndef f(row):\n    k[row] = 1\n    return k",
+    "a number": f"k = {K}\ndef f(row):\n    global k\n    k += 1\n    return k",
+    "a queue": f"k = collections.deque([{K}])\ndef f(row): return k.append(1)",
+}
+BEGUN = {
+    "a set": "k = set()\ndef f(row):\n    k.add(row)\n    return len(k)",
+    "a queue": "k = collections.deque(maxlen=3)\ndef f(row):\n    k.append(row)\n    return len(k)",
+    "a table of literals": "k = {'a': [0] * 3}\ndef f(row):\n    k['a'] = row",
+    "zeros": "k = np.zeros(3)\ndef f(row): k[0] += row",
+    "a list of zeros": "k = [0] * 3\ndef f(row): k[0] += row",
+    "a table by what it is for": "keys = ('a', 'b')\nk = {key: 0 for key in keys}\ndef f(row): k['a'] += row",
+    "a table of what an object has": f"{INNER}o = I({{}})\ndef f(row): o.k[row] = 1",
+    "an attribute": f"{INNER}o = I(0)\ndef f(row): o.k += 1",
+    "a table of another module": "import tables\ndef f(row): tables.k[row] = 1",
+}
+"""What functions fill, and statements tell what it began with."""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
+    return Modules(tmp_path / "modules", monkeypatch)
+
+
+def text_of(modules: Modules, source: str, k: int) -> str:
+    modules.monkeypatch.setenv("K", str(k))
+    return callable_text("f", modules.load(HEAD + source, "of_user").f)
+
+
+CASES = {
+    f"{kind}, {name}": source
+    for kind, sources in {
+        "moment": MOMENTS,
+        "machine": MACHINES,
+        "place": PLACES,
+        "held": HELD,
+        "filled": FILLED,
+    }.items()
+    for name, source in sources.items()
+}
+
+
+@pytest.mark.parametrize("source", CASES.values(), ids=CASES)
+def test_each_part_counts(source: str, modules: Modules) -> None:
+    """Where nothing told it, rows made with another one were taken for done."""
+    one, same, other = (text_of(modules, source, k) for k in (1, 1, 2))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("source", MOMENTS.values(), ids=MOMENTS)
+def test_at_another_time_it_is_the_same(source: str, modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, at = text_of(modules, source, 1), time.time()
+    monkeypatch.setattr(time, "time", lambda: at + 100_000)
+    assert text_of(modules, source, 1) == before
+
+
+@pytest.mark.parametrize("source", MACHINES.values(), ids=MACHINES)
+def test_on_another_machine_it_is_the_same(source: str, modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = text_of(modules, source, 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1000)
+    assert text_of(modules, source, 1) == before
+
+
+@pytest.mark.parametrize("source", PLACES.values(), ids=PLACES)
+def test_in_another_folder_it_is_the_same(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {text_of(Modules(tmp_path / name / "jobs", monkeypatch), source, 1) for name in ("one", "another/deeper")}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("source", BEGUN.values(), ids=BEGUN)
+def test_what_functions_fill_is_told_by_what_it_began_with(source: str, modules: Modules) -> None:
+    modules.forget("tables")
+    modules.write("tables", "k = {}")
+    f = modules.load(HEAD + source, "of_user").f
+    before = callable_text("f", f)
+    f(1)
+    assert callable_text("f", f) == before
+
+
+@pytest.mark.parametrize("what", ["from {} import g", "import {} as g"])
+def test_which_of_several_imports_is_used_counts(what: str, modules: Modules) -> None:
+    for name in ("fast", "slow"):
+        modules.forget(name)
+        modules.write(name, "def g(x): return x")
+    source = f"if {K} == 1: {what.format('fast')}\nelse: {what.format('slow')}\ndef f(row): return g"
+    one, same, other = (text_of(modules, source, k) for k in (1, 1, 2))
+    assert one == same != other
