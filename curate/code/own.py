@@ -31,6 +31,8 @@ OWN = re.compile(
 """What each process, moment or machine has of its own, by the names of `Sources.foreign`."""
 PLACES = re.compile(r"__file__|.*\.(get)?cwd")
 """Where a program lies."""
+_UNSEEDED = "os.urandom"
+"""What a process takes its numbers from that are not seeded."""
 _CPUS = re.compile(r".*(cpu_count|getaffinity)")
 _MAKES = re.compile(
     r"(collections|datetime|functools|itertools|math|numpy\.(zeros|ones|full|empty|arange)(_like)?|os\.path|pathlib|"
@@ -109,6 +111,7 @@ class Origins:
                 seen.add((id(node), given))
                 inner.append((above, node, given))
                 names.update(self._sources.foreign(above, node))
+                names |= {_UNSEEDED} if any(map(_is_unseeded, ast.walk(node))) else set()
                 for used in self._sources.used_by(above, node):
                     if isinstance(used.statement, _Def):
                         reached.append((used.module, used.statement, frozenset()))
@@ -136,7 +139,7 @@ class Origins:
         if isinstance(node, _DISPLAYS | ast.Lambda):
             return NOT
         nodes = list(ast.walk(node))
-        is_own = any(isinstance(one, ast.Name) and one.id in names for one in nodes)
+        is_own = any((isinstance(one, ast.Name) and one.id in names) or _is_unseeded(one) for one in nodes)
         if is_own or any(map(OWN.fullmatch, self._sources.foreign(module, node))):
             return MAYBE if any(map(_chooses, nodes)) else SURELY
         found = NOT
@@ -268,6 +271,14 @@ def _within(node: ast.AST) -> Iterator[ast.expr]:
     for one in node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else ():
         yield one
         yield from _within(one)
+
+
+def _is_unseeded(node: ast.AST) -> bool:
+    """Returns whether an expression makes what draws other numbers in each process."""
+    match node:
+        case ast.Call(ast.Attribute(_, name) | ast.Name(name), [], []):
+            return name in ("Random", "RandomState", "SystemRandom", "default_rng")
+    return False
 
 
 def _chooses(node: ast.AST) -> bool:

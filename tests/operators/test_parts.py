@@ -168,6 +168,15 @@ def test_on_another_machine_it_is_the_same(source: str, modules: Modules, monkey
     assert text_of(modules, source, 1) == before
 
 
+@pytest.mark.parametrize(
+    "value", ["random.Random()", "np.random.default_rng()", "[random.Random()]", "I(random.Random())"]
+)
+def test_numbers_that_nobody_seeded_do_not_count(value: str, modules: Modules) -> None:
+    """In each process they are others."""
+    source = f"{INNER}k = {value}\ndef h(k): return k\ndef f(row): return h(k)"
+    assert text_of(modules, source, 1) == text_of(modules, source, 1)
+
+
 @pytest.mark.parametrize("source", PLACES.values(), ids=PLACES)
 def test_in_another_folder_it_is_the_same(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {text_of(Modules(tmp_path / name / "jobs", monkeypatch), source, 1) for name in ("one", "another/deeper")}
