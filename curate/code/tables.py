@@ -30,11 +30,29 @@ def table_text(value: Any) -> str:
     if table is None:
         return ""
     # Names of libraries and their versions are in the metadata.
-    plain = table.combine_chunks().replace_schema_metadata(None)
+    table = table.combine_chunks().replace_schema_metadata(None)
+    columns = [
+        pa.chunked_array([_plain(one, is_arrow=issubclass(cls, _ARROW)) for one in column.chunks], column.type)
+        for column in table.columns
+    ]
+    plain = pa.table(columns, table.schema)
     with pa.BufferOutputStream() as sink:
         with pa.ipc.new_stream(sink, plain.schema) as writer:
             writer.write_table(plain)
         return f"{cls.__qualname__} {_kind(value)}{table.num_rows} x {table.num_columns} {_digest(sink.getvalue())}"
+
+
+def _plain(array: pa.Array, *, is_arrow: bool) -> pa.Array:
+    """Returns an array with the bits that one made of its values has: a part of another one has those beside it, too,
+    and one of Arrow whatever lies where there is no value; what others convert has the same there each time."""
+    kind = array.type
+    is_flat = not (pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_dictionary(kind))
+    if len(array) == 0 or (is_flat and not array.null_count and not array.offset):
+        return array
+    try:
+        return array.take(pa.array(range(len(array)))) if is_arrow else pa.concat_arrays([array[:1], array[1:]])
+    except pa.ArrowNotImplementedError:
+        return array
 
 
 def _table(value: Any) -> pa.Table | None:

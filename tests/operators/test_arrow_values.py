@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -64,6 +65,41 @@ def test_tables_in_parts_are_those_that_are_whole() -> None:
     whole = pa.table({"a": [1, 2, 3]})
     parts = pa.concat_tables([whole.slice(0, 1), whole.slice(1)]).replace_schema_metadata({"pandas": "version 1"})
     assert value_text("t", parts) == value_text("t", whole)
+
+
+KINDS = {
+    "numbers": (pa.int64(), [1, None, 3, 4]),
+    "fractions": (pa.float64(), [1.5, None, 3.0, 4.0]),
+    "decisions": (pa.bool_(), [True, None, False, True]),
+    "decisions that are all there": (pa.bool_(), [True, False, True, True]),
+    "texts": (pa.string(), ["a", None, "", "ccc"]),
+    "lists": (pa.list_(pa.int8()), [[1], None, [], [None, 2]]),
+    "pairs": (pa.list_(pa.int8(), 2), [[1, 2], None, [3, 4], [5, None]]),
+    "tables": (pa.map_(pa.string(), pa.int8()), [[("a", 1)], None, [], [("b", None)]]),
+    "records": (pa.struct([("a", pa.int8())]), [{"a": 1}, None, {"a": None}, {"a": 4}]),
+    "choices": (pa.dictionary(pa.int8(), pa.string()), ["a", "b", None, "a"]),
+    "amounts": (pa.decimal128(9, 2), [1, None, 3, 4]),
+}
+
+
+@pytest.mark.parametrize(("kind", "values"), KINDS.values(), ids=KINDS)
+def test_the_same_values_are_told_alike_whatever_bits_they_have(kind: pa.DataType, values: list[object]) -> None:
+    """A part of a larger column has the bits of rows beside it: the same rows were those of another function."""
+    twice = pa.array([*values, *values], kind)
+    columns = [twice[:4], twice[4:], twice.take(pa.array([4, 5, 6, 7])), pa.chunked_array([twice[:2], twice[2:4]])]
+    if pa.types.is_int64(kind):
+        bits = np.array([one or 99 for one in values])
+        columns.append(pa.array(bits, kind, mask=np.array([one is None for one in values])))
+    plain = value_text("t", pa.table({"a": pa.array(values, kind)}))
+    assert {value_text("t", pa.table({"a": one})) for one in columns} == {plain}
+    assert value_text("t", pa.table({"a": twice[1:5]})) != plain
+
+
+@pytest.mark.parametrize("values", [[True, None, False], [1, None, 3], [[1], None, []], [0.5, None, 1.5]])
+def test_rows_of_a_table_of_polars_are_those_of_a_larger_one(values: list[object]) -> None:
+    tables = [pl.DataFrame({"a": values}), pl.DataFrame({"a": [*values, *values]})[:3]]
+    tables += [pl.DataFrame({"a": [*values, *values]})[3:], pl.concat([tables[0][:1], tables[0][1:]])]
+    assert len({value_text("t", one) for one in tables}) == 1
 
 
 def test_of_a_library_what_has_no_content_is_refused_by_name() -> None:
