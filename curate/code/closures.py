@@ -55,6 +55,25 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 """The code of each function that chooses another one by a type."""
 
 
+_SHARED = (list, tuple, dict)
+"""Types of what may be in a value at many places, of which each may be in others."""
+_LONGEST = 1 << 20
+"""Longer texts, in characters, are hashed where they come again in one value."""
+
+
+class Seen:
+    """What a look at a value has been at: the code that it is in, and the texts of what it has seen there."""
+
+    def __init__(self, within: frozenset[int] = frozenset()) -> None:
+        self.within = within
+        self.texts: dict[int, tuple[Any, str]] = {}
+        """By id; the values are kept, so that no other one can come to have it."""
+
+    def inside(self, code: Any) -> Seen:
+        """Returns what a look at the inside of a function or a class begins with."""
+        return Seen(self.within | {id(code)})
+
+
 class Unhashable(Exception):
     """The value of `name` has no text that stands for it."""
 
@@ -63,15 +82,16 @@ class Unhashable(Exception):
         self.value = value
 
 
-def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
+def function_text(function: Any, seen: Seen | None = None) -> str:
     """Returns a function as text: its code, its defaults, and the values that it closes over.
 
     Where its module has no file, or is none that can be found by its name (`runpy`, `exec`), also the globals that it
     uses: nothing else tells them. Raises Unhashable.
     """
-    if id(function) in seen:
+    seen = seen or Seen()
+    if id(function) in seen.within:
         return "itself"
-    seen |= {id(function)}
+    seen = seen.inside(function)
     if function.__code__ is _DISPATCHER:
         # What it closes over is a cache of what it has chosen.
         return value_text(f"what {function.__name__} chooses from", dict(function.registry), seen)
@@ -133,10 +153,23 @@ def _constant_text(value: Any) -> str:
     return repr(value)
 
 
-def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str:
+def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
     """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
     if type(value) in PLAIN:
         return f"{type(value).__name__} {value!r}"
+    seen = seen or Seen()
+    inner = value.values() if type(value) is dict else value if type(value) in _SHARED else ()
+    if PLAIN.issuperset(map(type, inner)):
+        return _value_text(name, value, seen)
+    if id(value) in seen.texts:
+        text = seen.texts[id(value)][1]
+        return text if len(text) <= _LONGEST else f"{type(value).__name__} {hashlib.sha256(text.encode()).hexdigest()}"
+    text = _value_text(name, value, seen)
+    seen.texts[id(value)] = value, text
+    return text
+
+
+def _value_text(name: str, value: Any, seen: Seen) -> str:
     if is_a(value, enum.Enum):
         own = f" {value_text(name, value.value, seen)}" if type(value.value) in PLAIN else ""
         return f"{type(value).__qualname__}.{value.name}{own}"
@@ -263,7 +296,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     return {**own_dict(value), **{name: getattr(value, name) for name in names if hasattr(value, name)}}
 
 
-def _pickled(name: str, value: Any, seen: frozenset[int]) -> str:
+def _pickled(name: str, value: Any, seen: Seen) -> str:
     """Returns what pickle would send of an object as text: its state, and what it is made with. Raises Unhashable."""
     try:
         reduced = value.__reduce_ex__(4)
@@ -277,7 +310,7 @@ def _pickled(name: str, value: Any, seen: frozenset[int]) -> str:
     return ", ".join(value_text(name, one, seen) for one in told)
 
 
-def _state(name: str, value: Any, seen: frozenset[int]) -> str:
+def _state(name: str, value: Any, seen: Seen) -> str:
     """Returns what a value has beside what its kind has: the attributes of one of a subclass, the factory of a
     defaultdict. Raises Unhashable."""
     factory = value.default_factory if is_a(value, defaultdict) else None
@@ -301,7 +334,7 @@ def _source_text(function: Any) -> str:
     return "" if (tree := definition(function)) is None else canonical(tree)
 
 
-def _defaults(function: Any, seen: frozenset[int]) -> Iterator[str]:
+def _defaults(function: Any, seen: Seen) -> Iterator[str]:
     given, code = function.__defaults__ or (), function.__code__
     for at, value in enumerate(given, code.co_argcount - len(given)):
         name = code.co_varnames[at] if at >= 0 else ""
@@ -327,7 +360,7 @@ def _globals_used(function: Any) -> Iterator[tuple[str, Any]]:
             yield name, function.__globals__[name]
 
 
-def _lenient(name: str, value: Any, seen: frozenset[int]) -> str:
+def _lenient(name: str, value: Any, seen: Seen) -> str:
     """Returns the text of a global; most of those that have none are other libraries' objects. Of a class that is in no
     file, and of an object of one, also that of its code."""
     if is_a(value, type) and is_in_no_file(value):
@@ -339,10 +372,10 @@ def _lenient(name: str, value: Any, seen: frozenset[int]) -> str:
         return _class_text(cls, seen) if is_in_no_file(cls) else cls.__qualname__
 
 
-def _class_text(cls: type, seen: frozenset[int]) -> str:
-    if id(cls) in seen:
+def _class_text(cls: type, seen: Seen) -> str:
+    if id(cls) in seen.within:
         return "itself"
-    seen |= {id(cls)}
+    seen = seen.inside(cls)
     parts = [f"type {cls.__qualname__}"]
     for base in filter(is_in_no_file, cls.__mro__):
         for name, value in sorted(vars(base).items()):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from curate.code.closures import value_text
-from curate.code.compared import compared
+from curate.code.compared import compared, is_data
 from curate.code.function import callable_text
 from curate.code.sources import Sources
 from tests.job.modules import Modules
@@ -52,6 +54,19 @@ def test_a_set_of_objects_that_know_each_other_is_told_alike_in_every_order(modu
     for one, two in itertools.pairwise([*nodes, nodes[0]]):
         one.near.append(two)
     assert len({_text(set(order)) for order in itertools.permutations(nodes)}) == 1
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda one: dict(enumerate(one)), lambda one: [[*one]]])
+def test_lists_that_share_others_are_told_in_no_time(kind: Callable[[list[Any]], Any]) -> None:
+    """Of forty, each of which has the next one twice, the text had a million million parts."""
+    texts = []
+    for leaf in (1, 1, 2):
+        shared: Any = [[leaf]]
+        for _ in range(40):
+            shared = kind([shared, shared])
+        texts.append(value_text("", shared))
+        assert is_data(shared)
+    assert texts[0] == texts[1] != texts[2]
 
 
 def _text(value: object) -> str:
