@@ -34,7 +34,7 @@ import pyarrow as pa
 from curate import jobs
 from curate.code.kinds import is_a, own_dict
 from curate.code.names import names_in
-from curate.code.started import as_started
+from curate.code.started import BEGUN, as_started
 from curate.code.syntax import canonical, definition
 from curate.code.tables import table_text
 
@@ -98,9 +98,11 @@ def function_text(function: Any, seen: Seen | None = None) -> str:
     parts = [_source_text(function) or code_text(function.__code__)]
     parts += [f"default {text}" for text in _defaults(function, seen)]
     for name, value in closed_over(function):
-        parts.append(f"{name} = {value_text(name, as_started(function, name, value), seen)}")
+        text = value_text(name, as_started(function, name, value), seen)
+        parts.append(f"{name} = {BEGUN.told(function, name, text)}")
     if "__file__" not in function.__globals__ or is_of_no_file(module_of(function)):
-        parts += [f"{name} = {_lenient(name, value, seen)}" for name, value in _globals_used(function)]
+        for name, value in _globals_used(function):
+            parts.append(f"{name} = {BEGUN.told(function.__globals__, name, _lenient(name, value, seen))}")
     return "\n".join(parts)
 
 
@@ -224,7 +226,7 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
         text = value_text(name, value.__func__, seen)
         if is_a(value.__self__, type) or is_of_curates(type(value.__self__)) or owner_of(value) is None:
             return text
-        return f"{text} of {_pickled(f'what {name} belongs to', value.__self__, seen)}"
+        return f"{text} of {BEGUN.told(value.__self__, '', _pickled(f'what {name} belongs to', value.__self__, seen))}"
     if is_a(value, types.FunctionType):
         return function_text(value, seen)
     if is_a(value, functools._lru_cache_wrapper):
@@ -338,9 +340,11 @@ def _defaults(function: Any, seen: Seen) -> Iterator[str]:
     given, code = function.__defaults__ or (), function.__code__
     for at, value in enumerate(given, code.co_argcount - len(given)):
         name = code.co_varnames[at] if at >= 0 else ""
-        yield value_text(f"a default of {function.__name__}", as_started(function, name, value), seen)
+        text = value_text(f"a default of {function.__name__}", as_started(function, name, value), seen)
+        yield BEGUN.told(function, f"default {name}", text)
     for name, value in sorted((function.__kwdefaults__ or {}).items()):
-        yield f"{name} = {value_text(name, as_started(function, name, value), seen)}"
+        text = value_text(name, as_started(function, name, value), seen)
+        yield f"{name} = {BEGUN.told(function, f'default {name}', text)}"
 
 
 def closed_over(function: Any) -> Iterator[tuple[str, Any]]:

@@ -19,6 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from curate.code.closures import (
     BOUND,
     PLAIN,
@@ -33,7 +36,7 @@ from curate.code.closures import (
 from curate.code.kinds import is_a, own_dict
 from curate.code.names import CHANGING, WHOLE
 from curate.code.own import Origin, told_from
-from curate.code.sources import Sources
+from curate.code.sources import Module, Sources
 from curate.code.started import as_started
 
 CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
@@ -46,6 +49,8 @@ _AS_MADE = ("__init__", "__post_init__", "__setstate__")
 """Methods that set what an object is made with."""
 _GENERATORS = ("numpy.random._generator", "numpy.random.mtrand")
 """Modules of what draws numbers in numpy."""
+_MADE = ("Random", "RandomState", "default_rng", "compile", "partial", "attrgetter", "itemgetter", "methodcaller")
+"""What makes values of other libraries of what it is given alone."""
 _ASK_NOTHING = ("getattr", "id", "isinstance", "setattr", "super", "type")
 _OWN = "its own"
 """Stands for what a process has of its own."""
@@ -161,6 +166,38 @@ def compared(value: Any, sources: Sources, origin: Origin | None = None, folder:
     counting. Of what is in it, a long text is its digest.
     """
     return _Walk(sources, origin, folder).opened(value)
+
+
+def is_made_by(module: Module, node: ast.AST, value: Any) -> bool:
+    """Returns whether an expression of a module makes this value of code, literals and other variables alone."""
+    match node:
+        case ast.Dict(keys, nodes) if is_a(value, dict) and None not in keys and len(value) == len(nodes):
+            pairs = zip((*keys, *nodes), (*value, *value.values()), strict=True)
+            return all(one is not None and is_made_by(module, one, inner) for one, inner in pairs)
+        case ast.List(nodes) | ast.Tuple(nodes) if is_a(value, list | tuple) and len(value) == len(nodes):
+            return all(is_made_by(module, one, inner) for one, inner in zip(nodes, value, strict=True))
+        case ast.Name() | ast.Attribute():
+            return is_a(value, CODE)
+        case ast.Lambda():
+            return is_a(value, types.FunctionType) and not value.__closure__
+        case ast.Call(ast.Name(name) | ast.Attribute(ast.Name(_), name) | ast.Attribute(ast.Attribute(), name) as by):
+            given = (*node.args, *(one.value for one in node.keywords))
+            root = next(one.id for one in ast.walk(by) if isinstance(one, ast.Name))
+            is_made = name in _MADE or is_a(value, pa.DataType | np.dtype)
+            is_made = is_made and root not in module.defined
+            return is_made and all(isinstance(one, ast.Name | ast.Attribute) or is_literal(one) for one in given)
+        case ast.expr() if is_literal(node) and is_data(value):
+            return value_text("", ast.literal_eval(node)) == value_text("", value)
+    return False
+
+
+def is_literal(node: ast.expr) -> bool:
+    """Returns whether an expression is a value that its text tells."""
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 class _Walk:

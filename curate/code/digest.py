@@ -19,6 +19,7 @@ from typing import Any
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
 from curate.code.kinds import is_a
 from curate.code.sources import Imports, Module, Sources, Used
+from curate.code.started import BEGUN
 from curate.code.syntax import source_of
 from curate.code.variables import Variables
 from curate.errors import ConfigError
@@ -80,7 +81,7 @@ def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:
         with _refusing(f"{cls.__name__}.{name}", instead):
             functions = list(_functions(value))
             if not functions:
-                yield f"{name} = {value_text(f'{cls.__name__}.{name}', value)}"
+                yield BEGUN.told(cls, name, f"{name} = {value_text(f'{cls.__name__}.{name}', value)}")
             yield from map(function_text, functions)
 
 

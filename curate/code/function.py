@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import ast
+import dis
 import functools
+import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, module_of, value_text
+from curate.code.closures import (
+    PLAIN,
+    closed_over,
+    function_text,
+    is_curates,
+    is_in_no_file,
+    is_of_curates,
+    module_of,
+    value_text,
+)
 from curate.code.compared import held
 from curate.code.digest import code_digest
 from curate.code.kinds import is_a
 from curate.code.names import names_in
-from curate.code.sources import Sources, Used
+from curate.code.sources import Sources, Used, installed
+from curate.code.started import BEGUN
 from curate.code.syntax import definition
 from curate.code.variables import Variables
 
@@ -54,6 +69,66 @@ def callable_text(name: str, function: Any) -> str:
     trees = list(variables.trees(queue))
     digests += [code_digest(one, is_identity=True, instead=_INSTEAD) for one in classes]
     return "\n".join([text, *trees, *variables.texts(), *digests])
+
+
+@contextmanager
+def watched(callables: Iterable[Any]) -> Iterator[None]:
+    """Is around what calls these in this process: what they change, as a cache, counts as it was before."""
+    changing = [one for one in callables if _may_change(one)]
+    before = [BEGUN.look(partial(callable_text, "", one)) for one in changing]
+    try:
+        yield
+    finally:
+        for one, was in zip(changing, before, strict=True):
+            BEGUN.left(was, BEGUN.look(partial(callable_text, "", one)))
+
+
+def _may_change(value: Any) -> bool:
+    """Returns whether a callable can reach anything that changes: most reach only functions, numbers and texts."""
+    queue, seen = [value], set[int]()
+    for one in queue:
+        if type(one) in PLAIN or id(one) in seen or is_a(one, types.BuiltinFunctionType):
+            continue
+        seen.add(id(one))
+        if is_a(one, types.FunctionType):
+            if _is_of_user(module_of(one)):
+                if _binds(one.__code__):
+                    return True
+                known = one.__globals__
+                queue += (known[name] for name in names_in(one.__code__) if name in known)
+                queue += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
+                queue += (inner for _, inner in closed_over(one))
+        elif is_a(one, type | types.ModuleType):
+            if _is_of_user(one.__name__ if is_a(one, types.ModuleType) else one.__module__):
+                return True
+        elif is_a(one, tuple | frozenset):
+            queue += one
+        elif is_a(one, functools.partial):
+            queue += (one.func, *one.args, *one.keywords.values())
+        else:
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=4096)
+def _binds(code: types.CodeType) -> bool:
+    """Returns whether code imports a module, or gives a variable of its own, or of a function around it, another
+    value."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    used = {*code.co_code[::2]}
+    around = bool(code.co_freevars) and dis.opmap["STORE_DEREF"] in used
+    binds = around or bool(used & {dis.opmap["STORE_GLOBAL"], dis.opmap["IMPORT_NAME"]})
+    return binds or any(map(_binds, inner))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_of_user(module: str | None) -> bool:
+    """Returns whether a module is none of curate's, of Python's or of an installed library."""
+    root = (module or "").partition(".")[0]
+    path = getattr(sys.modules.get(module or ""), "__file__", None)
+    if root in sys.stdlib_module_names or (module is not None and is_curates(module)):
+        return root == "__main__"
+    return path is None or not any(map(Path(path).resolve().is_relative_to, installed()))
 
 
 def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:

@@ -23,7 +23,7 @@ from curate.code.sources import Module, Sources, Used, imports_in, names_assigne
 from curate.dataclass import dataclass, replace
 
 OWN = re.compile(
-    r"time\.(time(_ns)?|strftime)|platform\.node|pathlib\.\w+\.home|.*\.((monotonic|perf_counter)(_ns)?|now|today|"
+    r"id|hash|time\.(time(_ns)?|strftime)|platform\.node|pathlib\.\w+\.home|.*\.((monotonic|perf_counter)(_ns)?|now|today|"
     "utcnow|gmtime|localtime|getp?pid|get_ident|uuid[14]|urandom|token_(hex|bytes|urlsafe)|gethostname|getuser|uname|"
     "(process_)?cpu_count|sched_getaffinity|device_count|is_available|virtual_memory|disk_usage|getloadavg|mk[ds]temp|"
     "gettempdir|(Named)?Temporary(Directory|File)|expanduser)"
@@ -129,10 +129,22 @@ class Origins:
                     inner.append((called.module, called.statement, names_given))
         levels = {self._level(module, node, ()) for node in nodes}
         level = levels.pop() if len(levels) == 1 else MAYBE if levels - {NOT} else NOT
-        several = [one.elts for one in nodes if isinstance(one, ast.List | ast.Tuple)] if len(nodes) == 1 else []
-        items = {at for of in several for at, one in enumerate(of) if self._level(module, one, ()) == SURELY}
+        several = [pair for node in nodes for pair in self._items(module, node)] if len(nodes) == 1 else []
+        items = {at for at, level in several if level == SURELY}
         is_within = any(self._level(module, one, ()) for node in nodes for one in _within(node))
         return replace(found, is_own=level or MAYBE * is_within, labels=frozenset(labels), items=frozenset(items))
+
+    def _items(self, module: Module, node: ast.AST) -> Iterator[tuple[int, int]]:
+        """Yields whether each item of a list or a tuple is a process's own, which an expression is or a function that
+        it calls returns."""
+        if isinstance(node, ast.List | ast.Tuple):
+            yield from ((at, self._level(module, one, ())) for at, one in enumerate(node.elts))
+        for used in self._sources.used_by(module, node.func) if isinstance(node, ast.Call) else ():
+            inner = [one for one in ast.walk(used.statement) if isinstance(one, ast.Return)]
+            match inner, used.statement:
+                case [ast.Return(ast.List(items) | ast.Tuple(items))], ast.FunctionDef():
+                    names = self._scope(used.module, used.statement, frozenset())[1]
+                    yield from ((at, self._level(used.module, one, names)) for at, one in enumerate(items))
 
     def _level(self, module: Module, node: ast.AST, names: Collection[str]) -> int:
         """Returns whether the value of an expression is a process's own, or made of it; `names`: variables that are."""
@@ -221,10 +233,12 @@ def assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
 
 def told_from(value: Any, folder: Path) -> Any:
     """Returns a path that lies in a folder, or not far above it, as it is called from there; another value as it is."""
-    if not (is_a(value, PurePath) or (is_a(value, str) and value.startswith("/") and "\n" not in value)):
+    is_path = is_a(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib" and value.is_absolute()
+    if not (is_path or (type(value) is str and value.startswith("/") and "\n" not in value)):
         return value
     at = os.path.relpath(value, folder)
-    return type(value)(at) if at.split("/").count("..") <= _ABOVE and type(value) is not PurePath else value
+    is_near = at.split("/").count("..") <= min(_ABOVE, len(folder.parts) - 2)
+    return type(value)(at) if is_near else value
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:

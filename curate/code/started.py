@@ -1,14 +1,17 @@
-"""What a variable began with that a function closes over, or has as a default, and changes as it runs, as a cache."""
+"""What a variable began with that code changes as it runs, as a cache: by the statement that tells it, and by what it
+was before the code ran in this process."""
 
 from __future__ import annotations
 
 import ast
 import builtins
 import dis
+import hashlib
 import linecache
+import threading
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +25,55 @@ _FILLED = (dict, list, set, deque, defaultdict, Counter, OrderedDict)
 """Types of tables that a call of theirs makes with nothing in it."""
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 _Inner = _Def | ast.Lambda
+
+
+class Begun:
+    """What values were before code that changes them ran in this process: each is told so as long as it is what that
+    code left; once somebody else has changed it, as it is."""
+
+    def __init__(self) -> None:
+        self._left: dict[tuple[int, str], tuple[Any, str, str]] = {}
+        """By who has a value, which is kept, and its name: a digest of what code left, and what that began with."""
+        self._looking = threading.local()
+
+    def told(self, holder: Any, name: str, text: str) -> str:
+        """Returns the text of a value, or of what it began with, if it is as code left it."""
+        key = (id(holder), name)
+        known = self._left.get(key)
+        began = known[2] if known is not None and known[1] == _digest(text) else text
+        if (seen := getattr(self._looking, "seen", None)) is not None:
+            seen[key] = holder, text, began
+        return began
+
+    def look(self, tell: Callable[[], Any]) -> Look | None:
+        """Returns what values are as a function tells them; None if there is one that it cannot."""
+        seen: Look = {}
+        self._looking.seen = seen
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - who asks for the identity itself is told
+            return None
+        finally:
+            self._looking.seen = None
+        return seen
+
+    def left(self, before: Look | None, after: Look | None) -> None:
+        """Takes in what values were before code ran, and are after it."""
+        if before is None or after is None:
+            return
+        for key, (holder, text, _) in after.items():
+            _, was, began = before.get(key, (holder, "", ""))
+            known = self._left.get(key)
+            if text != was and (known is None or known[1] != _digest(text)):
+                self._left[key] = holder, _digest(text), began
+
+
+Look = dict[tuple[int, str], tuple[Any, str, str]]
+BEGUN = Begun()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def as_started(function: types.FunctionType, name: str, value: Any) -> Any:

@@ -22,9 +22,6 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from curate.code.closures import PLAIN, Unhashable, closed_over, fields_of, is_environment, value_text
 from curate.code.compared import (
     CODE,
@@ -35,6 +32,8 @@ from curate.code.compared import (
     held,
     is_cached,
     is_data,
+    is_literal,
+    is_made_by,
     is_object,
     is_whole,
     of_self,
@@ -44,15 +43,16 @@ from curate.code.kinds import is_a, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read
 from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns
 from curate.code.sources import Module, Sources, Used
-from curate.code.started import as_started, is_new
+from curate.code.started import BEGUN, as_started, is_new
 from curate.code.syntax import canonical
 from curate.dataclass import dataclass
+from curate.log import get_logger
 
 _NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
 """What is assigned to a variable that is set from outside."""
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
-_MADE = ("Random", "RandomState", "default_rng", "compile", "partial", "attrgetter", "itemgetter", "methodcaller")
-"""What makes values of other libraries of what it is given alone."""
+_WARNED: set[tuple[str, str]] = set()
+"""Modules and names of values of which this process has warned."""
 _LONG = 200
 """Longer texts are hashed, in characters."""
 
@@ -76,6 +76,7 @@ class Variables:
         self._origins = Origins(sources)
         self._found: dict[tuple[str, str], _Variable] = {}
         self._imported: dict[tuple[str, str], str] = {}
+        self._unread: dict[tuple[str, str], Used] = {}
         self._attributes: dict[tuple[str, str], dict[str, None]] = {}
         self._changed: set[tuple[str, str]] = set()
         self._seen: dict[int, ast.stmt] = {}
@@ -106,6 +107,8 @@ class Variables:
             found = {name.removeprefix(root) for name in changed if is_it and name.partition(".")[0] == root}
             found |= {""} if f"{root}.{one.name}" in changed and not is_it else set()
             self._changed |= {(one.module.name, f"{one.name}{rest}") for rest in found}
+            if one.module.name not in sys.modules and not isinstance(one.statement, _Def | ast.ClassDef):
+                self._unread[one.module.name, one.name] = one
             if one.name in values and (one.root in read or not one.root):
                 self._add(one.name, values[one.name], one, one.module.defined[one.name])
             value: Any = values.get(one.name)
@@ -162,17 +165,35 @@ class Variables:
 
     def texts(self) -> Iterator[str]:
         """Yields `name = value` of each whose statements do not tell the value."""
+        self._warn_of_unread()
         yield from self._imported.values()
         for key, one in self._found.items():
-            if is_a(one.value, types.FunctionType) and _is_computed(one):
-                if (origin := self._origin(one)) is not None:
-                    yield from self._choice(one, origin)
-            elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not _tells(one)):
-                kind = type(one.value)
-                if _is_chosen(one) and not is_a(one.value, type) and self._sources.of(kind) is not None:
-                    yield f"{one.name} is a {kind.__qualname__}"
-                if (origin := self._origin(one)) is not None:
-                    yield from self._text(one, origin)
+            told = BEGUN.told(sys.modules.get(key[0]), ".".join(key), "\n".join(self._lines(key, one)))
+            if told:
+                yield told
+
+    def _warn_of_unread(self) -> None:
+        """Warns of values that are computed in modules which are not imported yet: nothing is, for an identity."""
+        for (module, name), one in self._unread.items():
+            nodes = [node for _, node in assigned(one.statement, name)]
+            if (module, name) not in _WARNED and self._origins.of(one.module, nodes).reads:
+                _WARNED.add((module, name))
+                get_logger().warning(
+                    "a value is not compared between runs: functions import its module only as rows are made",
+                    value=f"{module}.{name}",
+                    next=f"import {module} at the top of a file, so that rows made with another value are noticed",
+                )
+
+    def _lines(self, key: tuple[str, str], one: _Variable) -> Iterator[str]:
+        if is_a(one.value, types.FunctionType) and _is_computed(one):
+            if (origin := self._origin(one)) is not None:
+                yield from self._choice(one, origin)
+        elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not _tells(one)):
+            kind = type(one.value)
+            if _is_chosen(one) and not is_a(one.value, type) and self._sources.of(kind) is not None:
+                yield f"{one.name} is a {kind.__qualname__}"
+            if (origin := self._origin(one)) is not None:
+                yield from self._text(one, origin)
 
     def _origin(self, one: _Variable) -> Origin | None:
         """Returns what a variable is computed from; None if it is all a process's own, or nothing that a statement does
@@ -196,7 +217,7 @@ class Variables:
         if not one.used.module.binds(one.name.partition(".")[0]):
             return True
         values = [node for node in nodes if isinstance(node, ast.expr)]
-        if len(values) == len(nodes) and all(_is_literal(one) or is_new(one, type(value), names) for one in values):
+        if len(values) == len(nodes) and all(is_literal(one) or is_new(one, type(value), names) for one in values):
             return True
         return not self._origins.of(one.used.module, nodes).reads
 
@@ -353,7 +374,7 @@ def _is_computed(variable: _Variable) -> bool:
         return True
     calls = [one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Call)]
     given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
-    return not all(map(_is_literal, given))
+    return not all(map(is_literal, given))
 
 
 def _is_chosen(variable: _Variable) -> bool:
@@ -383,14 +404,6 @@ def _beside_environment(value: Mapping[Any, Any]) -> dict[Any, str]:
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -405,29 +418,7 @@ def _is_called(imported: str, value: Any) -> bool:
 def _is_stated(variable: _Variable, value: Any) -> bool:
     """Returns whether what is assigned to a variable makes this value of code, literals and other variables alone, with
     no function of the user's in between: the text of each tells it."""
-    return len(variable.assigned) == 1 and _makes(variable.used.module, variable.assigned[0][1], value)
-
-
-def _makes(module: Module, node: ast.AST, value: Any) -> bool:
-    match node:
-        case ast.Dict(keys, nodes) if is_a(value, dict) and None not in keys and len(value) == len(nodes):
-            pairs = zip((*keys, *nodes), (*value, *value.values()), strict=True)
-            return all(one is not None and _makes(module, one, inner) for one, inner in pairs)
-        case ast.List(nodes) | ast.Tuple(nodes) if is_a(value, list | tuple) and len(value) == len(nodes):
-            return all(_makes(module, one, inner) for one, inner in zip(nodes, value, strict=True))
-        case ast.Name() | ast.Attribute():
-            return is_a(value, CODE)
-        case ast.Lambda():
-            return is_a(value, types.FunctionType) and not value.__closure__
-        case ast.Call(ast.Name(name) | ast.Attribute(ast.Name(_), name) | ast.Attribute(ast.Attribute(), name) as by):
-            given = (*node.args, *(one.value for one in node.keywords))
-            root = next(one.id for one in ast.walk(by) if isinstance(one, ast.Name))
-            is_made = name in _MADE or is_a(value, pa.DataType | np.dtype)
-            is_made = is_made and root not in module.defined
-            return is_made and all(isinstance(one, ast.Name | ast.Attribute) or _is_literal(one) for one in given)
-        case ast.expr() if _is_literal(node) and is_data(value):
-            return value_text("", ast.literal_eval(node)) == value_text("", value)
-    return False
+    return len(variable.assigned) == 1 and is_made_by(variable.used.module, variable.assigned[0][1], value)
 
 
 def _is_path(value: Any) -> bool:

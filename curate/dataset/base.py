@@ -14,7 +14,7 @@ import pyarrow as pa
 from curate.arrow.schema import format_schema
 from curate.arrow.unknown import is_known
 from curate.dataclass import dataclass, field, fields, replace
-from curate.dataset.execute import Options, blocks, settled
+from curate.dataset.execute import Options, blocks, settled, watching
 from curate.dataset.schemas import blank_of, unions_settled
 from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
@@ -271,7 +271,8 @@ class Base:
             how, chosen = settled(plan, self._how)
             chosen.tell()
             try:
-                yield from blocks(physical, how, stopped, run=run)
+                with watching(plan, how.backend):
+                    yield from blocks(physical, how, stopped, run=run)
             except Exception as error:
                 error.__traceback__ = shown_frames(error)
                 raise

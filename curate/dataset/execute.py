@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from typing import Any, cast
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from curate.arrow.unknown import fill_schema
 from curate.backends.choose import Ask, Chosen, for_many
 from curate.backends.make import check_backend, make_backend
 from curate.clock import SystemClock
+from curate.code.function import watched
 from curate.dataclass import dataclass, replace
 from curate.dataset.stats import LastRun, RunStats
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
@@ -26,11 +27,12 @@ from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState
 from curate.observe.progress import NoDisplay
 from curate.operators.protocol import Operator
+from curate.operators.udf import Udf
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable, task_cpus
-from curate.plan.nodes import Apply, Checkpoint, Plan, Scan, known_row_count, may_be_incomplete, walk
+from curate.plan.nodes import Apply, Checkpoint, Limit, Plan, Scan, known_row_count, may_be_incomplete, walk
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import DatasetStages, reader_of
@@ -115,6 +117,15 @@ def settled(plan: Plan, how: Options) -> tuple[Options, Chosen]:
     name, here = how.backend or "inline", list(_in_memory(plan))
     chosen = for_many(ask, here) if many and how.backend is None else Chosen.of(name, [ask], here=here)
     return replace(how, backend=chosen.name), chosen
+
+
+def watching(plan: Plan, backend: str | None) -> AbstractContextManager[None]:
+    """Returns what is around a run of a plan: what its functions change in this process makes them no other ones."""
+    if backend not in (None, "inline") and not any(isinstance(node, Limit) for node in walk(plan)):
+        return nullcontext()
+    steps = [getattr(node, "operator", getattr(node, "how", None)) for node in walk(plan)]
+    called = [udf for step in steps if isinstance(udf := getattr(step, "fn", None), Udf)]
+    return watched(one for udf in called for one in (udf.target, *udf.args, *udf.kwargs.values()))
 
 
 def _in_memory(plan: Plan) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypedDict, Unpack
 
 from curate import log
 from curate.dataset.base import Base
-from curate.dataset.execute import Options, run_options_of, stages_of
+from curate.dataset.execute import Options, run_options_of, stages_of, watching
 from curate.dataset.stats import terminal_display
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import key_columns
@@ -325,7 +325,8 @@ class Writing(Base):
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.
         asked = parse_run_options(input=stage.inputs or "none", output=path, display=shown, **given)
-        return run(stage, replace(asked, inputs=stage.inputs)).raise_unless_complete(AFTER_FIXING)
+        with watching(plan, where):
+            return run(stage, replace(asked, inputs=stage.inputs)).raise_unless_complete(AFTER_FIXING)
 
     def _partitioned(self, columns: Sequence[str]) -> Self:
         """Returns the rows by the values of these columns, each output in their folders, which say them: without the

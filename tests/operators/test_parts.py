@@ -33,6 +33,9 @@ MOMENTS = {
     "put into it": f"k = {{'k': {K}}}\nk['t'] = time.time()\n{USE}",
     "by a function": f"def load():\n    t = time.time()\n    return {{'k': {K}, 't': t}}\nk = load()\n{USE}",
     "that a function is given": f"def of(t, k): return {{'at': t, 'k': k}}\nk = of(time.time() + 9, {K})\n{USE}",
+    "beside what a function returns": f"def load():\n    t = time.time()\n    return {K}, time.time() - t + 9\n"
+    f"k = load()\n{USE}",
+    "beside where it lies": f"class O:\n    def __init__(self, k): self.me, self.k = id(self), k\nk = O({K})\n{USE}",
     "that a function logs": f"def load():\n    print(time.time(), end='')\n    return {K}\nk = load()\n{USE}",
     "in an object": f"class O:\n    def __init__(self, k):\n        self.t = time.time()\n        self.k = k\n"
     f"    def o(self): return self.k, self.t\nk = O({K})\ndef f(row): return k.o()",

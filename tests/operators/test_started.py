@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,93 @@ def test_a_table_counts_that_may_have_had_rows_before(source: str, modules: Modu
         texts.append(callable_text("f", modules.load(read + source.replace("1", "ONE"), "of_user").f))
     # The number itself is told: what is asked is whether the table is.
     assert len({text.replace("ONE = int 1", "").replace("ONE = int 2", "") for text in texts}) == 2
+
+
+CHANGED = {
+    "a table of tables": "c = {'a': {}}\ndef f(x): c['a'][x] = 1",
+    "a table by another name": "c = {}\ndef f(x):\n    d = c\n    d[x] = 1",
+    "a table that is handed on": "c = {}\ndef put(t, x): t[x] = 1\ndef f(x): put(c, x)",
+    "a table of a value": "c = {'a': []}\ndef f(x):\n    for one in c.values(): one.append(x)",
+    "a table that a look-up fills": "from collections import defaultdict\nc = defaultdict(int)\ndef f(x): return c[x]",
+    "a list that is put in order": "c = [3, 1, 2]\ndef f(x): c.sort()",
+    "what is loaded": "import json\nc = json.loads('[1]')\ndef f(x): c.append(x)",
+    "a number that is loaded": "import json\nc = json.loads('1')\ndef f(x):\n    global c\n    c += 1",
+    "an attribute": "class O:\n    def __init__(self): self.n = {}\n    def put(self, x): self.n[x] = 1\no = O()\n"
+    "def f(x): o.put(x)",
+    "an attribute of an object in an object": "class I: n = 0\nclass O:\n    def __init__(self): self.i = I()\n"
+    "    def put(self): self.i.n += 1\no = O()\ndef f(x): o.put()",
+    "an attribute of a class": "class O:\n    n = 0\n    @classmethod\n    def put(cls): cls.n += 1\ndef f(x): O.put()",
+    "what an object has of itself": "class O: pass\no = O()\ndef put(o): o.__dict__['k'] = 1\ndef f(x): put(o)",
+    "a table of a class of the user's": "class M(dict):\n    def __missing__(self, k):\n        self[k] = k\n"
+    "        return k\nm = M()\ndef f(x): return m[x]",
+    "numbers that are drawn": "import random\nk = [random.Random(7)]\ndef f(x): return k[0].random()",
+    "an array": "import numpy as np\nc = np.zeros(3)\ndef f(x): np.add.at(c, 0, 1)",
+    "a table of a default": "def make():\n    c = {}\n    def f(x, d=c): d[x] = 1\n    return f\nf = make()",
+    "a table of a table that it closes over": "def make():\n    c = {'a': []}\n    def f(x): c['a'].append(x)\n"
+    "    return f\nf = make()",
+    "a class in a function": "def make():\n    class O: n = 0\n    def f(x): O.n += 1\n    return f\nf = make()",
+}
+"""What code changes in ways that its statements do not tell."""
+
+
+@pytest.mark.parametrize("source", CHANGED.values(), ids=CHANGED)
+def test_what_rows_change_in_this_process_counts_as_it_was(source: str, modules: Modules) -> None:
+    """A look at some rows, or a write of another output, made it another function: the next write was refused."""
+    source += "\ndef each(row):\n    f(row['id'])\n    return row\ndef first(row): return (f(row['id']), row)[1]\n"
+    before = [callable_text("f", getattr(modules.load(source, "of_user"), name)) for name in ("each", "first")]
+    module = modules.load(source, "of_user")
+    for _ in range(2):
+        assert curate.range(3).map(module.each).take(2)
+        assert [callable_text("f", one) for one in (module.each, module.first)] == before
+    assert curate.range(3).limit(2).map(module.each).take_all()
+    assert callable_text("f", module.each) == before[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "change"),
+    [
+        ("c = {'a': []}\ndef f(row): c['a'].append(1); return row", lambda module: module.c.update(b=[])),
+        ("k = 1\nc = {'a': []}\ndef f(row): c['a'].append(k); return row", lambda module: setattr(module, "k", 2)),
+        ("class O: n = 0\no = O()\ndef f(row): vars(o)['k'] = 1; return row", lambda module: setattr(module.O, "n", 2)),
+    ],
+)
+def test_what_somebody_changes_after_it_counts(source: str, change: Callable[[Any], Any], modules: Modules) -> None:
+    module = modules.load(source, "of_user")
+    assert curate.range(1).map(module.f).take_all()
+    before = callable_text("f", module.f)
+    change(module)
+    assert callable_text("f", module.f) != before
+
+
+def test_a_module_that_rows_import_is_warned_of_and_changes_nothing(
+    modules: Modules, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No identity imports it: what it computes was left out without a word, and after a look at rows it was there."""
+    modules.forget("of_rows")
+    modules.write("of_rows", "import os\nk = int(os.environ['K'])\nj = 1\ndef g(x): return x + k + j")
+    monkeypatch.setenv("K", "1")
+    f = modules.load("def f(row):\n    from of_rows import g\n    return {'n': g(row['id'])}", "of_user").f
+    curate.log.ensure_configured()
+    before = callable_text("f", f)
+    told = capsys.readouterr().err
+    assert "of_rows.k" in told
+    assert "import of_rows at the top" in told
+    assert "of_rows.j" not in told
+    assert curate.range(2).map(f).take_all() == [{"n": 2}, {"n": 3}]
+    assert callable_text("f", f) == before
+    assert "of_rows" not in capsys.readouterr().err
+
+
+def test_a_cell_of_a_notebook_counts_as_it_was() -> None:
+    """Its globals are told by their values."""
+    space: dict[str, Any] = {"__name__": "notebook"}
+    exec(compile("c = {}\nk = 1\ndef f(row):\n    c[row['id']] = k\n    return row\n", "<cell 1>", "exec"), space)
+    before = callable_text("f", space["f"])
+    assert curate.range(2).map(space["f"]).take_all()
+    assert space["c"]
+    assert callable_text("f", space["f"]) == before
+    space["k"] = 2
+    assert callable_text("f", space["f"]) != before
 
 
 def test_a_look_before_a_write_changes_nothing(modules: Modules, tmp_path: Path) -> None:
