@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, closing, suppress
 from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -241,14 +241,19 @@ class Base:
 
     def _first(self, lowered: Callable[[Plan], Physical]) -> pa.Table | None:
         """Returns the first block of what runs for this dataset; None if there are no rows."""
-        stream = self._run(lowered)
-        first: pa.Table | None = next(stream, None)
-        stream.close()
+        with self._watching(), closing(self._run(lowered)) as stream:
+            first: pa.Table | None = next(stream, None)
         return first
 
     def _tables(self) -> list[pa.Table]:
         """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
-        return list(self._blocks()) or [self._blank()]
+        with self._watching():
+            return list(self._blocks()) or [self._blank()]
+
+    def _watching(self) -> AbstractContextManager[None]:
+        """Returns what is around a run that ends before anything else changes: see `watching`. Whoever iterates changes
+        what functions use in between."""
+        return watching(self._plan, self._how.backend)
 
     def _blank(self) -> pa.Table:
         """Returns a table without rows, once it was run and there were none."""
@@ -271,8 +276,7 @@ class Base:
             how, chosen = settled(plan, self._how)
             chosen.tell()
             try:
-                with watching(plan, how.backend):
-                    yield from blocks(physical, how, stopped, run=run)
+                yield from blocks(physical, how, stopped, run=run)
             except Exception as error:
                 error.__traceback__ = shown_frames(error)
                 raise

@@ -53,7 +53,8 @@ class Consuming(Base, Batches):
             return known
         found = schema_of(self._plan)
         least = self if found is None or not len(found) else self._part(self._apply(ops.Select((found.names[0],))))
-        return sum(block.num_rows for block in least._blocks())
+        with self._watching():
+            return sum(block.num_rows for block in least._blocks())
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """Returns the first `limit` rows as dictionaries; reads no more than it takes. Raises ConfigError if negative.
@@ -69,7 +70,8 @@ class Consuming(Base, Batches):
         >>> curate.range(1).take_all()
         [{'id': 0}]
         """
-        return list(self.iter_rows())
+        with self._watching():
+            return list(self.iter_rows())
 
     def take_batch(self, batch_size: int = 20, *, batch_format: str = "pyarrow") -> Batch:
         """Returns the first `batch_size` rows as one batch. Raises ConfigError if there is no row.

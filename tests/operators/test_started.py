@@ -195,6 +195,15 @@ def test_what_somebody_changes_after_it_counts(source: str, change: Callable[[An
     assert callable_text("f", module.f) != before
 
 
+def test_what_somebody_changes_while_rows_are_iterated_counts(modules: Modules) -> None:
+    """It is not known whether code changed it, or who took the rows."""
+    module = modules.load("c = {'a': []}\ndef f(row): return {**row, 'n': len(c['a'])}", "of_user")
+    before = callable_text("f", module.f)
+    for row in curate.range(2).map(module.f).iter_rows():
+        module.c["a"].append(row["id"])
+    assert callable_text("f", module.f) != before
+
+
 def test_a_module_that_rows_import_is_warned_of_and_changes_nothing(
     modules: Modules, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
