@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
-from curate.code.kinds import is_a, own_dict
+from curate.code.kinds import is_a, items_in, own_dict, pairs_in, shown
 from curate.code.names import names_in
 from curate.code.started import BEGUN, as_started
 from curate.code.syntax import canonical, definition
@@ -173,22 +173,24 @@ def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
 
 def _value_text(name: str, value: Any, seen: Seen) -> str:
     if is_a(value, enum.Enum):
-        own = f" {value_text(name, value.value, seen)}" if type(value.value) in PLAIN else ""
+        has = own_dict(value).get("_value_")
+        own = f" {value_text(name, has, seen)}" if type(has) in PLAIN else ""
         return f"{type(value).__qualname__}.{value.name}{own}"
     if is_a(value, int | float | complex | str | bytes) or value is Ellipsis:
-        return f"{type(value).__name__} {value!r}{_state(name, value, seen)}"
+        return f"{type(value).__name__} {shown(value)}{_state(name, value, seen)}"
     if is_a(value, list | tuple):
-        items = ", ".join(value_text(name, item, seen) for item in value)
+        items = ", ".join(value_text(name, item, seen) for item in items_in(value))
         return f"{type(value).__name__}({items}){_state(name, value, seen)}"
     if (settings := settings_of(value)) is not None:
         return f"{type(value).__name__} {value_text(name, settings, seen)}"
     if is_a(value, Mapping):
         if is_environment(value):
             raise Unhashable(name, value, "the whole environment (take the variables that are needed out of it)")
-        pairs = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items())
+        has = pairs_in(value) if is_a(value, dict) else value.items()
+        pairs = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in has)
         return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
     if is_a(value, set | frozenset):
-        return f"set({', '.join(sorted(value_text(name, item, seen) for item in value))})"
+        return f"set({', '.join(sorted(value_text(name, item, seen) for item in items_in(value)))})"
     if is_a(value, _DICT_VIEWS):
         return f"{type(value).__name__} {value_text(name, list(value), seen)}"
     if is_a(value, re.Pattern):

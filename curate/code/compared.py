@@ -16,6 +16,7 @@ import types
 from collections import ChainMap, UserDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from curate.code.closures import (
     settings_of,
     value_text,
 )
-from curate.code.kinds import is_a, own_dict
+from curate.code.kinds import is_a, items_in, own_dict, pairs_in
 from curate.code.names import CHANGING, WHOLE
 from curate.code.own import Origin, told_from
 from curate.code.sources import Module, Sources
@@ -76,9 +77,9 @@ def _is_data(value: Any, known: dict[int, tuple[Any, bool]]) -> bool:
 
 def _can_be_compared(value: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     if is_a(value, dict):
-        return all(_is_data(one, known) for one in (*value, *value.values()))
+        return all(_is_data(one, known) for pair in pairs_in(value) for one in pair)
     if is_a(value, (*TABLES, deque)):
-        return all(_is_data(one, known) for one in value)
+        return all(_is_data(one, known) for one in items_in(value))
     if is_a(value, BOUND):
         owner = owner_of(value)
         return not CHANGING.fullmatch(value.__name__) and owner is not None and _is_data(owner, known)
@@ -119,7 +120,7 @@ def has_objects(value: Any, sources: Sources) -> bool:
     """Returns whether a value is a table with objects of the user's classes in it."""
     if not is_a(value, TABLES):
         return False
-    inner = (*value, *value.values()) if is_a(value, dict) else value
+    inner = chain.from_iterable(pairs_in(value)) if is_a(value, dict) else items_in(value)
     return any(_is_of_user(cls, sources) for cls in {*map(type, inner)})
 
 
@@ -141,11 +142,11 @@ def says(value: Any, sources: Sources) -> bool:
         if is_a(one, enum.Enum) or is_object(one, sources) or _is_drawn_from(one) or fields_of(one) is not None:
             return True
         if is_a(one, dict):
-            queue += one.values()
+            queue += (inner for _, inner in pairs_in(one))
         elif is_a(one, _VIEWS):
             queue += _viewed(one)
         elif is_a(one, (*TABLES, deque)):
-            queue += one
+            queue += items_in(one)
         elif is_a(one, types.FunctionType):
             queue += (as_started(one, name, inner) for name, inner in closed_over(one))
         elif is_a(one, functools.partial):
@@ -215,7 +216,7 @@ class _Walk:
         self._seen[id(value)] = value, "itself"
         items = self._origin.items if self._origin is not None else ()
         if items and is_a(value, list | tuple):
-            return [_OWN if at in items else self._inner(one) for at, one in enumerate(value)]
+            return [_OWN if at in items else self._inner(one) for at, one in enumerate(items_in(value))]
         return self._opened(value)
 
     def _inner(self, one: Any) -> Any:
@@ -246,13 +247,15 @@ class _Walk:
             return self._leaf(value)
         if is_a(value, dict):
             own = self._origin.labels if self._origin is not None else ()
-            pairs = ((key, _OWN if type(key) is str and key in own else one) for key, one in value.items())
+            pairs = ((key, _OWN if type(key) is str and key in own else one) for key, one in pairs_in(value))
             return [(self._inner(key), self._inner(one)) for key, one in pairs]
         if is_a(value, (list, tuple, deque)):
-            return [self._inner(one) for one in value]
+            return [self._inner(one) for one in items_in(value)]
         if is_a(value, set | frozenset):
             # In each process it has an order of its own. Of objects that know each other, the first one is told whole.
-            ordered = sorted(value, key=lambda one: value_text("", _Outline(self._sources, None, None).opened(one)))
+            ordered = sorted(
+                items_in(value), key=lambda one: value_text("", _Outline(self._sources, None, None).opened(one))
+            )
             return sorted(value_text("", self._inner(one)) for one in ordered)
         cls = type(value)
         if is_a(value, _VIEWS):
@@ -385,14 +388,14 @@ def _within(value: Any) -> Iterator[Any]:
     elif is_a(value, BOUND):
         yield owner_of(value)
     elif is_a(value, dict):
-        yield from value
-        yield from value.values()
+        yield from items_in(value)
+        yield from (one for _, one in pairs_in(value))
         if is_a(value, defaultdict):
             yield value.default_factory
     elif is_a(value, list | tuple):
-        yield from value
+        yield from items_in(value)
     elif is_a(value, set | frozenset):  # whose own order is another one in each process
-        yield from sorted((one for one in value if not _is_plain(one)), key=_order)
+        yield from sorted((one for one in items_in(value) if not _is_plain(one)), key=_order)
     elif is_a(value, property):
         yield from (value.fget, value.fset)
     elif is_a(value, staticmethod | classmethod):

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import types
+from collections import OrderedDict, deque
+from collections.abc import Iterator
 from typing import Any
 
 _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_HOLD: tuple[Any, ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 Kinds = type | types.UnionType | tuple[Any, ...]
 
 
@@ -20,6 +23,39 @@ def is_a(value: Any, kinds: Kinds) -> bool:
     (True, False)
     """
     return issubclass(type(value), kinds)
+
+
+def items_in(value: Any) -> Iterator[Any]:
+    """Yields what a list, a set, a queue or the like holds, and the keys of a dictionary; of a class that is derived
+    from one, too, whatever it says itself.
+
+    >>> class Odd(list):
+    ...     def __iter__(self): raise ValueError
+    >>> list(items_in(Odd([1, 2])))
+    [1, 2]
+    """
+    if type(value) in _HOLD:
+        return iter(value)
+    kind: Any = next(kind for kind in _HOLD if issubclass(type(value), kind))
+    return iter(kind.__iter__(value))
+
+
+def pairs_in(value: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yields the keys of a dictionary, with what it has for them, whatever a class says that is derived from it."""
+    kind = OrderedDict if issubclass(type(value), OrderedDict) else dict
+    return iter(kind.items(value))
+
+
+def shown(value: Any) -> str:
+    """Returns the text of a number, a text or bytes; of a class that writes its own, that of what it is derived from.
+
+    >>> class Odd(int):
+    ...     def __repr__(self): raise ValueError
+    >>> shown(Odd(1)), shown("a")
+    ('1', "'a'")
+    """
+    kinds: tuple[Any, ...] = type(value).__mro__
+    return str(next(one for one in kinds if not isinstance(one.__repr__, types.FunctionType)).__repr__(value))
 
 
 def own_dict(value: Any) -> dict[str, Any]:

@@ -81,16 +81,14 @@ class Origin:
 
     def is_like_own(self, value: Any) -> bool:
         """Returns whether a value is one that this process has of its own, as far as can be seen."""
-        if is_a(value, bool):
-            return False
-        if is_a(value, int) and any(map(_CPUS.fullmatch, self.names)) and value == os.cpu_count():
+        if type(value) is int and any(map(_CPUS.fullmatch, self.names)) and value == os.cpu_count():
             return True
-        if is_a(value, int) and value == os.getpid():
-            return True
-        if is_a(value, dt.datetime):
+        if type(value) is dt.datetime:
             value = value.timestamp()
-        if not is_a(value, int | float):
+        if type(value) not in (int, float):
             return False
+        if value == os.getpid():
+            return True
         now = time.time()
         return any(now - 10**6 < value / unit <= now + 1 for unit in (1, 10**3, 10**6, 10**9) if math.isfinite(value))
 

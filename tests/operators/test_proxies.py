@@ -58,6 +58,37 @@ def test_what_a_function_closes_over_is_refused_by_its_type(source: str, modules
     assert module.ASKED == []
 
 
+SAID = "): ASKED.append(1)"
+DERIVED = {
+    "a dictionary": f"class P(dict):\n    def __iter__(self{SAID}\n    def items(self{SAID}\n"
+    f"    def values(self{SAID}\np = P(a=N)",
+    "a list": f"class P(list):\n    def __iter__(self{SAID}\n    def __len__(self{SAID}\np = P([N])",
+    "a number": f"class P(int):\n    def __repr__(self{SAID}\n    def __eq__(self, other{SAID}\n"
+    "    def __hash__(self): return 1\np = P(N)",
+    "a text": f"class P(str):\n    def __repr__(self{SAID}\np = P('aN')",
+    "a set": f"class P(set):\n    def __iter__(self{SAID}\np = P([N])",
+    "a choice": f"import enum\nclass P(enum.Enum):\n    A = N\n    @property\n    def value(self{SAID}\np = P.A",
+    "an object": f"class P:\n    def __init__(self): self.k = N\n    def __eq__(self, other{SAID}\n"
+    f"    def __repr__(self{SAID}\n    def __bool__(self{SAID}\n    @property\n    def o(self{SAID}\n"
+    "    def __hash__(self): return 1\np = P()",
+}
+"""Objects of classes that are derived from Python's, with N in them."""
+
+
+@pytest.mark.parametrize("used", ["", "p = [p]\n", "p = {'a': (p,)}\n", "p = {frozenset({1}): p}\n"])
+@pytest.mark.parametrize("source", DERIVED.values(), ids=DERIVED)
+def test_what_is_derived_from_pythons_is_told_by_what_it_holds(source: str, used: str, modules: Modules) -> None:
+    """And not by what it says: that runs the user's code, which may load, log or count."""
+    texts = []
+    for number in "112":
+        code = f"ASKED = []\n{source.replace('N', number)}\n{used}def h(x): return x\ndef f(row): return h(p)\n"
+        module = modules.load(code)
+        module.ASKED.clear()
+        texts.append(callable_text("f", module.f))
+        assert module.ASKED == []
+    assert texts[0] == texts[1] != texts[2]
+
+
 def test_an_attribute_is_where_python_has_it() -> None:
     class Named:
         def __init__(self) -> None:
