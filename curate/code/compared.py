@@ -14,7 +14,7 @@ import inspect
 import random
 import types
 from collections import ChainMap, UserDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -236,18 +236,17 @@ class _Walk:
             return _OWN
         return value if self._folder is None else told_from(value, self._folder)
 
-    def _named(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _named(self, values: Mapping[Any, Any], own: Collection[str]) -> dict[Any, Any]:
         """Returns what can be compared of what has names, of which some may be those of a process's own."""
-        own = self._origin.labels if self._origin is not None else ()
         return {name: _OWN if name in own else self._inner(one) for name, one in values.items()}
 
     def _opened(self, value: Any) -> Any:
+        origin = self._origin or Origin()
         is_data = _is_data(value, self._data)
         if is_data and (not is_a(value, (*TABLES, deque)) or (self._origin is None and self._folder is None)):
             return self._leaf(value)
         if is_a(value, dict):
-            own = self._origin.labels if self._origin is not None else ()
-            pairs = ((key, _OWN if type(key) is str and key in own else one) for key, one in pairs_in(value))
+            pairs = ((key, _OWN if type(key) is str and key in origin.labels else one) for key, one in pairs_in(value))
             return [(self._inner(key), self._inner(one)) for key, one in pairs]
         if is_a(value, (list, tuple, deque)):
             return [self._inner(one) for one in items_in(value)]
@@ -264,7 +263,7 @@ class _Walk:
             return value_text("", value), self._inner(own_dict(value).get("_value_"))
         if is_a(value, types.FunctionType):
             closed = ((name, as_started(value, name, one)) for name, one in closed_over(value))
-            return value.__code__.co_qualname, self._named(dict(closed))
+            return value.__code__.co_qualname, self._named(dict(closed), origin.variables)
         if is_a(value, functools.partial):
             return "partial", [self._inner(one) for one in (value.func, value.args, value.keywords)]
         if is_a(value, types.MethodType):
@@ -276,7 +275,7 @@ class _Walk:
         changed = {name for name, how in of_self(cls, self._sources) if how != "asked"}
         has = attributes_of(value) if is_object(value, self._sources) else fields_of(value) or {}
         kept = {name: one for name, one in has.items() if name not in changed and not is_cached(cls, name)}
-        return cls.__qualname__, self._named(kept)
+        return cls.__qualname__, self._named(kept, origin.labels)
 
 
 class _Outline(_Walk):

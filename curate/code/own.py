@@ -62,7 +62,9 @@ class Origin:
     is_own: int = NOT
     """Whether it is a process's own: `NOT`, `MAYBE` where that is one of several, `SURELY`."""
     labels: frozenset[str] = frozenset()
-    """The attributes, keys and variables in it that are."""
+    """The attributes and keys in it that are."""
+    variables: frozenset[str] = frozenset()
+    """The variables that are, of functions that make it."""
     items: frozenset[int] = frozenset()
     """Which of a list or a tuple are."""
 
@@ -130,7 +132,13 @@ class Origins:
         several = [pair for node in nodes for pair in self._items(module, node)] if len(nodes) == 1 else []
         items = {at for at, level in several if level == SURELY}
         is_within = any(self._level(module, one, ()) for node in nodes for one in _within(node))
-        return replace(found, is_own=level or MAYBE * is_within, labels=frozenset(labels), items=frozenset(items))
+        return replace(
+            found,
+            is_own=level or MAYBE * is_within,
+            labels=frozenset(one[1:] for one in labels if one[0] == "."),
+            variables=frozenset(one for one in labels if one[0] != "."),
+            items=frozenset(items),
+        )
 
     def _items(self, module: Module, node: ast.AST) -> Iterator[tuple[int, int]]:
         """Yields whether each item of a list or a tuple is a process's own, which an expression is or a function that
@@ -149,7 +157,7 @@ class Origins:
         if isinstance(node, _DISPLAYS | ast.Lambda):
             return NOT
         nodes = list(ast.walk(node))
-        is_own = any((isinstance(one, ast.Name) and one.id in names) or _is_unseeded(one) for one in nodes)
+        is_own = any(_named(one) in names or _is_unseeded(one) for one in nodes)
         if is_own or any(map(OWN.fullmatch, self._sources.foreign(module, node))):
             return MAYBE if any(map(_chooses, nodes)) else SURELY
         found = NOT
@@ -163,7 +171,7 @@ class Origins:
 
     def _scope(self, module: Module, node: ast.AST, given: frozenset[str]) -> tuple[int, frozenset[str]]:
         """Returns whether what a function returns is a process's own, and the names in it that are, as those that it is
-        `given`."""
+        `given`; those of attributes, keys and arguments with a dot."""
         key = (id(node), given)
         if key in self._scopes:
             return self._scopes[key]
@@ -259,16 +267,29 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
         yield from ((name, node.value) for name in _names(node.target))
     elif isinstance(node, ast.keyword) and node.arg:
-        yield node.arg, node.value
+        yield f".{node.arg}", node.value
     elif isinstance(node, ast.Dict):
         keys = [one.value if isinstance(one, ast.Constant) else None for one in node.keys]
-        yield from ((key, value) for key, value in zip(keys, node.values, strict=True) if isinstance(key, str))
+        pairs = zip(keys, node.values, strict=True)
+        yield from ((f".{key}", value) for key, value in pairs if isinstance(key, str))
+
+
+def _named(node: ast.AST) -> str:
+    """Returns what an expression asks for, an attribute with a dot; empty if it asks for nothing."""
+    match node:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(_, name):
+            return f".{name}"
+    return ""
 
 
 def _names(target: ast.expr) -> Iterator[str]:
     match target:
-        case ast.Name(name) | ast.Attribute(_, name) | ast.Subscript(_, ast.Constant(str(name))):
+        case ast.Name(name):
             yield name
+        case ast.Attribute(_, name) | ast.Subscript(_, ast.Constant(str(name))):
+            yield f".{name}"
         case ast.Tuple(several) | ast.List(several):
             for one in several:
                 yield from _names(one)
@@ -307,11 +328,7 @@ def _arguments(statement: ast.AST) -> Iterable[str]:
     """Returns the names of what is given to a function by place, or to a class, as its objects are made."""
     if isinstance(statement, ast.ClassDef):
         made = [one for one in statement.body if isinstance(one, Function) and one.name == "__init__"]
-        fields = [
-            one.target.id
-            for one in statement.body
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-        ]
+        fields = [f".{name}" for one in statement.body if isinstance(one, ast.AnnAssign) for name in _names(one.target)]
         return list(_arguments(made[0]))[1:] if made else fields
     if not isinstance(statement, Function):
         return ()

@@ -228,7 +228,7 @@ class Variables:
                 yield f"{one.name} is {_qualname(function)} {_which(one.used.statement, function)}".rstrip()
                 for name, value in closed_over(function):
                     value = as_started(function, name, value)
-                    if name in origin.labels or (origin.is_own and origin.is_like_own(value)):
+                    if name in origin.variables or (origin.is_own and origin.is_like_own(value)):
                         continue
                     if is_data(value):
                         yield f"{function.__name__}.{name} = {value_text(name, value)}"
@@ -239,7 +239,9 @@ class Variables:
     def _compared(self, value: Any, one: _Variable, origin: Origin) -> Any:
         """Returns what of a value can be compared, without what a process has of its own, and where a program lies."""
         folder = Path(one.used.module.path).parent if origin.is_placed else None
-        return compared(value, self._sources, origin if origin.labels or origin.is_own else None, folder)
+        return compared(
+            value, self._sources, origin if origin.labels or origin.variables or origin.is_own else None, folder
+        )
 
     def _take_imported(self, module: Module, names: Iterable[str]) -> None:
         """Takes in which of several imports of a name it is of, as where one is not there on each machine."""

@@ -36,6 +36,10 @@ MOMENTS = {
     "beside what a function returns": f"def load():\n    t = time.time()\n    return {K}, time.time() - t + 9\n"
     f"k = load()\n{USE}",
     "beside where it lies": f"class O:\n    def __init__(self, k): self.me, self.k = id(self), k\nk = O({K})\n{USE}",
+    "in a variable of that name": f"def load():\n    k = time.time()\n    print(k, end='')\n"
+    f"    return {{'k': {K}, 't': k}}\nk = load()\n{USE}",
+    "that an object keeps": f"class O:\n    def __init__(self, k):\n        self.t, self.k = time.time(), k\n"
+    f"        self.end = self.t + 9\nk = O({K})\n{USE}",
     "that a function logs": f"def load():\n    print(time.time(), end='')\n    return {K}\nk = load()\n{USE}",
     "in an object": f"class O:\n    def __init__(self, k):\n        self.t = time.time()\n        self.k = k\n"
     f"    def o(self): return self.k, self.t\nk = O({K})\ndef f(row): return k.o()",
