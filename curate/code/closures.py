@@ -171,7 +171,21 @@ def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
     return text
 
 
+def is_plain(value: Any) -> bool:
+    """Returns whether a value is of Python's own types, and all that it holds is neither a table nor an object."""
+    kind = type(value)
+    if kind is dict:
+        return PLAIN.issuperset(map(type, value)) and PLAIN.issuperset(map(type, value.values()))
+    return kind in PLAIN or (kind in _SHARED and PLAIN.issuperset(map(type, value)))
+
+
 def _value_text(name: str, value: Any, seen: Seen) -> str:
+    # Those that millions are of are told before all others.
+    if type(value) in (list, tuple):
+        return f"{type(value).__name__}({', '.join([value_text(name, item, seen) for item in value])})"
+    if type(value) is dict and not is_environment(value):
+        pairs = [f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items()]
+        return f"dict({', '.join(pairs)})"
     if is_a(value, enum.Enum):
         has = own_dict(value).get("_value_")
         own = f" {value_text(name, has, seen)}" if type(has) in PLAIN else ""
@@ -187,7 +201,7 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
         if is_environment(value):
             raise Unhashable(name, value, "the whole environment (take the variables that are needed out of it)")
         has = pairs_in(value) if is_a(value, dict) else value.items()
-        pairs = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in has)
+        pairs = [f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in has]
         return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
     if is_a(value, set | frozenset):
         return f"set({', '.join(sorted(value_text(name, item, seen) for item in items_in(value)))})"

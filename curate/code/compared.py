@@ -30,6 +30,7 @@ from curate.code.closures import (
     closed_over,
     fields_of,
     is_of_curates,
+    is_plain,
     owner_of,
     settings_of,
     value_text,
@@ -64,9 +65,7 @@ def is_data(value: Any) -> bool:
 
 def _is_data(value: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     """Returns whether it is; `known` are the values that were looked at, and are kept: what holds itself is none."""
-    if type(value) in PLAIN or (
-        type(value) in TABLES and type(value) is not dict and PLAIN.issuperset(map(type, value))
-    ):
+    if is_plain(value):
         return True
     if id(value) not in known:
         known[id(value)] = value, False
@@ -210,6 +209,8 @@ class _Walk:
         self._folder = folder
         self._seen: dict[int, tuple[Any, Any]] = {}
         self._data: dict[int, tuple[Any, bool]] = {}
+        self._changed: dict[type, set[str]] = {}
+        """Attributes that the methods of a class change, of those classes that were looked at."""
 
     def opened(self, value: Any) -> Any:
         """Returns what can be compared of a value."""
@@ -272,7 +273,9 @@ class _Walk:
             return value.__name__
         if _is_drawn_from(value):
             return cls.__qualname__, self._inner(_state_of(value))
-        changed = {name for name, how in of_self(cls, self._sources) if how != "asked"}
+        if cls not in self._changed:
+            self._changed[cls] = {name for name, how in of_self(cls, self._sources) if how != "asked"}
+        changed = self._changed[cls]
         has = attributes_of(value) if is_object(value, self._sources) else fields_of(value) or {}
         kept = {name: one for name, one in has.items() if name not in changed and not is_cached(cls, name)}
         return cls.__qualname__, self._named(kept, origin.labels)
@@ -361,7 +364,7 @@ def held(value: Any) -> Iterator[types.FunctionType | type]:
     partials and methods, and what functions close over, wrap and have as defaults."""
     seen, queue = set[int](), [value]
     for one in queue:
-        if type(one) in PLAIN or id(one) in seen:
+        if type(one) in PLAIN or id(one) in seen or is_plain(one):
             continue
         seen.add(id(one))
         if is_a(one, types.FunctionType | type):
