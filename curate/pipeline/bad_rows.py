@@ -33,7 +33,7 @@ from curate.errors import BadRow
 from curate.objects.bad_line import GivenRows, RejectedRow
 from curate.pipeline.classify import PASSING, kind_of, summary_of
 from curate.pipeline.retry_later import Busy, busy, is_busy
-from curate.pipeline.shard_books import BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import DetachedBooks, ShardBooks
 from curate.tasks.failure import FailureKind, printable
 from curate.units import MIB, format_bytes
 
@@ -81,6 +81,7 @@ def applied(
     """
     places: Sequence[int]
     rows, places = batch, range(first, first + batch.num_rows)
+    before = tries
     while True:
         error = yield from _whole(operator, rows, tally, hold, GivenRows(places, step))
         if error is None:
@@ -89,11 +90,12 @@ def applied(
             tries += 1
             yield busy(error, tries)
             continue
-        tries = 0
+        # Those before may have been in vain for a call that comes now: of the good rows, or within the search.
+        tries = before
         if not _explainable(error, errors):
             raise error
         bad = []
-        for found in _Search(operator, rows, errors).bad_rows(0, rows.num_rows, error):
+        for found in _Search(operator, rows, errors, before, tally).bad_rows(0, rows.num_rows, error):
             if isinstance(found, Busy):
                 yield found
                 continue
@@ -175,10 +177,13 @@ def _made(tables: Iterable[Any], tally: ShardBooks, given: GivenRows) -> Iterato
 class _Search:
     """The search for the rows of one batch that raise alone."""
 
-    def __init__(self, operator: Applies, rows: pa.Table, errors: bool) -> None:
+    def __init__(self, operator: Applies, rows: pa.Table, errors: bool, tries: int, tally: ShardBooks) -> None:
+        """`tries`: how often the batch was sent in vain before; `tally` takes the metrics."""
         self._operator = operator
         self._rows = rows
         self._errors = errors
+        self._tries = tries
+        self._tally = tally
 
     def bad_rows(self, start: int, stop: int, error: Exception) -> Iterator[tuple[int, str] | Busy]:
         """Yields position and reason of bad rows among those which raised `error`, in order; maybe not of all. And a
@@ -196,10 +201,12 @@ class _Search:
             yield start, printable(summary_of(error)[:MAX_REASON])
 
     def _raised(self, start: int, stop: int) -> Generator[Busy, None, Exception | None]:
-        """Returns what a part of the batch raises that its rows may explain. What it gives and books goes nowhere."""
-        tries = 0
+        """Returns what a part of the batch raises that its rows may explain. What it gives and books goes nowhere, but
+        for metrics, which say what happened."""
+        tries = self._tries
         while True:
-            nowhere = ShardBooks(BadRowBudget("100%"))
+            nowhere = DetachedBooks()
+            nowhere.books.metrics = self._tally.books.metrics
             nowhere.begin()
             try:
                 for item in self._operator.apply(self._rows.slice(start, stop - start), nowhere):

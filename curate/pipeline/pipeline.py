@@ -263,6 +263,11 @@ def _in_pool(
     """The first row of each."""
     sent_bytes = 0
 
+    def booked(found: _Answer | RetryBatch) -> None:
+        meter.wall_s += found.wall_s
+        meter.cpu_s += found.cpu_s
+        tally.merge(found.booked)
+
     def answer() -> Iterator[pa.Table]:
         nonlocal sent_bytes
         waited_s = time.perf_counter()
@@ -272,6 +277,7 @@ def _in_pool(
         meter.wait_s += time.perf_counter() - waited_s
         while isinstance(found, RetryBatch):
             # It waits here, where that can be told, and the actor has its hands free.
+            booked(found)
             refused = found.busy()
             row = rows_of_calls[0]
             yield refused
@@ -281,10 +287,8 @@ def _in_pool(
         rows_of_calls.popleft()
         if isinstance(found, CapturedError):
             raise RemoteError(found)
-        meter.wall_s += found.wall_s
-        meter.cpu_s += found.cpu_s
+        booked(found)
         meter.peak_bytes = max(meter.peak_bytes, found.peak_bytes)
-        tally.merge(found.booked)
         for table in found.tables:
             yield _given(step, table, seen, meter)
 
@@ -341,6 +345,7 @@ class _Actor:
         notes = DetachedBooks(sampled=how.sampled)
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         self._kept = self._kept or SavedProcess()
+        again: Busy | None = None
         try:
             tables = []
             with ProcessGuard(self._kept) as guard:
@@ -350,11 +355,16 @@ class _Actor:
                     elif item.short or item.kept:
                         wait_in_place(item, self.clock)
                     else:
-                        return RetryBatch(CapturedError.of(item.error), batch, item.tries)
+                        again = item
+                        break
                 guard.check()
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
             return CapturedError.of(error)
         took_s, on_cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
+        if again is not None:
+            # Rows and counts are booked when it is done; metrics say what happened.
+            told = RowsBooked(metrics=notes.books.metrics)
+            return RetryBatch(CapturedError.of(again.error), batch, again.tries, told, took_s, on_cpu_s)
         return _Answer(tables, notes.booked(), took_s, on_cpu_s, peak_memory())
 
 

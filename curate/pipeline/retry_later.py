@@ -31,7 +31,7 @@ from curate.clock import Clock
 from curate.dataclass import dataclass
 from curate.pipeline.classify import failure_of, kind_of
 from curate.pipeline.remote_error import CapturedError, RemoteError
-from curate.pipeline.shard_books import ShardBooks
+from curate.pipeline.shard_books import RowsBooked, ShardBooks
 from curate.tasks.failure import FailureKind, ShardWaits
 from curate.tasks.policy import LONGEST_BACKOFF_S, Policy
 
@@ -201,6 +201,10 @@ class RetryBatch:
     raised: CapturedError
     batch: Any
     tries: int
+    booked: RowsBooked
+    """Its metrics."""
+    wall_s: float
+    cpu_s: float
 
     def busy(self) -> Busy:
         """Returns what the task that sent the batch tells."""

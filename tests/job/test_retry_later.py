@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from curate.cli.failures import _heading
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
-from curate.errors import RetryLater
+from curate.errors import BadRow, RetryLater
 from curate.job.job import Job
 from curate.job.params import param
 from curate.ledger.summary import RunState
@@ -42,6 +42,8 @@ class Service:
         self.after_s = 0.0
         self.calls: list[int] = []
         self.served: Counter[int] = Counter()
+        self.processed = 0
+        """Calls of `process`."""
 
     def ask(self, n: int) -> None:
         """Raises while the service is busy for this row."""
@@ -259,6 +261,49 @@ def test_only_tries_in_a_row_count_in_which_nothing_was_done(how: str, service: 
         assert service.calls.count(first) == MOST_TRIES + 1
         assert all(service.calls.count(n) == 1 for n in service.served)
         assert logged(logs)[-1] == "shard failed: the service was busy 21 times in a row"
+
+
+class Choosy(Job):
+    """Finds a bad row before it asks the service about the others, by its place or by looking at parts of the batch."""
+
+    version = "1"
+    batch_size = 2
+    max_bad_rows = "100%"
+    output_schema = Calling.output_schema
+    names: bool = param(True, help="say which row is bad")
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        SERVICE.processed += 1
+        self.metric("processed", 1)
+        numbers = batch["n"].to_pylist()
+        if 5 in numbers:
+            raise BadRow("five", row=numbers.index(5) if self.names else None)
+        SERVICE.ask(numbers[0])
+        return batch
+
+
+class ChoosyPool(Choosy):
+    """The same in an actor."""
+
+    compute = ActorPool(size=1)
+
+
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("of", [Choosy, ChoosyPool])
+def test_a_batch_with_a_bad_row_waits_as_any_other(
+    of: type[Choosy], names: bool, service: Service, clock: FakeClock, tmp_path: Path
+) -> None:
+    """It is given up after as many tries, wherever it is processed; and each call is measured of a shard that is done,
+    those included that were refused, and those that looked for the row."""
+    service.after_s = 60.0
+    service.busy[4] = MOST_TRIES - 2
+    ended = run_job(of(names=names), inputs(tmp_path), tmp_path / "done", clock=clock)
+    assert (ended.state, ended.books.quarantined) == (RunState.COMPLETE, 1)
+    assert ended.books.sorted_metrics()["metrics"]["processed"] == service.processed
+    service.calls.clear()
+    service.busy[4] = 3 * MOST_TRIES
+    ended = run_job(of(names=names), inputs(tmp_path), tmp_path / "failed", clock=clock)
+    assert (ended.state, service.calls.count(4)) == (RunState.FAILED, MOST_TRIES + 1)
 
 
 def test_a_stream_of_rows_waits_as_a_job_does(service: Service, clock: FakeClock) -> None:
