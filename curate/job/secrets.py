@@ -69,10 +69,11 @@ class Secrets:
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """Takes secrets out of the exceptions that leave the block: their tracebacks go into the ledger."""
+        """Takes secrets out of the exceptions that leave the block: their tracebacks go into the ledger, and the texts
+        of those that end a process, such as `sys.exit()`."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             if not self._spellings or not self._shows(error):
                 raise
             for link in _chain(error):
@@ -85,6 +86,10 @@ class Secrets:
             if not self._shows(error):
                 raise
             # Its text does not come from its arguments. What curate does next depends on its own types alone.
+            if not isinstance(error, Exception):
+                if self.hide(str(error)) == str(error):
+                    raise
+                raise SystemExit(f"{type(error).__name__}: {self.hide(str(error))}") from None
             safe = _same_for_curate(error, f"{type(error).__name__}: {self.hide(str(error))}")
             safe.add_note(self.hide("".join(traceback.format_exception(error))))
             raise safe from None

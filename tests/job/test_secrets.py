@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import traceback
+from asyncio import CancelledError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,12 @@ class Calling(Job):
                 raise RuntimeError(f"no answer with {self.key}") from error
         if self.mode == "odd error":
             raise _OddError(self.key)
+        if self.mode == "exit":
+            sys.exit(f"no answer with {self.key}")
+        if self.mode == "cancelled":
+            raise CancelledError(f"no answer with {self.key}")
+        if self.mode == "odd end":
+            raise _OddEnd(self.key)
         if self.mode == "note":
             error = ValueError("bad")
             error.add_note(f"the key was {self.key}")
@@ -75,6 +82,15 @@ class Calling(Job):
 
 
 class _OddError(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"hidden in here: {self.key}"
+
+
+class _OddEnd(BaseException):
     def __init__(self, key: str) -> None:
         super().__init__()
         self.key = key
@@ -129,6 +145,22 @@ def test_an_exception_that_shows_it_is_recorded_without(
     assert leaks(tmp_path) == []
     printed = capsys.readouterr()
     assert VALUE not in printed.err + printed.out
+
+
+@pytest.mark.parametrize(
+    ("mode", "error"),
+    [
+        ("exit", f"SystemExit: no answer with {HIDDEN}"),
+        ("cancelled", f"CancelledError: no answer with {HIDDEN}"),
+        ("odd end", f"_OddEnd: hidden in here: {HIDDEN}"),
+    ],
+)
+def test_what_would_end_the_process_is_recorded_without(tmp_path: Path, mode: str, error: str) -> None:
+    """By `sys.exit()`, or by what else is no `Exception`: its text is what is told of the end of a worker."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 2))
+    summary = run_job(Calling(key="SERVICE_KEY", mode=mode), tmp_path / "in", tmp_path / "out")
+    assert error in summary.failures[0].error
+    assert leaks(tmp_path) == []
 
 
 def test_an_exception_keeps_what_curate_does_next(tmp_path: Path) -> None:
