@@ -7,6 +7,7 @@ refuses the whole job before anything is dispatched (exit 2), the `ShardError`s 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self
@@ -20,6 +21,15 @@ EXIT_INTERRUPTED = 130
 
 MOST_LISTED = 30
 """Names that a message tells of those that there are."""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Adds a note to an exception, if it takes one: what it says itself counts for more.
+
+    Of a class whose `__getattr__` or `__setattr__` are its own, such as a frozen dataclass, it may not.
+    """
+    with contextlib.suppress(Exception):
+        error.add_note(note)
 
 
 class CurateError(Exception):

@@ -14,7 +14,7 @@ from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable
 from curate.code.function import callable_text
 from curate.dataclass import dataclass, field, replace
-from curate.errors import ConfigError
+from curate.errors import ConfigError, add_note
 from curate.operators.arguments import refuse_unused
 from curate.operators.convert import check_format, formatted
 from curate.operators.protocol import OperatorDefaults
@@ -45,11 +45,11 @@ _READ_ONLY = (
 def hint(error: Exception, batch_format: str = "") -> None:
     """Notes on what user code raised what it was given, rows or a batch of a format, where that may be the reason."""
     if isinstance(error, ValueError) and "read-only" in str(error):
-        error.add_note(_READ_ONLY)
+        add_note(error, _READ_ONLY)
     elif batch_format == "pyarrow" and isinstance(error, AttributeError | TypeError):
-        error.add_note(_PYARROW)
+        add_note(error, _PYARROW)
     elif batch_format == "pandas" and isinstance(error, TypeError | NotImplementedError):
-        error.add_note(_PANDAS)
+        add_note(error, _PANDAS)
 
 
 def _hinted(results: Iterator[Any], batch_format: str) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
+from typing import Any
 
 import pyarrow as pa
 
@@ -76,11 +77,11 @@ def failure_of(error: BaseException) -> Failure:
         kind_of(error),
         summary_of(error),
         # Before it is cut: half of a secret is not known for one.
-        _ends_of(redacted("".join(traceback.format_exception(error)))),
+        _ends_of(redacted(_traceback_of(error))),
         frame=frame_of(error),
         after_s=_wait_of(error),
         reason=_reason_of(error),
-        tries=getattr(error, "curate_tries", 1),
+        tries=_noted(error, "curate_tries", 1),
         refused=_refused_by(error),
         node=socket.gethostname(),
         pid=os.getpid(),
@@ -140,7 +141,19 @@ def asked_for_column(error: KeyError, given: pa.Table, more: str) -> None:
 
 
 def _columns(error: BaseException) -> str:
-    return str(getattr(error, "curate_columns", ""))
+    return str(_noted(error, "curate_columns", ""))
+
+
+def _noted(error: BaseException, name: str, default: Any) -> Any:
+    """Returns what curate has noted on an exception: not what a `__getattr__` of its class makes up for any name."""
+    return object.__getattribute__(error, "__dict__").get(name, default)
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - it asks the exception, and those that it came of, for notes
+        return "".join([*traceback.format_tb(error.__traceback__), summary_of(error), "\n"])
 
 
 def frame_of(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from curate.arrow.schema import agreed
 from curate.arrow.unknown import empty
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field, replace
-from curate.errors import CurateError, SchemaMismatch
+from curate.errors import CurateError, SchemaMismatch, add_note
 from curate.pipeline.bad_rows import applied
 from curate.pipeline.meters import Meter, peak_memory, record_input, record_output
 from curate.pipeline.remote_error import CapturedError, RemoteError
@@ -392,12 +392,12 @@ def _applied(step: Step, batch: pa.Table, tally: ShardBooks, how: ShardContext, 
             placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries, first=row, step=step_of_rows
         ):
             if isinstance(item, Busy):
-                item.error.add_note(where)
+                add_note(item.error, where)
             yield item
     except Exception as error:
         if isinstance(error, SchemaMismatch):
             error.returned = True
-        error.add_note(where)
+        add_note(error, where)
         raise
 
 

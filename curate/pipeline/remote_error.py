@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 from curate.dataclass import dataclass, replace
+from curate.errors import add_note
 from curate.pipeline.classify import failure_of
 from curate.runtime.protocol import CallLostError
 from curate.tasks.failure import Failure
@@ -47,7 +48,7 @@ class CapturedError:
     def noted(self, note: str) -> CapturedError:
         """Returns this with a note that says where it was."""
         if self.error is not None:
-            self.error.add_note(note)
+            add_note(self.error, note)
         return replace(self, failure=replace(self.failure, traceback=f"{self.failure.traceback.rstrip()}\n{note}\n"))
 
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from curate.errors import BadRow, ConfigError
+from curate.errors import BadRow, ConfigError, add_note
 from curate.pipeline import sandbox_process as far
 from curate.pipeline.remote_error import CapturedError, RemoteError
 from curate.pipeline.sandbox_child import AHEAD_BYTES, Child, Watch
@@ -295,7 +295,7 @@ class _Keeper:
 def _raised(raised: CapturedError) -> Exception:
     if raised.error is None:
         return RemoteError(raised)
-    raised.error.add_note(f"in a separate process:\n{raised.failure.traceback.rstrip()}")
+    add_note(raised.error, f"in a separate process:\n{raised.failure.traceback.rstrip()}")
     return raised.error
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataclass import dataclass
+from curate.errors import add_note
 from curate.ledger.packed import PackedTable
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
@@ -160,7 +161,7 @@ class SourceRows(RowSource):
         try:
             yield from source.read(one.piece.data, view, batch_rows, tally, store_of)
         except Exception as error:
-            error.add_note(f"while {one.piece.label} was read")
+            add_note(error, f"while {one.piece.label} was read")
             raise
 
     def holder(self, shard: str, rank: int) -> str:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field
-from curate.errors import StreamFailed
+from curate.errors import StreamFailed, add_note
 from curate.pipeline.classify import shown_frames
 from curate.pipeline.meters import MeterReport
 from curate.pipeline.remote_error import CapturedError
@@ -439,7 +439,7 @@ class _Stream:
         """Returns what the consumer gets for a piece that was given up."""
         if raised is not None and raised.error is not None:
             if raised.sent:
-                raised.error.add_note(f"In process {failure.pid} on {failure.node}:\n{failure.traceback}")
+                add_note(raised.error, f"In process {failure.pid} on {failure.node}:\n{failure.traceback}")
             return raised.error
         tries = piece.strikes[failure.kind]
         times = "" if tries == 1 else f" {tries} times"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import first_rows, paced, sized
 from curate.clock import SystemClock
-from curate.errors import SetupFailed
+from curate.errors import SetupFailed, add_note
 from curate.log import get_logger
 from curate.objects.ahead import InputsAhead
 from curate.pipeline.meters import MeterReport, Meters
@@ -135,7 +135,7 @@ class StreamProgram:
             yield from wait_between(made, tally, SystemClock())
             tally.close()
         except Exception as error:
-            error.add_note(f"while {label} was read")
+            add_note(error, f"while {label} was read")
             raise
         if tally.quarantine is not None:
             get_logger().warning(

@@ -226,6 +226,54 @@ def test_an_error_here_says_the_same() -> None:
     assert done.error.__notes__ == ["in adding, in rows 1 to 1 of its input"]
 
 
+class Answers(Exception):
+    """Has what an answer of a service has, and nothing for any other name."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+class Guarded(Exception):
+    """Refuses any other name."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Takes no attribute."""
+
+    status: int
+
+
+ODD = {type(one).__name__: one for one in (Answers("no"), Guarded("no"), Frozen(7))}
+
+
+class Raising(Adding):
+    odd = ""
+
+    def opened(self) -> Raising:
+        return self
+
+    def apply(self, *_: Any) -> Iterator[pa.Table]:
+        raise ODD[self.odd]
+
+
+@pytest.mark.parametrize("compute", [None, POOLED])
+@pytest.mark.parametrize("odd", ODD)
+def test_an_exception_is_what_it_is_whatever_its_attributes_do(odd: str, compute: Compute | None) -> None:
+    """Classes of errors may answer for any name, or take no note."""
+    step = Raising(compute=compute)
+    step.odd = odd
+    done = ran([step], [[1]], answering([step]))
+    assert done.error is not None
+    failure = CapturedError.of(done.error).failure
+    assert (failure.error, failure.kind) == (f"{odd}: {ODD[odd]}", FailureKind.USER_ERROR)
+    assert failure.tries == 1
+    assert "in apply" in failure.traceback
+
+
 def test_a_call_that_is_lost_is_a_crash() -> None:
     """It counts as one of the shard's, with where its actor was."""
     steps = [Adding(compute=POOLED)]
