@@ -169,10 +169,11 @@ class _Answers:
     def send(self, kind: bytes, data: bytes) -> None:
         """Puts an answer into the socket, and rings, unless that was just done."""
         left = memoryview(HEADER.pack(kind, len(data)) + data)
-        self._silent = True
         while left:
             try:
                 left = left[self._link.send(left, socket.MSG_DONTWAIT) :]
+                # Again after it has rung for room: who has taken all that was there by then waits for the rest.
+                self._silent = True
             except BlockingIOError:
                 # Nobody makes room who does not know that there is something.
                 self.ring()

@@ -7,6 +7,7 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 import curate
 from curate.errors import BadRow, ConfigError, RetryLater
-from curate.pipeline import sandbox
+from curate.pipeline import sandbox, sandbox_process
 from curate.pipeline.remote_error import RemoteError
 from curate.pipeline.sandbox import Sandboxed
 from curate.units import MIB
@@ -621,3 +622,28 @@ def test_rows_that_end_the_parser_are_in_quarantine(
     expected = [{"id": n, "square": n * n} for n in range(50) if n not in (7, 13, 17)]
     assert curate.read_parquet(tmp_path / "out").take_all() == expected
     assert sorted(row["reason"] for row in quarantined(tmp_path / "out")) == REASONS
+
+
+def test_the_end_of_an_answer_that_is_longer_than_its_socket_is_rung_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads when it rings, all that is there then, gets all of it."""
+    monkeypatch.setattr(sandbox_process, "RING_S", 60.0)
+    (near, far), (bell, ring) = socket.socketpair(), socket.socketpair()
+    taken = 0
+
+    class Room:
+        def poll(self, *_: Any) -> list[Any]:
+            """Reads at the ring, where the child waits for room."""
+            nonlocal taken
+            while select.select([bell], [], [], 0)[0]:
+                bell.recv(4096)
+                while select.select([near], [], [], 0)[0]:
+                    taken += len(near.recv(1 << 16))
+            return []
+
+    with near, far, bell, ring:
+        answers = sandbox_process._Answers(far, ring)
+        answers._room = Room()  # type: ignore[assignment]
+        answers.send(b"R", bytes(3_000_000))
+        answers.at_rest()
+        Room().poll()
+    assert taken == 3_000_000 + sandbox_process.HEADER.size
