@@ -118,57 +118,60 @@ class ZipRows:
 
 
 Physical = StagePlan | First | Local | Joined | ZipRows
+Unions = dict[tuple[int, End], tuple[Plan, list[Physical], bool]]
+"""What runs for the parts of unions by themselves, by the id of each: it is asked for once for the union and again for
+each that it is a part of, which is twice as often with each that lies around it. The union is kept, for its id."""
 
 
-def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> Physical:
+def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = (), unions: Unions | None = None) -> Physical:
     """Returns what runs for a plan followed by `operators`, whose rows go to `end`; `StagePlan` if they are written.
 
     Raises ConfigError for parts of a union without an identity.
     """
-    drawn = _drawn(operators)
+    drawn, unions = _drawn(operators), {} if unions is None else unions
     match plan:
         case Scan(source):
             return StagePlan((fuse(source, operators),), operators)
         case Apply(input, operator):
-            return lower(input, end, (operator, *operators))
+            return lower(input, end, (operator, *operators), unions)
         case Checkpoint() | Exchanged():
             return StagePlan(plan, operators)
         case Marked(input, step, _):
             # Told apart by their places, and by no name of a file: see `curate.plan.dedup`.
-            below = lower_stage(input, End.RUNS, (step, *operators))
+            below = lower_stage(input, End.RUNS, (step, *operators), unions)
             assert below.first is None
             return replace(below, marked=(*below.marked, plan))
         case Union():
-            return _union(plan, end, operators)
+            return _union(plan, end, operators, unions)
         case Zip(inputs):
             if drawn or end is not End.BLOCKS:
                 return StagePlan(Exchanged(inputs, Zipped(len(inputs))), operators)
-            return _then(ZipRows(tuple(lower(one, end) for one in inputs), inputs), operators)
+            return _then(ZipRows(tuple(lower(one, end, (), unions) for one in inputs), inputs), operators)
         case Limit(Limit(input, most), rows):
-            return lower(Limit(input, min(most, rows)), end, operators)
+            return lower(Limit(input, min(most, rows)), end, operators, unions)
         case Limit(input, rows):
             if (kept := within(input, rows)) is not None:
-                return lower(kept, end, operators)
+                return lower(kept, end, operators, unions)
             if drawn:
                 # There each row has a place, by which a sample goes, that is the same whoever takes the rows.
                 return StagePlan(Exchanged((plan,), Materialize()), operators)
-            return _limit(input, rows, end, operators)
+            return _limit(input, rows, end, operators, unions)
 
 
-def lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> StagePlan:
+def lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...] = (), unions: Unions | None = None) -> StagePlan:
     """Returns what the stage does that writes the rows of a plan to `end`."""
-    lowered = lower(plan, end, operators)
+    lowered = lower(plan, end, operators, unions)
     assert isinstance(lowered, StagePlan)
     return lowered
 
 
-def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...]) -> Physical:
+def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...], unions: Unions) -> Physical:
     if end is End.BLOCKS:
-        return _then(First(_limited(lower(input, end), rows), rows), operators)
-    below = lower_stage(input, end)
+        return _then(First(_limited(lower(input, end, (), unions), rows), rows), operators)
+    below = lower_stage(input, end, (), unions)
     if below.scans:
         # How far a limit reaches is told by files, or else by pieces, which then have to be the same ones.
-        below = lower_stage(pinned(input), end) if end is End.RUNS else below
+        below = lower_stage(pinned(input), end, (), unions) if end is End.RUNS else below
         return replace(below, first=rows, after=operators)
     if isinstance(input, Union):
         # Each by itself, so that no more is made of it than could be asked for.
@@ -176,18 +179,15 @@ def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...]) ->
     return StagePlan(Exchanged((input,), Materialize(first=rows)), operators)
 
 
-def _union(plan: Union, end: End, operators: tuple[Operator, ...]) -> Physical:
-    # By the parts themselves: which columns are read of them goes by what follows.
-    parts = [lower(one, end) for one in plan.inputs]
-    scans = _scans_of(parts)
-    one_stage = bool(scans) and all(are_alike(one, scans[0]) for one in scans)
-    if end is not End.BLOCKS and not (one_stage and (end is End.RUNS or _have_names(scans))):
+def _union(plan: Union, end: End, operators: tuple[Operator, ...], unions: Unions) -> Physical:
+    parts, one_stage = _parts(plan, end, unions)
+    if end is not End.BLOCKS and not (one_stage and (end is End.RUNS or _have_names(_scans_of(parts)))):
         # A sample is drawn of each part where it is read: there a row's place is the one that it is consumed from.
         drawn = _drawn(operators)
         held = Exchanged((applied(plan, operators[:drawn]),), Materialize(called="union"))
         return StagePlan(held, operators[drawn:])
     merged: list[Physical] = []
-    for part in [lower(one, end, operators) for one in plan.inputs] if operators else parts:
+    for part in [lower(one, end, operators, unions) for one in plan.inputs] if operators else parts:
         before = merged[-1] if merged else None
         if isinstance(part, StagePlan) and part.scans and isinstance(before, StagePlan) and before.scans:
             following = 0 if one_stage else before.scans[-1].part + 1
@@ -196,6 +196,17 @@ def _union(plan: Union, end: End, operators: tuple[Operator, ...]) -> Physical:
         else:
             merged.append(part)
     return merged[0] if len(merged) == 1 else Joined(tuple(merged))
+
+
+def _parts(plan: Union, end: End, unions: Unions) -> tuple[list[Physical], bool]:
+    """Returns what runs for the parts of a union, and whether one stage does all of it: by the parts themselves, for
+    which columns are read of them goes by what follows."""
+    if (id(plan), end) not in unions:
+        parts = [lower(one, end, (), unions) for one in plan.inputs]
+        scans = _scans_of(parts)
+        unions[id(plan), end] = plan, parts, bool(scans) and all(are_alike(one, scans[0]) for one in scans)
+    _, parts, one_stage = unions[id(plan), end]
+    return parts, one_stage
 
 
 def _then(input: Physical, operators: tuple[Operator, ...]) -> Physical:

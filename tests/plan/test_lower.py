@@ -11,6 +11,7 @@ import curate
 from curate.dataset.dataset import Dataset
 from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.zip import Zipped
+from curate.plan import physical
 from curate.plan.nodes import Checkpoint, Exchanged
 from curate.plan.physical import End, First, Joined, Local, Physical, StagePlan, ZipRows, apart, lower
 from tests.pins.pinning import fresh
@@ -102,3 +103,43 @@ def test_parts_that_are_read_alike_are_written_together() -> None:
     """Others are a stage each before an exchange, with what follows on all of them."""
     alike, unlike = numbers().union(numbers()).map(same), from_people().union(words()).map(same)
     assert [len(apart(one._plan)) for one in (alike, unlike)] == [1, 2]
+
+
+def grown(times: int, step: Callable[[Dataset, int], Dataset]) -> Dataset:
+    rows = curate.from_items([{"n": 0}])
+    for number in range(times):
+        rows = step(rows, number)
+    return rows
+
+
+GROWING: dict[str, Callable[[Dataset, int], Dataset]] = {
+    "a step after each": lambda rows, n: rows.union(curate.from_items([{"n": n}])).filter(curate.col("n") >= 0),
+    "a column with each": lambda rows, n: rows.union(curate.from_items([{"n": n, f"column{n}": n}])),
+    "a limit of each": lambda rows, n: rows.union(curate.from_items([{"n": n}])).limit(50).filter(curate.col("n") >= 0),
+}
+
+
+@pytest.mark.parametrize("end", End)
+@pytest.mark.parametrize("what", GROWING)
+def test_unions_in_unions_are_lowered_in_time(what: str, end: End, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that adds a part and a step at a time: with twice the parts there is not the square to do."""
+    calls = 0
+    fuse = physical.fuse
+
+    def counted(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return fuse(*given)
+
+    monkeypatch.setattr(physical, "fuse", counted)
+    done = []
+    for times in (6, 12):
+        calls = 0
+        lower(grown(times, GROWING[what])._plan, end)
+        done.append(calls)
+    assert done[1] <= 6 * done[0]
+
+
+def test_a_loop_of_unions_gives_all_rows() -> None:
+    rows = grown(12, GROWING["a step after each"]).take_all()
+    assert [row["n"] for row in rows] == [0, *range(12)]
