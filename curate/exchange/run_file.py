@@ -545,7 +545,8 @@ def _lasts(index: pa.Table) -> pa.Table | None:
     segments = index["segment"][-1].as_py() + 1 if index.num_rows else 0
     if found.num_rows != segments:
         raise ValueError(f"it has {found.num_rows} last keys for {segments} segments")
-    return found
+    # As those of the index, they may be null: to Arrow, a column that may not is another one.
+    return pa.table(found.columns, names=found.column_names)
 
 
 def _mapped(store: Store, object: Object) -> Callable[[int, int], Any]:

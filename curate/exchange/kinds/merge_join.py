@@ -45,7 +45,8 @@ def match_keys(order: Order, left: pa.Table, right: pa.Table) -> KeyMatches:
     """Returns how the keys of two tables meet, which are sorted by `order`, and call the keys the same."""
     starts = [order.starts(one) for one in (left, right)]
     keys = [take_rows(order.keys_of(one), pa.array(at)) for one, at in zip((left, right), starts, strict=True)]
-    both = pa.concat_tables(keys)
+    # Without what the schema of one side says of nulls, which that of the other may not.
+    both = pa.concat_tables([pa.table(one.columns, names=one.column_names) for one in keys])
     rows = numbers(order.indices(both)).astype(np.int64)
     ordered = take_rows(both, pa.array(rows))
     firsts = order.starts(ordered)
