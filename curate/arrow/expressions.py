@@ -104,6 +104,8 @@ def with_wide_literals(expression: Any, schema: pa.Schema) -> Any:
     DataType(double)
     """
     _, (data,) = expression.__reduce__()
+    # Of thousands of columns it reads a few, and is asked about with each batch.
+    schema = _candidates(expression, schema)
     try:
         hash(schema)
     except TypeError:  # a type that is defined in Python has no hash
@@ -118,21 +120,21 @@ def with_wide_literals(expression: Any, schema: pa.Schema) -> Any:
 def _with_wide_literals(data: bytes, schema: pa.Schema) -> Any:
     """Returns what a serialised expression becomes; None if it stays as it is."""
     given = found = pc.Expression._deserialize(pa.py_buffer(data))
-    before = _type_over(given, schema)
     if any(contains(type, pt.is_uint64) for type in schema.types):
-        unsigned = _with_literals(found, lambda one: one.cast(pa.uint64()) if _is_whole(one) else None)
+        unsigned = _with_literals(given, lambda one: one.cast(pa.uint64()) if _is_whole(one) else None)
         # Of other types than before is what is calculated and not compared: that overflows, and it says so.
-        if before is not None and _type_over(unsigned, schema) == before:
-            found = unsigned
+        if unsigned is not given and (before := _type_over(given, schema)) is not None:
+            found = unsigned if _type_over(unsigned, schema) == before else given
     # A dictionary is decoded, but not made narrower.
     exact = _with_literals(found, lambda one: one.dictionary_encode() if pt.is_float64(one.type) else None)
-    after = _type_over(exact, schema)
-    # Not of a function that takes no dictionary, or that fits no such columns; nor where the literal itself is the
-    # result, or in it.
-    if after is not None and before is not None and after == plain_type(after):
-        narrow = (contains(schema.field(name).type, _is_narrow) for name in columns_of(given, schema))
-        if before == after or not any(narrow):
-            found = exact
+    if exact is not found:
+        before, after = _type_over(given, schema), _type_over(exact, schema)
+        # Not of a function that takes no dictionary, or that fits no such columns; nor where the literal itself is the
+        # result, or in it.
+        if after is not None and before is not None and after == plain_type(after):
+            narrow = (contains(schema.field(name).type, _is_narrow) for name in columns_of(given, schema))
+            if before == after or not any(narrow):
+                found = exact
     return None if found is given else found
 
 
@@ -176,7 +178,7 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
     DataType(int64)
     """
     try:
-        return project(empty(schema), [expression], ["value"]).schema.field(0).type
+        return project(empty(_candidates(expression, schema)), [expression], ["value"]).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         told = ConfigError(f"{where}: {_problem(error, schema)}")
         if len(schema):
@@ -210,10 +212,16 @@ def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:
     >>> sorted(columns_of((pc.field("a") > 1) | (pc.field("b") == "x"), schema))
     ['a', 'b']
     """
+    candidates = _candidates(expression, schema)
+    return frozenset(name for name in candidates.names if not _binds(expression, _without(candidates, name)))
+
+
+def _candidates(expression: Any, schema: pa.Schema) -> pa.Schema:
+    """Returns the columns that an expression may read, as far as its text tells."""
     text = str(expression)
     # A plain name that is read stands in the text of the expression; others may be escaped there.
-    candidates = [name for name in schema.names if name in text or not name.isidentifier()]
-    return frozenset(name for name in candidates if not _binds(expression, _without(schema, name)))
+    named = (at for at, name in enumerate(schema.names) if name in text or not name.isidentifier())
+    return pa.schema([schema.field(at) for at in named])
 
 
 def _without(schema: pa.Schema, name: str) -> pa.Schema:
