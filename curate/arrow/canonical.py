@@ -76,8 +76,9 @@ def given_schema(stored: pa.Schema) -> pa.Schema:
 
 def restore_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns a table, its columns that were stored plain in the way of `schema` again."""
+    names = set(schema.names)
     for at, field in enumerate(table.schema):
-        to = schema.field(field.name) if field.name in schema.names else field
+        to = schema.field(field.name) if field.name in names else field
         if not to.type.equals(field.type) and plain_type(to.type).equals(field.type):
             try:
                 chunks = [recast(chunk, to.type) for chunk in table.column(at).chunks]

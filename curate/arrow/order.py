@@ -9,6 +9,7 @@ the same order.
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from itertools import chain
 from typing import Any
 
@@ -64,16 +65,16 @@ class Order:
         """Raises ConfigError, in a message that begins with `where`, if rows of `schema` have no such order: a key
         column is missing, there twice, nested, or of a type without an order.
         """
+        times = Counter(schema.names)
         for key in self.keys:
-            found = [at for at, name in enumerate(schema.names) if name == key.column]
-            if not found:
+            if not times[key.column]:
                 raise ConfigError.of_column(f"{where}: {unknown_column(key.column, schema.names)}", key.column)
-            if len(found) > 1:
+            if times[key.column] > 1:
                 raise ConfigError.of_column(
-                    f"{where}: {len(found)} columns are named {key.column!r}; rename all but one of them first",
+                    f"{where}: {times[key.column]} columns are named {key.column!r}; rename all but one of them first",
                     key.column,
                 )
-            type = schema.field(found[0]).type
+            type = schema.field(key.column).type
             if pt.is_nested(type) and not pt.is_run_end_encoded(type):
                 raise ConfigError.of_column(
                     f"{where}: column {key.column!r} is nested ({type}), which has no order; add a column to sort by "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ NEXT = "convert them to one type first, for example with with_column(name, pc.fi
 
 def conform_to_union(table: pa.Table, to: pa.Schema) -> pa.Table:
     """Returns rows with the columns and types of a schema: missing ones null, others widened. Raises SchemaMismatch."""
+    there = set(table.column_names)
     for field in to:
-        if field.name not in table.column_names:
+        if field.name not in there:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
     return conform(table.select(to.names), to, "a part of a union")
 
@@ -219,19 +221,21 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
     """
     if table.schema is schema or table.schema.equals(schema, check_metadata=True):
         return table
+    # Once: each time that a schema is asked for its names it makes a list of them, and there may be thousands.
     names, differences = table.column_names, []
+    times, held = Counter(names), set(schema.names)
     for field in schema:
-        count = names.count(field.name)
+        count = times[field.name]
         if count == 0:
-            near = did_you_mean(field.name, [name for name in names if name not in schema.names])
+            near = did_you_mean(field.name, [name for name in names if name not in held])
             differences.append(f"{field.name!r} is missing, expected {field.type}{near}")
         elif count > 1:
             differences.append(f"{field.name!r} occurs {count} times")
         elif not widens(table.schema.field(field.name).type, field.type):
             found = table.schema.field(field.name).type
             differences.append(f"{field.name!r} is {found}, expected {field.type}")
-    for name in dict.fromkeys(names):
-        if name not in schema.names:
+    for name in times:
+        if name not in held:
             differences.append(f"{name!r} ({table.schema.field(names.index(name)).type}) is not expected")
     if differences:
         raise SchemaMismatch(f"{what} does not match the schema of the output: {'; '.join(differences)}. {DECLARE}")

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -210,10 +211,9 @@ class Rename(OperatorDefaults):
     def made(self, found: pa.Schema) -> pa.Schema:
         refuse_unknown(self.name, self.names, found.names)
         made = [field.with_name(self.names.get(field.name, field.name)) for field in found]
-        names = [field.name for field in made]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"{self.name} would make {names.count(name)} columns called {name!r}")
+        for name, times in Counter(field.name for field in made).items():
+            if times > 1:
+                raise ConfigError(f"{self.name} would make {times} columns called {name!r}")
         return pa.schema(made)
 
     def identity(self) -> Any:

@@ -51,10 +51,11 @@ class Partials(OperatorDefaults):
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared or aggregated."""
         order_by(self.keys).check(self.name, found)
+        names = found.names
         for one in self.aggregates:
             if one.column is None:
                 continue
-            refuse_unknown(self.name, [one.column], found.names)
+            refuse_unknown(self.name, [one.column], names)
             one.states(found.field(one.column).type)
 
     def made(self, found: pa.Schema) -> pa.Schema:
