@@ -335,3 +335,14 @@ def test_columns_that_are_missing_and_names_that_meet_are_refused() -> None:
         grouped(1, [make("sum", "v"), make("sum", "v")])
     with pytest.raises(ConfigError, match="sum needs a column"):
         make("sum", None)
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=3), st.floats(0, 1), st.integers(1, 3))
+@settings(max_examples=examples(200), deadline=None)
+def test_a_quantile_is_none_beyond_the_values(values: list[float], q: float, copies: int) -> None:
+    """Whatever is rounded on the line between two of them: of equal ones it is these."""
+    table = pa.table({"k0": [0] * copies * len(values), "v": values * copies})
+    [row] = exchanged(grouped(1, [make("quantile", "v", q=q)]), [table]).rows()
+    quantile = row["v_quantile"]
+    assert min(values) <= quantile <= max(values)
+    assert len(set(values)) > 1 or quantile == values[0]

@@ -352,7 +352,9 @@ class Quantile(_Partial):
         high = values[np.minimum(starts + below + 1, starts + counts - 1)[some]]
         with np.errstate(invalid="ignore"):
             # Not beyond what is there: infinity times nothing is no number.
-            found[some] = np.where(part[some] == 0, low, low * (1 - part[some]) + high * part[some])
+            between = low * (1 - part[some]) + high * part[some]
+            # Nor is it beyond the two by what was rounded: of equal values it is these.
+            found[some] = np.where(part[some] == 0, low, np.clip(between, low, high))
         return pa.array(found, mask=~some)
 
 
