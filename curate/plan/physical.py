@@ -202,7 +202,10 @@ def _parts(plan: Union, end: End, unions: Unions) -> tuple[list[Physical], bool]
     """Returns what runs for the parts of a union, and whether one stage does all of it: by the parts themselves, for
     which columns are read of them goes by what follows."""
     if (id(plan), end) not in unions:
-        parts = [lower(one, end, (), unions) for one in plan.inputs]
+        parts: list[Physical] = []
+        # A comprehension takes a place on the stack of its own, and unions that a loop made are hundreds deep.
+        for one in plan.inputs:
+            parts += (lower(one, end, (), unions),)
         scans = _scans_of(parts)
         unions[id(plan), end] = plan, parts, bool(scans) and all(are_alike(one, scans[0]) for one in scans)
     _, parts, one_stage = unions[id(plan), end]

@@ -12,7 +12,7 @@ from curate.dataset.dataset import Dataset
 from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.zip import Zipped
 from curate.plan import physical
-from curate.plan.nodes import Checkpoint, Exchanged
+from curate.plan.nodes import Checkpoint, Exchanged, Plan, Union
 from curate.plan.physical import End, First, Joined, Local, Physical, StagePlan, ZipRows, apart, lower
 from tests.pins.pinning import fresh
 from tests.pins.plans import PLANS, from_people, words
@@ -143,3 +143,12 @@ def test_unions_in_unions_are_lowered_in_time(what: str, end: End, monkeypatch: 
 def test_a_loop_of_unions_gives_all_rows() -> None:
     rows = grown(12, GROWING["a step after each"]).take_all()
     assert [row["n"] for row in rows] == [0, *range(12)]
+
+
+def test_hundreds_of_unions_in_unions() -> None:
+    """As many as a loop makes of that many files: each takes three places on the stack, of which there are 1,000."""
+    rows = numbers()._plan
+    plan: Plan = rows
+    for _ in range(270):
+        plan = Union((plan, rows))
+    assert kind(lower(plan, End.RUNS)) == "271 scans"
