@@ -7,11 +7,16 @@ import dis
 import functools
 import sys
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from curate.code.closures import (
     PLAIN,
@@ -25,13 +30,18 @@ from curate.code.closures import (
 )
 from curate.code.compared import held
 from curate.code.digest import code_digest
-from curate.code.kinds import is_a
+from curate.code.kinds import is_a, items_in, own_dict, pairs_in
 from curate.code.names import names_in
 from curate.code.sources import Sources, Used, installed
 from curate.code.started import BEGUN
 from curate.code.syntax import definition
 from curate.code.variables import Variables
 
+_MOST_WATCHED = 10_000
+"""Values that are looked at around a run; of more, code that changes one of them is another one after it."""
+_MOST_BYTES = 8 << 20
+"""Of an array, bytes up to which it is looked at."""
+_ARRAYS = (np.ndarray, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
 
 
@@ -73,8 +83,9 @@ def callable_text(name: str, function: Any) -> str:
 
 @contextmanager
 def watched(callables: Iterable[Any]) -> Iterator[None]:
-    """Is around what calls these in this process: what they change, as a cache, counts as it was before."""
-    changing = [one for one in callables if _may_change(one)]
+    """Is around what calls these in this process: what they change, as a cache, counts as it was before. Not of what
+    can reach very much: rows that are shown would wait for two looks at it."""
+    changing = [one for one in callables if _changes_little(one)]
     before = [BEGUN.look(partial(callable_text, "", one)) for one in changing]
     try:
         yield
@@ -83,31 +94,45 @@ def watched(callables: Iterable[Any]) -> Iterator[None]:
             BEGUN.left(was, BEGUN.look(partial(callable_text, "", one)))
 
 
-def _may_change(value: Any) -> bool:
-    """Returns whether a callable can reach anything that changes: most reach only functions, numbers and texts."""
-    queue, seen = [value], set[int]()
+def _changes_little(value: Any) -> bool:
+    """Returns whether a callable can reach anything that changes, which most cannot, and so little in all that to look
+    at it takes milliseconds."""
+    queue, seen, changes = [value], set[int](), False
     for one in queue:
         if type(one) in PLAIN or id(one) in seen or is_a(one, types.BuiltinFunctionType):
             continue
         seen.add(id(one))
         if is_a(one, types.FunctionType):
             if _is_of_user(module_of(one)):
-                if _binds(one.__code__):
-                    return True
+                changes = changes or _binds(one.__code__)
                 known = one.__globals__
                 queue += (known[name] for name in names_in(one.__code__) if name in known)
                 queue += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
                 queue += (inner for _, inner in closed_over(one))
         elif is_a(one, type | types.ModuleType):
             if _is_of_user(one.__name__ if is_a(one, types.ModuleType) else one.__module__):
-                return True
-        elif is_a(one, tuple | frozenset):
-            queue += one
+                changes = True
+                queue += vars(one).values()
         elif is_a(one, functools.partial):
             queue += (one.func, *one.args, *one.keywords.values())
         else:
-            return True
-    return False
+            changes = changes or not is_a(one, tuple | frozenset)
+            queue += islice(_parts_of(one), _MOST_WATCHED)
+        if len(queue) > _MOST_WATCHED or (is_a(one, _ARRAYS) and one.nbytes > _MOST_BYTES):
+            return False
+    return changes
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """Yields what a value holds, or has."""
+    if is_a(value, dict):
+        yield from chain.from_iterable(pairs_in(value))
+    elif is_a(value, list | tuple | set | frozenset | deque):
+        yield from items_in(value)
+    elif is_a(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    else:
+        yield from own_dict(value).values()
 
 
 @functools.lru_cache(maxsize=4096)

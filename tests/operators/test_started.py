@@ -10,6 +10,7 @@ import pytest
 
 import curate
 from curate.code.function import callable_text
+from curate.code.started import BEGUN
 from tests.job.modules import Modules
 
 FILLED = {
@@ -233,6 +234,31 @@ def test_a_cell_of_a_notebook_counts_as_it_was() -> None:
     assert callable_text("f", space["f"]) == before
     space["k"] = 2
     assert callable_text("f", space["f"]) != before
+
+
+@pytest.mark.parametrize(
+    ("value", "looks"),
+    [
+        ("{}", 2),
+        ("dict.fromkeys(range(4_900))", 2),
+        ("dict.fromkeys(range(5_100), 0)", 0),
+        ("[[[n] for n in range(100)] for _ in range(100)]", 0),
+        ("(__import__('numpy').zeros(1 << 17), [])", 2),
+        ("(__import__('numpy').zeros((1 << 20) + 1), [])", 0),
+        ("type('T', (), {})", 2),
+        ("__import__('types').SimpleNamespace(words=list(range(10_000)))", 0),
+        ("()", 0),
+    ],
+)
+def test_rows_wait_for_no_look_at_very_much(
+    value: str, looks: int, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor for one at what cannot change."""
+    module = modules.load(f"known = {value}\ndef f(row):\n    known\n    return row", "of_user")
+    looked: list[Any] = []
+    monkeypatch.setattr(BEGUN, "look", looked.append)
+    assert curate.range(2).map(module.f).take(1) == [{"id": 0}]
+    assert len(looked) == looks
 
 
 def test_a_look_before_a_write_changes_nothing(modules: Modules, tmp_path: Path) -> None:
