@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections import deque
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -63,8 +63,8 @@ reduces: list[str] = []
 """The first row of each output that was made; of each look at a schema too."""
 
 
-broken = deque[str]()
-"""Files of which the first step raises: of a type that is no part of an identity."""
+broken = {f"f{number}": threading.Event() for number in range(MAPS)}
+"""By file, whether the first step raises: what an event says is no part of an identity."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "LEAST_BYTES", 1500)
     monkeypatch.setattr(program, "RunWriter", partial(RunWriter, page_bytes=150))
     forget()
-    broken.clear()
+    mend()
+
+
+def mend() -> None:
+    for one in broken.values():
+        one.clear()
 
 
 def forget() -> None:
@@ -82,7 +87,7 @@ def forget() -> None:
 
 
 def _may_break(batch: pa.Table) -> pa.Table:
-    if batch.num_rows and batch["file"][0].as_py() in broken:
+    if batch.num_rows and broken[batch["file"][0].as_py()].is_set():
         raise ValueError("this was to be expected")
     return _before(batch)
 
@@ -465,7 +470,7 @@ class TestDamaged:
 
     def test_a_map_that_fails(self, bench: Bench) -> None:
         """The run ends there, and says which; no output is made of a part of the rows. Mended, that map alone runs."""
-        broken.append("f2")
+        broken["f2"].set()
         ended = bench.write(breaking(bench))
         assert (ended.state, ended.failed, ended.done) == (RunState.FAILED, 1, MAPS - 1)
         assert ended.output == f"{bench.root}/out"
@@ -473,7 +478,7 @@ class TestDamaged:
         assert (stage.state, stage.done, stage.failed, last.state) == ("failed", MAPS - 1, 1, "waiting")
         assert group.shard.startswith(f"{stage.key}/map-")
         assert (len(bench.run_files()), bench.parts()) == (MAPS - 1, [])
-        broken.clear()
+        mend()
         forget()
         complete(bench.write(breaking(bench)))
         assert maps == ["f2"]
@@ -694,9 +699,9 @@ class TestCompleteJobs:
 
     def test_what_failed_in_a_stage(self, bench: Bench) -> None:
         """Is run again with `retry_failed`, and after it all outputs, none of which was tried before."""
-        broken.append("f2")
+        broken["f2"].set()
         assert bench.write(breaking(bench)).state is RunState.FAILED
-        broken.clear()
+        mend()
         forget()
         complete(bench.write(breaking(bench), retry_failed=True))
         assert maps == ["f2"]
@@ -976,7 +981,7 @@ class TestRivals:
 
         def act() -> None:
             complete(Bench(bench.root, Moving(bench)).write(rows(), allow_concurrent=True))
-            broken.append("f0")
+            broken["f0"].set()
 
         complete(bench.write(rows(), backend=Meanwhile(act, stage=1)))
 

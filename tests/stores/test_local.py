@@ -360,7 +360,7 @@ def test_a_scratch_directory_that_is_removed_as_it_is_made_is_made_again(
     assert next(removals, None) is None
     shutil.rmtree(scratch)
     removals = iter(lambda: True, False)
-    with pytest.raises(StorageError, match="Another process keeps removing it"):
+    with pytest.raises(StorageError, match="another process keeps removing it"):
         store.publish(f"{root}/b", SMALL)
 
 
