@@ -42,17 +42,22 @@ class Shell:
         self._show(words)
         if self.dry:
             return 0
-        # In the session of this process, so that it can ask at the terminal.
-        with subprocess.Popen(self._argv(words), env=self.env) as process:
-            try:
-                return process.wait()
-            except BaseException:
-                # A signal to this process alone: the ssh of `ray dashboard` would keep its port.
-                for pid in _started_by(process.pid):
-                    with contextlib.suppress(ProcessLookupError):
+        process = None
+        try:
+            # In the session of this process, so that it can ask at the terminal; a tunnel has one of its own.
+            process = subprocess.Popen(self._argv(words), env=self.env)
+            return process.wait()
+        except (KeyboardInterrupt, SystemExit):
+            # A signal to this process alone: the ssh of `ray dashboard` would keep its port. It may come when the
+            # command has begun, and is not known here yet.
+            for pid in _started_by(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    if os.getsid(pid) == os.getsid(0):
                         os.kill(pid, signal.SIGTERM)
+            if process is not None:
                 process.kill()
-                raise
+                process.wait()
+            raise
 
     def ask(self, *words: str) -> tuple[int, str]:
         """Returns the command's exit code and what it printed, which is not shown."""

@@ -963,18 +963,27 @@ def test_check_says_ok() -> None:
 def test_what_a_command_has_started_ends_with_it(number: signal.Signals) -> None:
     """As the ssh of `ray dashboard` does, which would keep the port: a signal may be for this process alone."""
     program = """
+import subprocess
 import endings
 from clusters.commands import Shell
+
+class Command(subprocess.Popen):
+    def wait(self, *given):
+        subprocess.Popen = Command.__base__
+        print("waits", flush=True)
+        return super().wait(*given)
+
+subprocess.Popen = Command
 endings.in_order()
 Shell().run("sh", "-c", "sh -c 'sleep 600 & echo up; wait' & wait")
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT / "scripts", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
+        assert {process.stdout.readline(), process.stdout.readline()} == {b"up\n", b"waits\n"}
         process.send_signal(number)
         # They have it too, and it ends with the last of them.
         assert select.select([process.stdout], [], [], 30)[0]
-        assert process.stdout.read() == b""
+        assert process.stdout.read() == b"waits\n"
     assert process.returncode == 128 + number
 
 
