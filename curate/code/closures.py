@@ -160,8 +160,7 @@ def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
     if type(value) in PLAIN:
         return f"{type(value).__name__} {value!r}"
     seen = seen or Seen()
-    inner = value.values() if type(value) is dict else value if type(value) in _SHARED else ()
-    if PLAIN.issuperset(map(type, inner)):
+    if type(value) not in _SHARED or is_plain(value):
         return _value_text(name, value, seen)
     if id(value) in seen.texts:
         text = seen.texts[id(value)][1]
