@@ -13,7 +13,7 @@ from curate.arrow.unknown import fill_schema
 from curate.backends.choose import Ask, Chosen, for_many
 from curate.backends.make import check_backend, make_backend
 from curate.clock import SystemClock
-from curate.code.function import watched
+from curate.code.watch import watched
 from curate.dataclass import dataclass, replace
 from curate.dataset.stats import LastRun, RunStats
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
