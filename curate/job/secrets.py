@@ -7,7 +7,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -67,14 +67,17 @@ class Secrets:
             text = text.replace(spelling, HIDDEN)
         return text
 
-    @contextmanager
-    def hidden(self) -> Iterator[None]:
+    def hidden(self) -> AbstractContextManager[None]:
         """Takes secrets out of the exceptions that leave the block: their tracebacks go into the ledger, and the texts
         of those that end a process, such as `sys.exit()`."""
+        return self._hidden() if self._spellings else nullcontext()
+
+    @contextmanager
+    def _hidden(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if not self._spellings or not self._shows(error):
+            if not self._shows(error):
                 raise
             for link in _chain(error):
                 link.args = tuple(self._without(arg) for arg in link.args)

@@ -23,6 +23,7 @@ import threading
 
 # `signal.getsignal` looks for a name of each handler, which takes ten times as long, and is asked after each shard.
 from _signal import getsignal  # type: ignore[import-not-found]
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -197,9 +198,11 @@ def _variables() -> AbstractSet[Any]:
 class ProcessGuard:
     """Is around what runs user code."""
 
-    def __init__(self, kept: SavedProcess | None = None) -> None:
-        """`kept`: what the process is to be again in the end; may be set later, None: as it is by then."""
+    def __init__(self, kept: SavedProcess | None = None, tell: Callable[[list[str]], None] = lambda _: None) -> None:
+        """`kept`: what the process is to be again in the end; may be set later, None: as it is by then. `tell` is told
+        what was changed, if anything was."""
         self.kept = kept
+        self._tell = tell
         self.changed: list[str] = []
         """What user code had changed, in words."""
         self._copies = 0
@@ -222,6 +225,8 @@ class ProcessGuard:
         _copies.unwatch()
         if self.kept is not None:
             self.changed = self.kept.give_back()
+            if self.changed:
+                self._tell(self.changed)
 
 
 class ProcessSpoiltError(Exception):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -408,17 +407,10 @@ class StageProgram:
         # What it changed is to stay.
         self._guard.kept = self._kept = self._kept or SavedProcess()
 
-    @contextmanager
-    def _guarded(self, shard: str) -> Iterator[None]:
+    def _guarded(self, shard: str) -> ProcessGuard:
         """Runs a shard in its block, and gives the process back as it was: what a shard changes fails no other."""
-        with ProcessGuard(self._kept) as self._guard:
-            yield
-        if self._guard.changed:
-            log.get_logger().warning(
-                "user code changed its process; curate undid that, because other shards use the same process",
-                shard=shard,
-                changed=self._guard.changed,
-            )
+        self._guard = ProcessGuard(self._kept, partial(_say_changed, shard))
+        return self._guard
 
     def _log(self) -> WorkerLog:
         if self._said is None:
@@ -436,3 +428,11 @@ class StageProgram:
         """Returns the calls that are in no record yet: those of shards that are published meanwhile, too."""
         before, self._told = self._told, self._stores.calls
         return self._told.since(before)
+
+
+def _say_changed(shard: str, changed: list[str]) -> None:
+    log.get_logger().warning(
+        "user code changed its process; curate undid that, because other shards use the same process",
+        shard=shard,
+        changed=changed,
+    )

@@ -63,6 +63,13 @@ for name, harm in harms.items():
     with ProcessGuard(kept) as guard:
         harm()
     told[name] = [state() == before, guard.changed, spoilt()]
+before, said = state(), []
+try:
+    with ProcessGuard(kept, said.extend):
+        os.umask(0o777)
+        raise ValueError
+except ValueError:
+    told["raised"] = [state() == before, said, spoilt()]
 os.environ["ADDED"] = "stays"
 with ProcessGuard(kept) as guard:
     os.environ["ADDED TOO"] = "stays"
@@ -88,7 +95,7 @@ def failed(ended: subprocess.CompletedProcess[str]) -> set[str]:
 
 
 def test_what_user_code_changes_is_set_back(tmp_path: Path) -> None:
-    """Whatever it is, and it is told; what it adds to the environment stays."""
+    """Whatever it is and however it ends, and it is told; what it adds to the environment stays."""
     ended = run(HARMS, tmp_path)
     assert ended.returncode == 0, ended.stderr
     told: dict[str, Any] = json.loads(ended.stdout)
