@@ -302,14 +302,13 @@ class StageProgram:
                     tally.books.rows_out += outputs.write(table)
             with Timed(meters.write):
                 folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
-            tally.books.rows_out -= folded
-            if self.stage.runs is not None:
-                # What is put together may become more: a bucket of a thousand rows is two thousand pairs.
-                tally.drop(max(0, folded), self.stage.runs.reason)
-            tally.close()
-            outputs.count(tally.books)
-            self._guard.check()
-            with Timed(meters.write):
+                tally.books.rows_out -= folded
+                if self.stage.runs is not None:
+                    # What is put together may become more: a bucket of a thousand rows is two thousand pairs.
+                    tally.drop(max(0, folded), self.stage.runs.reason)
+                tally.close()
+                outputs.count(tally.books)
+                self._guard.check()
                 replaces = shard.id in task.sampled
                 aside = aside_of(self.output, shard.id, tally, self.stage.operator.hide, replaces=replaces)
                 record = self._record(shard, tally, aside)

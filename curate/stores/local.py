@@ -184,7 +184,7 @@ class LocalStore:
         return nofollow.root_of(uri)
 
     def _folder(self, uri: str) -> contextlib.AbstractContextManager[int]:
-        return nofollow.folder(self.root_of(uri), os.path.dirname(uri))
+        return nofollow.folder(self.root_of(uri), uri.rpartition("/")[0] or "/")
 
     def publish(self, uri: str, data: bytes) -> Published:
         temporary, status = self._written(_path(uri), data, nameless=True)
