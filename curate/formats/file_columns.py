@@ -19,6 +19,7 @@ PATH = "path"
 """The column that says where a file lies."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What a folder is called whose rows have no value."""
+_NONE = pa.schema([])
 
 
 def partition_values(uri: str) -> dict[str, str | None]:
@@ -62,7 +63,7 @@ def _inferred(values: list[str | None]) -> pa.DataType:
 def file_columns(how: ReadAs | None) -> pa.Schema:
     """Returns the columns that rows have of their file, if it is read so."""
     if how is None:
-        return pa.schema([])
+        return _NONE
     path = [pa.field(PATH, pa.string())] if how.include_paths else []
     return pa.schema([*(how.partitions or ()), *path])
 

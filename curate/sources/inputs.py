@@ -7,6 +7,7 @@ its operator is like any other, and only this file knows that there are no rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -167,8 +168,16 @@ class FileRows(InputFiles):
 
     def _reading(self, uri: str) -> Encoding:
         """Returns how an input is read into the columns that are known."""
-        typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
-        return replace(self.encoding(uri), typed=typed, job_reads_all=not self._declared)
+        found = self.encoding(uri)
+        if (reading := self._readings.get(found)) is None:
+            typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
+            reading = self._readings[found] = replace(found, typed=typed, job_reads_all=not self._declared)
+        return reading
+
+    @cached_property
+    def _readings(self) -> dict[Encoding, Encoding]:
+        """What `_reading` has returned: of millions of shards, few differ."""
+        return {}
 
     def read_whole(self, shard: Shard, given: Any) -> Iterable[Object]:
         del given
