@@ -131,6 +131,18 @@ def test_a_broadcast_join_gives_the_rows_of_an_exchange_in_the_order_of_the_left
         assert made[0].schema.equals(step.schema(left[0].schema))
 
 
+@pytest.mark.parametrize("how", BROADCAST_HOWS)
+def test_keys_that_are_not_utf8_are_joined_with_a_table_in_memory_as_by_an_exchange(how: str) -> None:
+    """Keys are compared by their bytes, whatever these say."""
+    texts = pa.array([b"\xff", None, b"a", b"\xff\xfe", b"\xff"]).view(pa.string())
+    left, right = pa.table({"k": texts, "n": range(5)}), pa.table({"k": texts.slice(2), "m": range(3)})
+    keys = Keys.checked("join", "k", None, [left.schema, right.schema], "", "_right")
+    whole = exchanged(Join(keys, how), [left], [right]).table.drop_columns(["k"])
+    step = BroadcastJoin(keys, how, right, "digest")
+    made = pa.concat_tables(step.apply(left, ShardBooks(BadRowBudget("100%")), BatchPosition("", 0)))
+    assert made.drop_columns(["k"]).to_pylist() == whole.sort_by("n").to_pylist()
+
+
 def test_the_books_of_a_join_say_what_became_of_every_row() -> None:
     """Both sides are read; a pair takes up a right row, and what a key gives more often was created."""
     left = pa.table({"k": [1, 1, 2, None], "l": range(4)})

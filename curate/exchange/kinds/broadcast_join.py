@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
+from curate.arrow.types import is_text
 from curate.dataclass import dataclass, field
 from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
 from curate.exchange.kinds.merge_join import has_null, output_rows, take_or_null
@@ -86,6 +87,9 @@ def _plain_keys(table: pa.Table) -> Iterator[Any]:
         if pt.is_temporal(column.type):
             # As numbers: Python's times have no nanoseconds.
             column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+        elif is_text(column.type):
+            # As bytes, which need not be UTF-8.
+            column = column.cast(pa.large_binary())
         values = column.to_pylist()
         columns.append(
             [NAN if value != value else value for value in values] if pt.is_floating(column.type) else values
