@@ -184,14 +184,16 @@ def test_refused_before_anything_is_written(tmp_path: Path, columns: list[str], 
 def test_values_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of no value, names that file systems do not have, and too many: with what to do."""
 
-    def write(values: list[str], name: str) -> None:
-        ds = curate.from_items([{"n": 1, "k": value} for value in values])
+    def write(values: Any, name: str) -> None:
+        ds = curate.from_arrow(pa.table({"n": [1] * len(values), "k": values}))
         ds.write_parquet(tmp_path / name, partition_cols=["k"], backend="inline")
 
     with pytest.raises(ConfigError, match="take for null; replace it"):
         write([NO_VALUE], "a")
     with pytest.raises(ConfigError, match=r"a text of 100 characters.*something shorter"):
         write(["ü" * 100], "b")
+    with pytest.raises(ConfigError, match=r"k is b'a\\xff' in some rows, which is not UTF-8.*replace it before"):
+        write(pa.array([b"a", b"a\xff"]).view(pa.string()), "e")
     monkeypatch.setattr(partition, "PARTITIONS", 2)
     write(["a", "b"], "c")
     with pytest.raises(ConfigError, match=r"would make 3 folders.*at most 2.*fewer columns"):

@@ -63,7 +63,7 @@ class Partitioned(OneInput):
                 f"least; at most {PARTITIONS:,} are made. Partition by fewer columns, or by what has fewer values, "
                 "such as the month of a date or a hash of an id"
             )
-        texts = [pc.cast(column, pa.string()).to_pylist() for column in keys.columns]
+        texts = [_texts(name, keys[name]) for name in self.columns]
         rows = (zip(self.columns, row, strict=True) for row in zip(*texts, strict=True))
         return ["/".join(partition_folder(name, value) for name, value in row) for row in rows]
 
@@ -76,6 +76,17 @@ class Partitioned(OneInput):
                     f"partition_cols: column {name!r} is of type {type}; folders are called after texts, integers, "
                     "booleans and dates: cast it before, with with_column()"
                 )
+
+
+def _texts(key: str, values: pa.ChunkedArray) -> list[str | None]:
+    """Returns what values are called. Raises ConfigError for a text that is not UTF-8."""
+    try:
+        return pc.cast(values, pa.string()).to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{key} is {error.object!r:.60} in some rows, which is not UTF-8, so no folder can be called after it; "
+            "replace it before"
+        ) from error
 
 
 def partition_folder(key: str, value: str | None) -> str:
