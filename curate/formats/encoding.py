@@ -55,6 +55,9 @@ class ReadAs:
     """The file that the schema is from, for who is told of another one; empty if it was declared."""
     whole: bool = True
     """Whether all columns are read, and not a part that was pushed into the read."""
+    beside: Any = None
+    """The schema of columns of Parquet that are not read, in which a null where there is none makes a bad row all the
+    same: what is read several times has the same rows each time. None: none."""
     delimiter: str | None = None
     """Of CSV; None: what the name of the file says."""
     column_names: tuple[str, ...] | None = None

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.arrow.schema import may_be_strict
 from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, SchemaMismatch, did_you_mean, listed
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
@@ -192,7 +193,10 @@ class Files(FileShards):
 
     def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""
-        return self.how if view.columns is None else replace(self.how, whole=False)
+        if view.columns is None:
+            return self.how
+        strict = [one for one in self.inside if self.pinned and one.name not in view.columns and may_be_strict(one)]
+        return replace(self.how, whole=False, beside=pa.schema(strict) if strict else None)
 
     def count(self) -> int | None:
         if self.format is Format.BINARY:

@@ -161,7 +161,7 @@ def _dropped(
     inside = next(name for name in schema.names if name not in of_file)
     names = {inside}.union(*(columns_of(expression, schema) for expression, _ in filters))
     looked_at = pa.schema([field for field in schema if field.name in names])
-    how = None if encoding.how is None else replace(encoding.how, whole=False)
+    how = None if encoding.how is None else replace(encoding.how, whole=False, beside=None)
     narrow = replace(encoding, how=how, job_reads_all=False)
     for table in read(store, object, narrow, *at, looked_at, batch_rows, tally.bad_row):
         for expression, reason in filters:

@@ -8,6 +8,7 @@ their rows are taken.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import orjson
@@ -110,14 +111,16 @@ def read_parquet(
             return  # no value is of another type, whatever the footer says
         refuse_mismatch(stored.uri, found, schema, encoding)
         there = [name for name in schema.names if name in found.names]
+        beside = _looser(None if encoding.how is None else encoding.how.beside, found)
+        named = [*there, *(field.name for field in beside)]
         stop = count if stop is None else stop
         if stop > count:
             raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
         groups = range(start, stop)
         with broken(stored):
-            _refuse_bomb(stored.uri, file.metadata, groups, there)
+            _refuse_bomb(stored.uri, file.metadata, groups, named)
             rows_left = sum(file.metadata.row_group(number).num_rows for number in groups)
-        batches = _batches(file, groups, there, apart=any("." in path for path in repeated))
+        batches = _batches(file, groups, named, apart=any("." in path for path in repeated))
         seen = 0
         while True:
             with broken(stored):
@@ -133,22 +136,43 @@ def read_parquet(
                 continue
             whole = pa.Table.from_batches([batch])
             for table in _small(stored.uri, whole) if repeated else [whole]:
-                kept = _held(stored.uri, table, schema, there, seen, on_bad_row)
+                kept = _held(stored.uri, table, schema, there, beside, seen, on_bad_row)
                 seen += len(table)
                 if kept.num_rows:
                     yield kept
 
 
+def _looser(beside: pa.Schema | None, found: pa.Schema) -> list[pa.Field]:
+    """Returns the columns of a schema that a file has of another type, which may have nulls where it has none."""
+    looser = []
+    for field in beside or ():
+        at = found.get_field_index(field.name)
+        type = field.type if at < 0 else type_to_read(found.field(at).type)
+        if not type.equals(field.type) and widens(type, field.type):
+            looser.append(field)
+    return looser
+
+
 def _held(
-    uri: str, table: pa.Table, schema: pa.Schema, there: Sequence[str], seen: int, on_bad_row: OnBadRow
+    uri: str,
+    table: pa.Table,
+    schema: pa.Schema,
+    there: Sequence[str],
+    beside: Sequence[pa.Field],
+    seen: int,
+    on_bad_row: OnBadRow,
 ) -> pa.Table:
-    """Returns the rows of a table that fit the schema, as it says them; the others are bad. `seen`: rows before it."""
+    """Returns the rows of a table that fit the schema, and columns `beside` it, as the schema says them; the others are
+    bad. `seen`: rows before it."""
     columns = [
         cast(uri, table.column(field.name), field) if field.name in there else _nulls(len(table), field)
         for field in schema
     ]
     misfits: dict[int, str] = {}
     find_nulls(columns, schema, misfits)
+    for field in beside:
+        with suppress(SchemaMismatch):  # no row of it is read by anybody
+            find_nulls([cast(uri, table.column(field.name), field)], pa.schema([field]), misfits)
     _find_unreadable(columns, schema, misfits)
     held = pa.Table.from_arrays(columns, schema=all_nullable(schema))
     for index, reason in sorted(misfits.items()):
