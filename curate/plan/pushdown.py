@@ -8,18 +8,23 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.expressions import misled_by_statistics
+from curate.dataclass import replace
 from curate.formats.encoding import Format
 from curate.operators.columns import Drop, FilterExpression, Rename, Select, WithColumn, WithColumns
 from curate.operators.protocol import Operator, OperatorDefaults
 from curate.operators.rows import FilterRows
+from curate.operators.sample import RandomSample
 from curate.operators.unify import Unify
 from curate.sources.files import Files
-from curate.sources.protocol import Projection, Source
+from curate.sources.protocol import FileListing, Projection, Source
 from curate.stage.fusion import FusedScan
 
 
 def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
     """Returns a source and its operators as one, with what can be pushed into the source."""
+    if isinstance(source, FileListing) and any(isinstance(one, RandomSample) for one in operators):
+        # Which rows are in a sample goes by the pieces that they are in, and their numbers there.
+        source = replace(source, pinned=True)
     if not isinstance(source, Files) or not len(source.schema):
         return FusedScan(source, Projection(), operators)
     if source.format is not Format.PARQUET:

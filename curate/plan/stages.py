@@ -24,7 +24,6 @@ from curate.formats.encoding import Format
 from curate.objects.record import OutputFormat
 from curate.operators.parts import SplitOff
 from curate.operators.protocol import Operator, OperatorDefaults
-from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable, read_rows, task_cpus
@@ -297,12 +296,8 @@ def _read_sources(read: _Read, scans: Sequence[FusedScan], end: End, *, named: b
     read.num_cpus = max((one.num_cpus for one in sources if one.num_cpus is not None), default=None)
     if end is End.RUNS:
         size = map_bytes(sum(map(size_of, sources)))
-        # Which rows are in a sample goes by the pieces that they are in.
-        sampled = any(isinstance(step, RandomSample) for step in read.operators)
         cut: list[Any] = [
-            one.in_pieces(min(size, one.shard_bytes))
-            if isinstance(one, FileListing) and not (one.pinned or sampled)
-            else one
+            one.in_pieces(min(size, one.shard_bytes)) if isinstance(one, FileListing) and not one.pinned else one
             for one in sources
         ]
         read.rows = SourceRows(cut, [one.view for one in scans], size)

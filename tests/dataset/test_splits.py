@@ -73,6 +73,20 @@ def test_two_lazy_sides_have_each_row_once(tmp_path: Path, by: dict[str, Any]) -
         assert [row["n"] for row in side.select_columns("n").iter_rows()] == [0] * len(rows)
 
 
+def test_sides_share_no_row_whichever_columns_each_is_asked_for(tmp_path: Path) -> None:
+    """Also where rows are set aside for a column that one of them does not read."""
+    strict = pa.list_(pa.field("element", pa.int64(), nullable=False))
+    pq.write_table(pa.table({"id": [0], "v": pa.array([[1]], strict)}), tmp_path / "0.parquet")
+    values = [[None] if row % 9 == 4 else [row] for row in range(1, 60)]
+    pq.write_table(pa.table({"id": range(1, 60), "v": values}), tmp_path / "1.parquet")
+    train, test = curate.read_parquet(tmp_path / "*.parquet").streaming_train_test_split(0.4, seed=1)
+    train = train.select_columns(["id"])
+    assert sorted(ids(train) + ids(test)) == [row for row in range(60) if row % 9 != 4]
+    for name, side in (("train", train), ("test", test)):
+        side.write_parquet(tmp_path / name, backend="inline")
+        assert ids(curate.read_parquet(tmp_path / name)) == ids(side)
+
+
 def test_sides_by_a_sample_are_a_sample_and_the_rest() -> None:
     """The test side is what `random_sample` takes by the same seed."""
     train, test = curate.range(300).streaming_train_test_split(0.3, seed=5)
