@@ -59,8 +59,8 @@ class GroupedData(Generic[D]):
         """Returns the sum of columns in each group: of `score` in `score_sum`.
 
         Sums of integers are int64 (uint64 for unsigned ones and booleans), of decimals have 38 digits, of floats are
-        double, added in input order. A sum that does not fit fails its shard with SumOverflow, which names column and
-        key. Raises ConfigError for a column without a sum.
+        double, added in input order. A sum that does not fit, of a group or of its rows in one shard, fails that shard
+        with SumOverflow, which names column and key. Raises ConfigError for a column without a sum.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").sum("n").take_all()

@@ -29,8 +29,9 @@ class AllRows(Base):
         """Returns the sum of a column, or a dictionary of sums for several; None without values. Nulls are left out.
 
         Tasks sum their own rows, and these sums are added in the order of the input. Whole numbers and decimals are
-        exact, or raise SumOverflow beyond 64 bits or 38 digits. Raises ConfigError for a column without a sum. The same
-        holds for `min`, `max`, `mean`, `std`, `quantile` and `aggregate`.
+        exact, or raise SumOverflow beyond 64 bits or 38 digits, also where only the sum of some rows is. Raises
+        ConfigError for a column without a sum. The same holds for `min`, `max`, `mean`, `std`, `quantile` and
+        `aggregate`.
 
         >>> curate.range(4).sum("id"), curate.range(4).sum(["id"])
         (6, {'id_sum': 6})

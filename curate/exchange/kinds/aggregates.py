@@ -149,7 +149,7 @@ class Count(_Counting):
 @dataclass(frozen=True, slots=True)
 class Sum(_Partial):
     """The sum: of signed numbers int64, of unsigned ones and booleans uint64, of floats double, of decimals one of 38
-    digits, of durations one. Exact but for floats: SumOverflow is raised for what does not fit.
+    digits, of durations one. Exact but for floats: SumOverflow is raised where it does not fit, or a partial result.
     """
 
     column: str
