@@ -169,13 +169,15 @@ class FileRows(InputFiles):
     def _reading(self, uri: str) -> Encoding:
         """Returns how an input is read into the columns that are known."""
         found = self.encoding(uri)
-        if (reading := self._readings.get(found)) is None:
+        # `how` is the same for all: a schema takes long to hash.
+        kind = found.format, found.codec, found.tabs
+        if (reading := self._readings.get(kind)) is None:
             typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
-            reading = self._readings[found] = replace(found, typed=typed, job_reads_all=not self._declared)
+            reading = self._readings[kind] = replace(found, typed=typed, job_reads_all=not self._declared)
         return reading
 
     @cached_property
-    def _readings(self) -> dict[Encoding, Encoding]:
+    def _readings(self) -> dict[Any, Encoding]:
         """What `_reading` has returned: of millions of shards, few differ."""
         return {}
 
