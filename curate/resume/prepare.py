@@ -47,7 +47,7 @@ from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed, split_otherwise
 from curate.sources.same_bytes import unchanged
-from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
+from curate.sources.upstream import holes_in, refuse_holes, refuse_remade, warn_of_holes
 from curate.stage.shard_index import own_index
 from curate.stage.stage import Stage
 from curate.storage.uris import is_local
@@ -147,6 +147,9 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
                 f"removed ones among them; {start_over()}"
             )
         refuse_other_inputs(prepared.there, prepared.growth)
+    elif stage.rows.grows:
+        patterns = [parse_input(text) for text in options.inputs]
+        refuse_remade(patterns, inputs, prepared.growth, prepared.plan, stores.of, prepared.matched.done)
     first = not len(prepared.plan)
     if stage.rows.grows:
         same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)

@@ -7,6 +7,9 @@ that is named outright is the user's choice: it is there, and outputs are whole,
 no other output need be there.
 
 For each such job: `job.json`, one listing of its plan, and the plan. Its outputs are in the listing of the inputs.
+
+A job that was made anew may have other outputs than those that were read: then what was made of the old ones has the
+rows of the new ones, and `refuse_remade` refuses to have both.
 """
 
 from __future__ import annotations
@@ -21,17 +24,18 @@ import pyarrow.compute as pc
 
 from curate.dataclass import dataclass
 from curate.errors import ConfigError, ObjectNotFound
-from curate.keywords import option
+from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import sort_listing
-from curate.ledger.manifest import ShardPlan, with_suffix
+from curate.ledger.manifest import InputDiff, ShardPlan, with_suffix
 from curate.ledger.packed import PackedTable, positions
 from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.log import get_logger
 from curate.sources.listing import Inputs, Search, enclosing_ledgers
 from curate.sources.patterns import InputPattern
 from curate.storage.protocol import Store
+from curate.units import format_count
 
 READERS = 8
 """Ledgers of jobs that are read at once: a folder may hold the outputs of hundreds."""
@@ -143,6 +147,59 @@ def refuse_holes(holes: Sequence[Hole], store_of: Callable[[str], Store], allow:
         shown = [_words(one, store_of, allow or option("allow_incomplete_input")) for one in holes[:SHOWN]]
         more = [f"... and {len(holes) - SHOWN:,} more inputs"] if len(holes) > SHOWN else []
         raise ConfigError("\n".join([*shown, *more]))
+
+
+def refuse_remade(
+    patterns: Sequence[InputPattern],
+    inputs: Inputs,
+    growth: InputDiff,
+    plan: ShardPlan,
+    store_of: Callable[[str], Store],
+    done: Any,
+) -> None:
+    """Raises ConfigError if inputs of shards that are `done` are gone, and are outputs that another job has no more,
+    for it was made anew, and has others now: what was made of both would have their rows twice.
+
+    An output whose own input was removed is none of these: its rows are in no other one.
+    """
+    gone = growth.missing & done
+    if not gone.any() or not growth.new.any():
+        return
+    new, old = inputs.table.filter(growth.new), plan.table.filter(gone)
+    for root in sorted({**inputs.upstreams, **dict(enclosing_ledgers(patterns, store_of))}):
+        came, went = new.filter(_below(new, root)), old.filter(_below(old, root))
+        if not len(came) or not len(went):
+            continue
+        ledger = Ledger(store_of(root), root)
+        known = _known_outputs(ledger)
+        lost = [uri for uri in went.take(range(len(went)), "uri")["uri"].to_pylist() if uri not in known]
+        if not lost:
+            continue
+        asked = ["drop_removed"] + ["redo_stale"] * bool((growth.changed & done).any())
+        again = f"run again with {' and '.join(map(option, asked))}, which takes those of the old ones out"
+        raise ConfigError(
+            f"{root} was made anew and has other outputs now: {format_count(len(set(lost)), 'input')} of earlier runs, "
+            f"such as {lost[0]}, are not among them, and {format_count(len(came), 'input')}, such as "
+            f"{came.row(0, 'uri')[0]}, would be added, so that rows would be there twice; "
+            f"{start_over() if growth.missing.all() else again}"
+        )
+
+
+def _known_outputs(ledger: Ledger) -> set[str]:
+    """Returns where the outputs of a job are, or were until their inputs were removed."""
+    try:
+        job = ledger.read_job()
+        plan = ledger.read_plan(sort_listing(ledger.store.list(ledger.uri(layout.PLAN)), ledger.root))
+    except ObjectNotFound:
+        return set()
+    ids = plan.ids.to_pylist()
+    if plan.written is not None:
+        # The parts of a file that was split anew are out, too; others have their rows.
+        read = set(plan.table.take(range(len(plan)), "uri")["uri"].to_pylist())
+        every = plan.written.take(range(len(plan.written)), "id", "uri").to_pylist()
+        ids += [one["id"] for one in every if one["uri"] not in read]
+    folders = ["", *(side_name(side, "") for side in sides_of_job(job))]
+    return {ledger.uri(f"{folder}{one}{job['suffix']}") for folder in folders for one in ids}
 
 
 def warn_of_holes(holes: Sequence[Hole], job: str) -> None:
