@@ -56,6 +56,11 @@ class OutputListing:
     summary: Object | None = None
 
     @property
+    def cut_off(self) -> bool:
+        """Whether a job was there before and this one has no plan: of the outputs that are there, none counts."""
+        return self.has_job and self.overwritten and not self.plan_parts
+
+    @property
     def bytes(self) -> int:
         """Stored bytes of all objects that are not the ledger's."""
         return int(self.objects.numbers("size").sum())

@@ -126,7 +126,7 @@ def _drop(prepared: Prepared) -> None:
     todo, ledger = prepared.uncommitted, prepared.ledger
     log = get_logger(job=prepared.record.name)
     if todo.left:
-        log.warning("removing leftovers of shards whose input is no longer given", objects=len(todo.left))
+        log.warning("removing leftovers of shards that are out of the job", objects=len(todo.left))
     for object in todo.left:
         _take_away(ledger, object)
     if todo.dropped is None:

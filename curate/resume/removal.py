@@ -76,6 +76,12 @@ def remove_job(
         # A summary says that all outputs are there: it goes before them.
         summaries = [item for called, item in own.items() if not layout.removal_rank(called)]
         rest = [own[one] for one in sorted(own.keys() - stays, key=layout.removal_order) if layout.removal_rank(one)]
+        outputs, sides = _parted(outputs, ledger.uri(SIDES))
+        if sides:
+            # Of a driver that was paused between an extra output and the main one: without a plan that one counts for
+            # nothing, and both are made again.
+            planned, rest = _parted(rest, ledger.uri(layout.PLAN))[::-1]
+            rest = [*planned, *sides, *rest]
         for item in [*summaries, *outputs, *rest]:
             if item.uri == ledger.uri(layout.JOB):
                 # Of a driver that was paused before it wrote that all is done; it writes nothing once the job is gone.
@@ -86,6 +92,14 @@ def remove_job(
             f"another driver is running on {ledger.root} ({error}): it began meanwhile, or had seemed dead. The rest "
             f"of its output stays. See: curate status {shell_word(ledger.root)}, and run this again when it has ended"
         ) from error
+
+
+def _parted(objects: Iterable[Object], prefix: str) -> tuple[list[Object], list[Object]]:
+    """Returns the objects that are not below a prefix, and those that are, in their order."""
+    parts: tuple[list[Object], list[Object]] = ([], [])
+    for one in objects:
+        parts[one.uri.startswith(prefix)].append(one)
+    return parts
 
 
 def refuse_links(output: str, paths: Iterable[str] = ()) -> None:
@@ -214,6 +228,9 @@ class Dropped:
 
 def left_behind(there: JobOutputs, options: RunOptions) -> Dropped:
     """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
+    if there.listing.cut_off:
+        rows = _unplanned(there, there.job.fingerprint, [])
+        return Dropped(there.plan, there.listing.without(rows), [there.at(row) for row in rows])
     return _without(there, options, there.plan.removed, *_outputs(there, there.plan.removed))
 
 

@@ -212,6 +212,58 @@ def test_events_of_another_job(at: int, kill: int) -> None:
     check(plain, halved, at, kill, True)
 
 
+def split_off(ds: Dataset) -> Dataset:
+    """With an extra output."""
+    return ds.split_off({"rest": 0.5}, column="k")
+
+
+def beside(world: World) -> list[str]:
+    """Returns the shards of which there is an extra output."""
+    stored = memory._buckets[world.root.removeprefix("memory://")]
+    return sorted(name.removeprefix("out/_side/rest/") for name in stored if name.startswith("out/_side/rest/"))
+
+
+def mains(world: World) -> list[str]:
+    """Returns the shards of which there is an output."""
+    return sorted(name.removeprefix("out/") for name in outputs_of(world))
+
+
+@pytest.mark.parametrize(("at", "kill"), [(9, 3), (9, 6), (11, 5), (11, 8)])
+def test_a_driver_that_stands_between_an_extra_output_and_its_main_one(at: int, kill: int) -> None:
+    """Who overwrites has removed the one, and is killed: the other, which comes late, does not say that both are there;
+    neither at the end of that driver, nor to the next run."""
+    world, clock, script = World(split_off), FakeClock(), Script(at, kill)
+    script.act = lambda: world.run(split_off, clock, overwrite=True)
+    with wrap_stores(lambda store: Scripted(store, script)):
+        world.run(split_off, clock)
+    assert script.theirs >= kill
+    assert not world.complete or beside(world) == mains(world)
+    assert world.run(split_off, FakeClock()) == RunState.COMPLETE.value
+    assert beside(world) == mains(world) == ["0.parquet", "1.parquet"]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_extra_outputs_that_an_overwrite_left_are_of_no_job(removed: bool) -> None:
+    """Those of an input that is no longer there go with the next run, overwrite or not."""
+    world = World(split_off)
+    assert world.run(split_off, FakeClock()) == RunState.COMPLETE.value
+
+    class Cut(FaultyStore):
+        def _call(self, operation: str, uri: str, *how: Any) -> Any:
+            if operation == "delete" and "/_side/" in uri:
+                raise Killed
+            return super()._call(operation, uri, *how)
+
+    with wrap_stores(Cut):
+        assert world.run(split_off, FakeClock(), overwrite=True) == "Killed"
+    assert (mains(world), beside(world)) == ([], ["0.parquet", "1.parquet"])
+    if removed:
+        MemoryStore().delete(f"{world.root}/in/1.parquet")
+    assert world.run(split_off, FakeClock()) == RunState.COMPLETE.value
+    assert beside(world) == mains(world) == ["0.parquet", "1.parquet"][: 1 if removed else 2]
+    assert verify(f"{world.root}/out").findings == []
+
+
 def outputs_of(world: World) -> dict[str, bytes]:
     """Returns the outputs that are there."""
     stored = memory._buckets[world.root.removeprefix("memory://")]
