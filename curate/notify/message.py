@@ -101,7 +101,9 @@ def of_summary(summary: Summary, run_id: str = "", host: str = "") -> Event:
     part = f" (part {summary.part})" if summary.part else ""
     text = f"{summary.job} {state}{part} after {format_duration(summary.seconds)}: {summary.done:,} of "
     text += f"{format_count(summary.total, 'shard')} done" + (f", {summary.failed:,} failed" if summary.failed else "")
-    text += f"; {_rows(rows)}; {summary.output}. {_next(state, summary.output)}"
+    text += (
+        f"; {_rows(rows)}; {summary.output}. {_next(state, summary.output, summary.failed or len(summary.failures))}"
+    )
     return Event(
         run_id or summary.run_id,
         END,
@@ -129,7 +131,7 @@ def of_beat(job: str, output: str, beat: Heartbeat, state: str = "", *, now: flo
             f"{job} was killed{part}: process {process.pid} on {process.host} is gone; at its last heartbeat, {at} "
             f"UTC, {done:,} of {format_count(total, 'shard')} were done{failed}"
         )
-    text += f"; {_rows(beat.rows)}; {output}. {_next(state, output)}"
+    text += f"; {_rows(beat.rows)}; {output}. {_next(state, output, beat.shards['failed'])}"
     return Event(beat.run_id, END, job, output, state, text.rstrip(), _summary(job, output, beat), _where(beat))
 
 
@@ -174,11 +176,14 @@ def _rows(rows: Mapping[str, Any]) -> str:
     return f"{rows['in']:,} rows in, {rows['out']:,} out{set_aside}"
 
 
-def _next(state: str, output: str) -> str:
+def _next(state: str, output: str, failed: int) -> str:
     if state == RunState.COMPLETE:
         return ""
     if state in (RunState.FAILED, RunState.ABORTED):
-        return f"Look: curate failures {shell_word(output)}"
+        if failed:
+            return f"Look: curate failures {shell_word(output)}"
+        # No shard did: the store, or something else, has ended the run.
+        return f"Look: curate status {shell_word(output)}. Run it again to resume."
     return "Run it again to resume."
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from curate.dataclass import replace
 from curate.ledger.heartbeat import Heartbeat, Process
 from curate.ledger.summary import FailureGroup, RunState, Summary
 from curate.notify.message import KILLED, of_beat, of_stall, of_summary
@@ -81,6 +82,19 @@ def test_the_end_of_a_killed_run() -> None:
         "shards were done, 1 failed; 0 rows in, 0 out; /data/out. Run it again to resume."
     )
     assert (message["id"], message["state"], message["summary"]["shards"]["done"]) == (f"{RUN}/end", "killed", 12)
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.ABORTED])
+@pytest.mark.parametrize("failed", [0, 1])
+def test_failures_are_looked_at_where_there_are_any(state: RunState, failed: int) -> None:
+    """Where the store has ended a run, no shard has failed: then it is run again."""
+    beat = replace(BEAT, shards={**BEAT.shards, "failed": failed})
+    for event in (
+        of_summary(summary(output="/data/out", state=state, failed=failed, failures=summary().failures[:failed])),
+        of_beat("toxicity", "/data/out", beat, state.value),
+    ):
+        assert ("Look: curate failures /data/out" in event.text) == bool(failed)
+        assert event.text.endswith("Look: curate status /data/out. Run it again to resume.") != bool(failed)
 
 
 def test_no_progress() -> None:

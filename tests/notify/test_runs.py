@@ -258,6 +258,7 @@ class TestNotArrived:
         assert (post["state"], post["summary"]["state"], post.get("part")) == ("failed", "failed", part)
         assert post["summary"]["shards"]["total"] == post["summary"]["shards"]["done"] > 0
         assert "20 rows in, 20 out" in post["text"]
+        assert "curate failures" not in post["text"]
 
     def test_runs_of_which_nobody_asked(self, stub: StubReceiver, tmp_path: Path) -> None:
         source, output = inputs(tmp_path), tmp_path / "out"
