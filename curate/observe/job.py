@@ -140,9 +140,12 @@ def find_job(output: str) -> FoundJob:
     found = _found(ledger)
     # Looked at again: a run may have planned more since the listing.
     if _more_were_planned(found) and (told := _more_were_planned(found := _found(ledger))):
+        why = "the ledger is damaged"
+        if found.listing.overwritten:
+            why = "an overwrite is removing it, in which case look again once it has ended, or was cut off"
         raise ConfigError(
             f"{ledger.uri(layout.PLAN)} names {format_count(_ever_planned(found.plan), 'shard')}, and the job had "
-            f"{told:,}: a part of the plan is missing; the ledger is damaged: run the job again with all of its "
+            f"{told:,}: a part of the plan is missing; {why}: run the job again with all of its "
             f"inputs, which plans them anew, or {start_over()}"
         )
     return found

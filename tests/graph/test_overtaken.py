@@ -15,11 +15,12 @@ import pytest
 
 import curate
 from curate.dataset.dataset import Dataset
-from curate.errors import CurateError
+from curate.errors import ConfigError, CurateError
 from curate.exchange import run_file
 from curate.graph.entry import run
 from curate.ledger.summary import RunState
 from curate.objects.record import OutputFormat
+from curate.observe.job import read_status
 from curate.observe.verify import verify
 from curate.plan import stages as plan_stages
 from curate.resume.options import RunOptions
@@ -257,6 +258,8 @@ def test_extra_outputs_that_an_overwrite_left_are_of_no_job(removed: bool) -> No
     with wrap_stores(Cut):
         assert world.run(split_off, FakeClock(), overwrite=True) == "Killed"
     assert (mains(world), beside(world)) == ([], ["0.parquet", "1.parquet"])
+    with pytest.raises(ConfigError, match=r"an overwrite is removing it, .* or was cut off: run the job again"):
+        read_status(f"{world.root}/out", 1_700_000_000.0)
     if removed:
         MemoryStore().delete(f"{world.root}/in/1.parquet")
     assert world.run(split_off, FakeClock()) == RunState.COMPLETE.value
