@@ -13,6 +13,7 @@ from curate.chain.plan import StepState
 from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, ObjectNotFound
+from curate.formats.encoding import stem
 from curate.keywords import of_step
 from curate.ledger.ledger import INPUTS, DamagedError
 from curate.ledger.side_outputs import side_name, sides_of_job
@@ -105,17 +106,34 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
     gone = known.filter(pc.invert(pc.is_in(known["uri"], value_set=listed["uri"].combine_chunks())))
     lost = pc.sum(pc.is_in(gone["uri"], value_set=expected)).as_py() or 0
     removed = len(gone) - lost
-    coming = pc.invert(pc.is_in(expected, value_set=pa.concat_arrays([*known["uri"].chunks, *listed["uri"].chunks])))
+    there = pa.concat_arrays([*known["uri"].chunks, *listed["uri"].chunks])
+    coming = expected.filter(pc.invert(pc.is_in(expected, value_set=there)))
+    # Of one folder the order is that of names; of several, that in which they are given.
+    alone = len(read) == 1 and len(known) > 0
     return replace(
         state,
         new=len(pc.unique(new["uri"])),
-        inserted=pc.sum(is_new[: last_known + 1]).as_py() or 0,
+        inserted=(pc.sum(is_new[: last_known + 1]).as_py() or 0) + (alone and _before(coming, known["uri"])),
+        between=_between(new["uri"], known["uri"]) if alone else 0,
         changed=_changed(known, listed, looks, told=not (state.frozen and 0 < state.done < state.total)),
         removed=removed,
         lost=lost,
         made_of=_made_of(known, listed, read) if state.only_steps and removed == len(known) else "",
-        coming=(pc.sum(coming).as_py() or 0) if found is not None else 0,
+        coming=len(coming) if found is not None else 0,
     )
+
+
+def _before(some: Any, others: Any) -> int:
+    """Returns how many names do not come behind all others."""
+    return pc.sum(pc.less(some, pc.max(others))).as_py() or 0
+
+
+def _between(new: Any, known: Any) -> int:
+    """Returns of how many new files the outputs do not come behind those of all that are known: they are called after
+    them, and end in another way."""
+    last = max(f"{stem(one)}." for one in known.to_pylist())
+    first = new.filter(pc.less(new, pc.max(known)))
+    return sum(f"{stem(one)}." < last for one in first.to_pylist())
 
 
 def _made_of(known: Any, listed: Any, paths: Sequence[str]) -> str:

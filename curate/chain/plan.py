@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from curate.dataclass import dataclass, field
+from curate.dataclass import dataclass, field, replace
 from curate.keywords import option
 from curate.units import format_bytes, format_count
 
@@ -43,7 +43,9 @@ class StepState:
     new: int = 0
     """Inputs that it has not planned."""
     inserted: int = 0
-    """Those of them that do not come behind all that it has."""
+    """Those of them, and of what is coming, that do not come behind all that it has."""
+    between: int = 0
+    """Those of the new ones whose outputs will not come behind all that it has written."""
     changed: int = 0
     """Inputs that are other objects now, of other bytes as far as that can be told."""
     removed: int = 0
@@ -83,6 +85,8 @@ class Verdict:
     """Whether its outputs will be others than those that the steps after it have seen."""
     adds: bool = False
     """Whether these will be there too, as they are."""
+    inserts: bool = False
+    """Whether some of the others will come before some of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +124,23 @@ def _verdict(state: StepState, read: Sequence[Verdict], asked: Asked) -> Verdict
         return Verdict(state.name, Action.REFUSED, (state.damaged or state.differs,))
     after = [one.name for one in read if one.changes]
     replaced = any(one.changes and not one.adds for one in read)
-    if state.frozen and _needs_other_inputs(state, after, replaced=replaced):
+    # What it has not planned yet may be what these come before.
+    inserted = any(one.inserts for one in read) and not (state.new or state.coming)
+    if state.frozen and _needs_other_inputs(state, after, replaced=replaced, inserted=inserted):
         return Verdict(state.name, Action.REFUSED, (_frozen(state, after, replaced=replaced),))
     if state.made_of:
         return Verdict(state.name, Action.REFUSED, (_of_others(state),))
     if not state.begun:
         return Verdict(state.name, Action.RUN, (_first(state, read),), changes=True)
-    return _to_do(state, after, asked, replaced=replaced)
+    found = _to_do(state, after, asked, replaced=replaced)
+    return replace(found, inserts=found.action is Action.RUN and (state.between > 0 or inserted))
 
 
-def _needs_other_inputs(state: StepState, after: Sequence[str], *, replaced: bool) -> bool:
+def _needs_other_inputs(state: StepState, after: Sequence[str], *, replaced: bool, inserted: bool) -> bool:
     """Returns whether a step that has an exchange would have to take what it does not take: outputs of the steps
-    `after` which it runs may be `replaced`."""
+    `after` which it runs may be `replaced`, and others `inserted` between them."""
     if state.extensible:
-        return bool(state.changed or state.removed or state.inserted or replaced)
+        return bool(state.changed or state.removed or state.inserted or replaced or inserted)
     return bool(state.new or state.changed or state.removed or state.coming or after)
 
 

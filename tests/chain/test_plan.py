@@ -53,6 +53,10 @@ NONE = Asked()
         (FIRST, replace(FROZEN, done=3), NONE, (NOTHING, RUN)),
         # One that takes what comes behind: of nothing else.
         (replace(FIRST, new=1), EXTENSIBLE, NONE, (RUN, RUN)),
+        (replace(FIRST, new=1, between=1), EXTENSIBLE, NONE, (RUN, REFUSED)),
+        (replace(FIRST, new=1, between=1), replace(EXTENSIBLE, coming=1), NONE, (RUN, RUN)),
+        (replace(FIRST, new=1, between=1), SECOND, NONE, (RUN, RUN)),
+        (replace(FIRST, new=1, between=1), EXTENSIBLE, Asked(overwrite={"b"}), (RUN, RUN)),
         (FIRST, replace(EXTENSIBLE, new=1), NONE, (NOTHING, RUN)),
         (FIRST, replace(EXTENSIBLE, new=2, inserted=1), NONE, (NOTHING, REFUSED)),
         (FIRST, replace(EXTENSIBLE, new=1, changed=1), NONE, (NOTHING, REFUSED)),
