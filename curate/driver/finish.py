@@ -11,6 +11,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from curate.clock import Clock
+from curate.driver.rivals import running_drivers
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
@@ -87,14 +89,15 @@ def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[
             continue  # another driver has replaced or removed it
 
 
-def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatch) -> int:
+def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatch, clock: Clock) -> int:
     """Removes the files of rows set aside that no output names, by a listing that was just made; returns how many.
 
     They are published before the output that names them, and an attempt that was killed in between, an input that was
     mended or a stale output that was replaced leaves one behind. For a job of which every output is there: nobody is
     about to publish an output that names one. A driver that was paused since then removes none: a name is a hash of
-    the rows, and an output that another one has made again may name what nobody named. Free where events say what
-    outputs name, and else unless there are more files than outputs that name one; then the records of those are read.
+    the rows, and an output that another one has made again may name what nobody named. Nor is any removed while another
+    one replaces outputs, which sweeps at its own end. Free where events say what outputs name, and else unless there
+    are more files than outputs that name one; then the records of those are read.
     """
     started = prepared.owned.moment()
     if prepared.history.summarised:
@@ -114,6 +117,8 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
         prepared.ledger, prepared.listing
     ):
         return 0  # outputs of shards that another driver has added may name them: it knows of all
+    if _others_replace(prepared, listing, clock):
+        return 0
 
     def read(rank: int) -> str | None:
         record = read_record(
@@ -132,6 +137,16 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     if swept:
         get_logger(job=job.name, run=prepared.run_id).info("removed quarantine that no output names", files=swept)
     return swept
+
+
+def _others_replace(prepared: Prepared, listing: OutputListing, clock: Clock) -> bool:
+    """Returns whether another driver that is not gone replaces outputs that are out of date. A small read for each."""
+    others = set(listing.run_ids) - {prepared.run_id}
+    for beat, _ in running_drivers(prepared.ledger, others, clock, wait=False):
+        with contextlib.suppress(ObjectNotFound):
+            if prepared.ledger.read_json(layout.run_file(beat.run_id, "run.json")).get("replaces"):
+                return True
+    return False
 
 
 def publish_shard_index(prepared: Prepared) -> None:
@@ -198,7 +213,7 @@ def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:
     return True
 
 
-def final_check(prepared: Prepared, generations: Any) -> Any:
+def final_check(prepared: Prepared, generations: Any, clock: Clock) -> Any:
     """Looks at all outputs once more, one listing, and sweeps the quarantine of a job that is complete.
 
     Returns the ranks of shards that are not done after all, or whose output is not the one that was recorded. Raises
@@ -211,5 +226,5 @@ def final_check(prepared: Prepared, generations: Any) -> Any:
     now = match_outputs(prepared.plan, listing, prepared.record.suffix)
     ranks = lost_or_foreign(prepared, generations, listing, now)
     if not len(ranks):
-        sweep_quarantine(prepared, listing, now)
+        sweep_quarantine(prepared, listing, now, clock)
     return ranks

@@ -113,6 +113,7 @@ class RunRecorder:
                 **introduction(prepared.record, self.options, self.started, prepared.incomplete_input),
                 "shards": shards,
                 **({} if dropped is None else {"dropped": dropped["id"].to_pylist()}),
+                **({"replaces": len(stale)} if (stale := prepared.uncommitted.stale) else {}),
             }
         )
         self._show(self.clock.monotonic())

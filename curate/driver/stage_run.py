@@ -426,13 +426,13 @@ class _Run:
         if value is None:
             return True
         if self.account.scheduler.launched or owned.was_paused_since((self.account.started, self.account.started_s)):
-            ranks = final_check(self.prepared, self.account.generations)
+            ranks = final_check(self.prepared, self.account.generations, self.clock)
             if len(ranks):
                 self._disturbed(ranks)
                 return False
         else:
             # What was listed at the start is what there is: this run only says it.
-            sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched)
+            sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched, self.clock)
         looked = owned.moment()
         for one in self.account.exchanges():
             if one.rows_in != one.rows_out:
