@@ -46,8 +46,6 @@ class RunTotals:
     shards_run: int = 0
     elsewhere: int = 0
     """Shards of the scope that other drivers have done, and whose books are not known yet."""
-    by_others: int = 0
-    """Shards that other drivers have done during this run, and that are booked."""
     worker_calls: Calls = field(default_factory=Calls)
     _moving: dict[int, int] = field(default_factory=dict)
     """Rows read so far of shards that go on and take long, by rank."""
@@ -62,11 +60,18 @@ class RunTotals:
     def __post_init__(self) -> None:
         self._group_of = np.zeros(len(self.plan), dtype=np.uint8)
         """For each shard that was given up, the number of its group, from 1; 0 for the others."""
+        self._of_others = np.zeros(len(self.plan), dtype=bool)
+        """One boolean a shard: another driver has done it during this run, and it is booked."""
 
     @property
     def given_up(self) -> Any:
         """Ranks of the shards that this run gave up."""
         return np.flatnonzero(self._group_of)
+
+    @property
+    def by_others(self) -> int:
+        """Shards that other drivers have done during this run, and that are booked."""
+        return int(np.count_nonzero(self._of_others))
 
     def moves(self, word: ShardProgress) -> None:
         """Notes how far a shard is that goes on."""
@@ -112,7 +117,7 @@ class RunTotals:
         self.job_done += 1
         self.bytes_in += int(self.plan.sizes[record.index])
         self.bytes_out += record.bytes_out
-        self.by_others += record.existed
+        self._of_others[record.index] = record.existed
 
     def helps(self, ranks: Any) -> None:
         """Counts shards of others as this run's to do."""
@@ -164,6 +169,7 @@ class RunTotals:
         self.done -= len(ranks)
         self.job_done -= len(ranks)
         self.failed += len(ranks)
+        self._of_others[ranks] = False
         self._counts[DISTURBED] += len(ranks)
         self._examples.setdefault(DISTURBED, (DISTURBED.error, self.plan.shard_id(int(ranks[0]))))
 

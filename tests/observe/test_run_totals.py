@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,27 @@ def test_counts_are_those_of_shards_as_they_are_now(events: list[tuple[int, str]
     assert sorted(totals.given_up.tolist()) == sorted(failed)
     assert {one.error: one.count for one in totals.failures()} == Counter(failed.values())
     assert all(failed[int(one.shard[1:])] == one.error for one in totals.failures())
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(("here", "by others", "gathered", "lost"))), max_size=20))
+def test_what_others_have_done_is_counted_as_it_is_now(events: list[tuple[int, str]]) -> None:
+    """An output of theirs that is lost is none of theirs: it was counted, and fewer shards than none were done here."""
+    totals = RunTotals(PLAN, Books(), bytes_in=0, bytes_out=0, done=0, job_done=0, bytes_left=0)
+    now: dict[int, str] = {}
+    for rank, what in events:
+        if (now.get(rank, "lost") == "lost") == (what == "lost"):
+            continue
+        record = ShardRecord(rank, 1.0, books=Books(), existed=what != "here")
+        if what == "lost":
+            totals.lost(np.array([rank]))
+        elif what == "gathered":
+            totals.found_elsewhere(np.array([rank]))
+            totals.gathered(record)
+        else:
+            totals.shard_done(record)
+        now[rank] = what
+    assert totals.by_others == sum(what in ("by others", "gathered") for what in now.values())
+    assert totals.done - totals.by_others == list(now.values()).count("here")
 
 
 def test_no_failed_shard_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
