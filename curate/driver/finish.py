@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,15 +12,16 @@ import orjson
 import pyarrow as pa
 
 from curate.clock import Clock
+from curate.dataclass import replace
 from curate.driver.rivals import running_drivers
-from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
+from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError, StorageError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.log import get_logger
 from curate.objects.record import read_record
 from curate.prefetch import Threads
-from curate.resume.history import RECORD_READERS, UNKNOWN
+from curate.resume.history import RECORD_READERS, UNKNOWN, recovered
 from curate.resume.state import Prepared
 from curate.stage.outputs import books_of
 from curate.stage.shard_index import INDEXED, publish_index
@@ -87,6 +88,25 @@ def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[
             yield rank, books_of(ledger.store, found, job, ledger.root)
         except (ObjectNotFound, GenerationMismatch, ShardError, ConfigError):
             continue  # another driver has replaced or removed it
+
+
+def what_stands(prepared: Prepared, failed: Sequence[int]) -> tuple[Books, int, int] | None:
+    """Returns the books, the input and the output bytes of all outputs that are there now, without those of the shards
+    that have `failed`; None, with a warning, if that cannot be read."""
+    plan, books = prepared.plan, Books()
+    asked = np.ones(len(plan), dtype=bool)
+    asked[failed] = False
+    try:
+        there = replace(prepared.there, listing=prepared.ledger.list())
+        matched = there.matched()
+        for _, one, _ in recovered(there, matched, asked):
+            books.add(one or Books())
+    except (StorageError, ConfigError) as error:
+        get_logger(job=prepared.record.name).warning("row counts include outputs that are gone", error=str(error))
+        return None
+    done = matched.done & asked
+    sizes = there.listing.objects.numbers("size")[matched.position[done]]
+    return books, int(plan.sizes[done].sum()), int(sizes.sum())
 
 
 def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatch, clock: Clock) -> int:

@@ -256,15 +256,17 @@ class RunRecorder:
                 self.prepared.history.add(record.index, record.books, record.quarantine)
             self.totals.gathered(record)
 
-    def disturbed(self, ranks: Any) -> None:
-        """Books shards as failed that were done, and whose output is gone or another's now."""
+    def disturbed(self, ranks: Any, stands: tuple[Books, int, int] | None) -> None:
+        """Books shards as failed that were done, and whose output is gone or another's now. `stands`: see
+        `what_stands`; None: they run again at once."""
         self.log.warning(
             "outputs were removed or replaced by another process during this run; their shards run again",
             shards=len(ranks),
             example=self.prepared.plan.shard_id(int(ranks[0])),
         )
         with self._lock:
-            self.totals.lost(ranks)
+            self.totals.lost(ranks, stands)
+            self.prepared.history.books = self.totals.books
 
     def tick(self, slots: int) -> None:
         """Updates rates and the display. Raises JobReplacedError if the job was found to be another run's by now."""

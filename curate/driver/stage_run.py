@@ -19,6 +19,7 @@ from curate.driver.finish import (
     publish_summary,
     standing,
     sweep_quarantine,
+    what_stands,
 )
 from curate.driver.helping import Helping, held_back
 from curate.driver.rivals import refuse_rivals, refuse_rivals_in_stages
@@ -411,9 +412,11 @@ class _Run:
     def _disturbed(self, ranks: Any) -> None:
         """Books shards that were done as failed. Raises _DisturbedError, unless that is left to the next run."""
         whole = self.account.job_summary() is not None
-        self.account.disturbed(ranks)
         # Of those that had failed, nobody could tell which these were: they have been done since.
-        if not self.last and (whole or not self.options.retry_failed):
+        again = not self.last and (whole or not self.options.retry_failed)
+        failed = [*ranks.tolist(), *self.account.totals.given_up.tolist()]
+        self.account.disturbed(ranks, None if again else what_stands(self.prepared, failed))
+        if again:
             raise _DisturbedError(self.account.summary(RunState.FAILED), whole)
 
     def _conclude(self) -> bool:

@@ -164,8 +164,11 @@ class RunTotals:
             other = int(np.flatnonzero(self._group_of == number)[0])
             self._examples[group] = error, self.plan.shard_id(other)
 
-    def lost(self, ranks: Any) -> None:
-        """Counts shards as failed that were done, and whose output is gone or another's now."""
+    def lost(self, ranks: Any, stands: tuple[Books, int, int] | None = None) -> None:
+        """Counts shards as failed that were done, and whose output is gone or another's now. `stands` are the books,
+        the input and the output bytes of those that are there."""
+        if stands is not None:
+            self.books, self.bytes_in, self.bytes_out = stands
         self.done -= len(ranks)
         self.job_done -= len(ranks)
         self.failed += len(ranks)
