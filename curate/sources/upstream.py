@@ -176,11 +176,11 @@ def refuse_remade(
         if not lost:
             continue
         asked = ["drop_removed"] + ["redo_stale"] * bool((growth.changed & done).any())
-        again = f"run again with {' and '.join(map(option, asked))}, which takes those of the old ones out"
+        again = f"run again with {' and '.join(map(option, asked))}, to take out what was made of the old ones"
         raise ConfigError(
-            f"{root} was made anew and has other outputs now: {format_count(len(set(lost)), 'input')} of earlier runs, "
-            f"such as {lost[0]}, are not among them, and {format_count(len(came), 'input')}, such as "
-            f"{came.row(0, 'uri')[0]}, would be added, so that rows would be there twice; "
+            f"{root} was made anew and has other outputs now: it lacks {format_count(len(set(lost)), 'input')} of "
+            f"earlier runs, such as {lost[0]}, and has {format_count(len(came), 'new input')}, such as "
+            f"{came.row(0, 'uri')[0]}; with both, rows would be there twice: "
             f"{start_over() if growth.missing.all() else again}"
         )
 
