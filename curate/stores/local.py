@@ -591,7 +591,7 @@ def _walk(prefix: str) -> Iterator[Columns]:
 
     A link to nothing is told, too: on a disk that is not mounted, or of data that were not fetched, a file would be.
     Directories sort as if their name ended in the slash that follows it in every path below: "a-b" < "a/b" < "a.b"
-    is wrong, "a-b" < "a.b" < "a/b" is right. Links are followed, except from a directory into one that contains it.
+    is wrong, "a-b" < "a.b" < "a/b" is right. Links are followed, except into a directory that was passed on the way.
     """
     top, _, start = prefix.rpartition("/")
     if top and os.path.normpath(top) != top:
@@ -647,7 +647,7 @@ def _names(directory: str, start: str = "") -> list[str]:
             if entry.is_symlink():
                 if not os.path.isdir(entry.path):
                     names.append(name)
-                elif not _is_above(entry.path):
+                elif not _leads_back(entry.path):
                     names.append(name + "/")
             else:
                 names.append(name + "/" if entry.is_dir() else name)
@@ -655,10 +655,18 @@ def _names(directory: str, start: str = "") -> list[str]:
     return names
 
 
-def _is_above(link: str) -> bool:
-    """Returns whether the link leads to a directory that contains the link itself: following it would never end."""
-    target = os.path.realpath(link)
-    return (os.path.realpath(os.path.dirname(link)) + "/").startswith(target.rstrip("/") + "/")
+def _leads_back(link: str) -> bool:
+    """Returns whether a link leads to a directory that contains it, or a link on the way to it: the way would come by
+    there again, and following it would never end."""
+    target = os.path.realpath(link).rstrip("/") + "/"
+    on_the_way = link
+    while on_the_way != "/":
+        above = os.path.dirname(on_the_way)
+        # Between two links each directory contains the next one, so that only the last one is to be looked at.
+        if os.path.islink(on_the_way) and (os.path.realpath(above) + "/").startswith(target):
+            return True
+        on_the_way = above
+    return False
 
 
 def _is_gone(error: OSError) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -15,7 +16,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -461,6 +462,33 @@ def test_links_are_followed_but_not_in_circles(store: LocalStore, root: str, tmp
     assert [name for name in found if "back" not in name] == ["a", "b-file", "c-directory/deep/z"]
     os.symlink(root, f"{tmp_path}/linked-root")
     assert next(store.list(f"{tmp_path}/linked-root/")).uri == f"{tmp_path}/linked-root/a"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_links_that_lead_to_each_other_end(store: LocalStore, root: str, seed: int) -> None:
+    """Folders that link to each other in any way: each is entered by every way on which it is not passed already, and
+    nothing else is, and none of the links is taken for one to nothing. There were two to the fortieth ways before."""
+    choose = random.Random(seed)
+    folders = ["a", "a/x", "b", "b/y/z", "c"]
+    for folder in folders:
+        store.publish(f"{root}/{folder}/file", b"")
+    for number in range(2 + seed):
+        os.symlink(f"{root}/{choose.choice(folders)}", f"{root}/{choose.choice(folders)}/to-{number}")
+
+    def files(folder: Path, passed: frozenset[Path]) -> Iterator[str]:
+        real = folder.resolve()
+        if folder.is_symlink() and any(one.is_relative_to(real) for one in passed):
+            return
+        for path in folder.iterdir():
+            if path.is_dir():
+                yield from files(path, passed | {real})
+            else:
+                yield str(path)
+
+    assert [one.uri for one in store.list(f"{root}/")] == sorted(files(Path(root), frozenset()))
+    for below in ("a/", "b/y/"):
+        whole = [one for one in store.list(f"{root}/") if one.uri.startswith(f"{root}/{below}")]
+        assert list(store.list(f"{root}/{below}")) == whole
 
 
 def test_files_that_vanish_while_listing_are_skipped(store: LocalStore, root: str) -> None:
