@@ -57,7 +57,7 @@ from curate.resume.identity import job_of, refuse_other_job
 from curate.resume.options import RunOptions
 from curate.resume.removal import overwritten, remove_job
 from curate.resume.state import OutputSnapshot
-from curate.sources.listing import Inputs
+from curate.sources.listing import Inputs, refuse_own
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
 from curate.stage.stage import Stage
@@ -119,7 +119,7 @@ def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> Stag
     known: dict[tuple[str, ...], Any] = {}
     last = listed(last, known)
     manifest = manifest_of(last)
-    _refuse_own_output(manifest, output)
+    refuse_own(manifest["uri"].chunks, output)
     moment = owned.moment()
     listing = ledger.list()
     owned.claim(listing.job_generation or None, moment)
@@ -291,13 +291,6 @@ def with_seed(job: StagedJob, seed: int) -> Stage:
         return job.last
     last = listed(job.last.seeded(seed), job.known)
     return replace(last, record=replace(last.record, seed=seed))
-
-
-def _refuse_own_output(manifest: Any, output: str) -> None:
-    """Raises ConfigError if the job reads what it writes."""
-    for uri in manifest["uri"].to_pylist():
-        if uri.startswith(f"{output}/"):
-            raise ConfigError(f"the input {uri} lies below the output {output}: choose another output")
 
 
 # The end of it

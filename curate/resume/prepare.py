@@ -43,7 +43,7 @@ from curate.resume.removal import (
 )
 from curate.resume.schemas import refuse_unfitting, with_input_schemas
 from curate.resume.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared
-from curate.sources.listing import Inputs
+from curate.sources.listing import Inputs, refuse_own
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed, split_otherwise
 from curate.sources.same_bytes import unchanged
@@ -133,6 +133,9 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     there, and for what cannot be taken out or replaced."""
     stage, stores, inputs, todo = prepared.stage, prepared.stores, prepared.inputs, prepared.uncommitted
     dropping = options.drop_removed and bool(prepared.growth.missing.any())
+    if stage.rows.grows and prepared.growth.new.any():
+        new = inputs.table.filter(prepared.growth.new)
+        refuse_own((block[0] for block in new.batches("uri")), prepared.output)
     if prepared.growth.new.any() or prepared.listing.summary is None or dropping:
         # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
         # another job's output by mistake was not removed.

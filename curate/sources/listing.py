@@ -14,6 +14,7 @@ from glob import escape
 from itertools import islice
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
@@ -290,6 +291,22 @@ def _special(uri: str, kind: str, pattern: InputPattern) -> ConfigError:
 
 def _is_hidden(name: str) -> bool:
     return "/_" in name or "/." in name or name[:1] in _HIDDEN
+
+
+def refuse_own(uris: Iterable[pa.Array], output: str) -> None:
+    """Raises ConfigError if one of the inputs found lies below the output, where a link below an input's root leads."""
+    folders: dict[str, None] = {}
+    for block in uris:
+        folders |= dict.fromkeys(pc.unique(pc.replace_substring_regex(block, "/[^/]*$", "")).to_pylist())
+    follow = is_local(output) and os.path.isdir(output)  # noqa: PTH112 - a URI, not a path
+    own = os.path.realpath(output) if follow else output
+    for folder in folders:
+        real = os.path.realpath(folder) if follow and folder[:1] == "/" else folder
+        if f"{real}/".startswith(f"{own}/"):
+            raise ConfigError(
+                f"the inputs in {folder!r} lie inside the output {output!r}: a rerun would read its own results; "
+                "choose another output, or remove the link that leads there"
+            )
 
 
 def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Iterator[tuple[str, bool]]:

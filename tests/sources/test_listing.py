@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import curate
 from curate.errors import ConfigError
 from curate.sources import listing
 from curate.sources.listing import Inputs, Search, enclosing_ledgers, list_inputs
@@ -403,6 +406,31 @@ class TestOverlap:
             refuse_overlap([parse_input(f"{tmp_path}/data")], f"{tmp_path}/link/out")
         with refusing("lies inside input"):
             refuse_overlap([parse_input(f"{tmp_path}/link/**")], f"{tmp_path}/data/out")
+
+
+@pytest.mark.parametrize("leads", ["there", "there/out", "there/out/sub"])
+@pytest.mark.parametrize("kind", ["rows", "exchange"])
+def test_no_link_leads_from_the_inputs_into_the_output(tmp_path: Path, leads: str, kind: str) -> None:
+    """A rerun, and one that overwrites, is refused: it would read its own results, and more of them each time."""
+    inputs, output = tmp_path / "in", tmp_path / "there" / "out"
+    for folder in (inputs / "sub", output / "sub"):
+        folder.mkdir(parents=True)
+    pq.write_table(pa.table({"n": [1]}), inputs / "sub" / "a.parquet")
+    (inputs / "link").symlink_to(tmp_path / leads)
+
+    def run(overwrite: bool) -> None:
+        rows = curate.read_parquet(str(inputs), allow_incomplete_input=True)
+        if kind == "exchange":
+            rows = rows.sort("n")
+        rows.write_parquet(str(output), backend="inline", overwrite=overwrite, yes=True)
+
+    run(overwrite=False)
+    pq.write_table(pa.table({"n": [2]}), output / "sub" / "b.parquet")
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    for overwrite in (False, True):
+        with refusing("inside the output"):
+            run(overwrite)
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
