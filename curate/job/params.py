@@ -323,6 +323,11 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
             declared = value if isinstance(value, _Declared) else _Declared(value, "", True, False)
             _check_name(base, name, hint, isinstance(value, _Declared), known, taken)
             if _is_class_var(hint):
+                if name in found:
+                    raise ConfigError(
+                        f"{base.__name__}.{name} is a ClassVar, but a parameter of a class that it derives from; "
+                        f"give that another default ({name} = ...), or rename it"
+                    )
                 continue
             if isinstance(value, Field):
                 raise ConfigError(

@@ -76,6 +76,14 @@ class TestAttributes:
     def test_constants_private_names_and_class_variables_are_nobodys_business(self) -> None:
         define(annotations={"seen": ClassVar[int]}, WORDS=["a"], _cache={}, seen=0)
 
+    @pytest.mark.parametrize("body", [{}, {"most": 7}])
+    def test_a_class_variable_replaces_no_parameter(self, body: dict[str, Any]) -> None:
+        """The job would run with the parameter's value, whatever the class says; the other way round there is one."""
+        base = define(annotations={"most": int}, most=3)
+        refused("Made.most is a ClassVar, but a parameter", (base,), annotations={"most": ClassVar[int]}, **body)
+        constant = define(annotations={"most": ClassVar[int]}, most=7)
+        assert define((constant,), annotations={"most": int}, most=3)().most == 3  # type: ignore[attr-defined]
+
 
 class TestHooks:
     @pytest.mark.parametrize(
