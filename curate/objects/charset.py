@@ -1,5 +1,5 @@
 """What is no text in UTF-8, told by its first bytes: text in UTF-16 or UTF-32, as Windows and some databases export it,
-and what is compressed under a name that does not say so."""
+and what is compressed, or of another format, under a name that does not say so."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16LE"),
     (codecs.BOM_UTF16_BE, "UTF-16BE"),
 )
-_PACKED = (
-    (b"\x1f\x8b\x08", "gzip", ".gz"),
-    (b"\x28\xb5\x2f\xfd", "zstd", ".zst"),
-    (b"\xfd7zXZ\0", "xz", ".xz"),
-    (b"BZh91AY&SY", "bzip2", ".bz2"),
+_UNPACK = "unpack it, or name it NAME{}"
+_REWRITE = "write it as Parquet, or as JSON lines"
+_OTHERS = (
+    (0, b"\x1f\x8b\x08", "begins as gzip does", _UNPACK.format(".gz")),
+    (0, b"\x28\xb5\x2f\xfd", "begins as zstd does", _UNPACK.format(".zst")),
+    (0, b"\xfd7zXZ\0", "begins as xz does", _UNPACK.format(".xz")),
+    (0, b"BZh91AY&SY", "begins as bzip2 does", _UNPACK.format(".bz2")),
+    (0, b"PK\x03\x04", "begins as a zip archive does", "unpack it"),
+    (256, b"\0ustar", "begins as a tar archive does", _UNPACK.format(".tar")),
+    (0, b"PAR1\x15", "begins as Parquet does", "name it NAME.parquet"),
+    (0, b"ARROW1\0\0", "begins as Arrow IPC (Feather) does", _REWRITE),
+    (0, b"Obj\x01", "begins as Avro does", _REWRITE),
+    (0, b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS", "fetch the file: git lfs pull"),
 )
-"""None of them begins text in UTF-8; the last one could, and does not: bzip2 writes it unless it is told otherwise."""
+"""Where in a file some bytes are, what it is then, and what to do. None of them begins text in UTF-8 that is data; that
+of bzip2 could, and does not: bzip2 writes it unless it is told otherwise."""
 _LEAST_BYTES = 4
 HEAD_BYTES = 4096
 """Bytes at the beginning of a text that say its encoding. A reader of one part of the text reads as many, too."""
@@ -60,9 +69,10 @@ def wide_encoding(head: bytes) -> str:
 
 
 def refuse_no_text(uri: str, head: bytes) -> None:
-    """Raises CorruptInput for what begins as text in UTF-16 or UTF-32 does, or as something compressed."""
+    """Raises CorruptInput for what begins as text in UTF-16 or UTF-32 does, as something compressed or another format,
+    or is a file that was not fetched: each line of it would be a bad row, or a wrong one."""
     if name := wide_encoding(head):
         raise CorruptInput(f"{uri}: is text in {name}, expected UTF-8; convert it: iconv -f {name} -t UTF-8 OLD > NEW")
-    for mark, packer, suffix in _PACKED:
-        if head.startswith(mark):
-            raise CorruptInput(f"{uri}: begins as {packer} does, expected text; unpack it, or name it NAME{suffix}")
+    for at, mark, what, way in _OTHERS:
+        if head.startswith(mark, at):
+            raise CorruptInput(f"{uri}: {what}, expected text; {way}")

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import io
 import itertools
+import tarfile
+import zipfile
 from codecs import BOM_UTF8
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +129,41 @@ def test_what_is_compressed_under_another_name_is_refused_however_it_is_cut(code
     for stop in (1, 2, 3, object.size):
         with pytest.raises(CorruptInput, match=rf"^a.txt: begins as \w+ does, .* NAME{SUFFIX[codec]}$"):
             list(line_blocks(store, object, None, 0, stop))
+
+
+def _of_another_format(what: str) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"text": ["one", "two"]})
+    match what:
+        case "Parquet":
+            pq.write_table(table, sink)
+        case "Parquet of no rows":
+            pq.write_table(table[:0], sink)
+        case "Arrow IPC":
+            pa.ipc.new_file(sink, table.schema).close()
+        case "a zip archive":
+            with zipfile.ZipFile(sink, "w") as archive:
+                archive.writestr("a.txt", "one\n")
+        case "a tar archive":
+            with tarfile.open(fileobj=sink, mode="w") as archive:
+                archive.addfile(tarfile.TarInfo("a.txt"))
+        case _:
+            sink.write(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n")
+    return sink.getvalue()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
+@pytest.mark.parametrize(
+    "what", ["Parquet", "Parquet of no rows", "Arrow IPC", "a zip archive", "a tar archive", "Git LFS"]
+)
+def test_what_is_of_another_format_is_refused_whatever_its_name_says(what: str, name: str) -> None:
+    """Lines of it would be bad rows, of which some are allowed, or wrong ones; a pointer of Git LFS is text, even."""
+    store = FakeStore()
+    object = store.put(name, _of_another_format(what))
+    schema = pa.schema([("text", pa.string())])
+    with pytest.raises(CorruptInput, match=rf"^{name}: .*{what.removesuffix(' of no rows')}.*, expected text; "):
+        list(read(store, object, detect(name), SliceKind.WHOLE, 0, 0, schema, 1000, [].append, [].append))
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
