@@ -155,11 +155,10 @@ def _changing(array: pa.Array) -> set[int]:
 def with_room(table: pa.Table, given: pa.Schema | None = None) -> pa.Table:
     """Returns what user code made with dictionaries of wide indexes, at any depth: each batch has as many values as its
     indexes can number, but rows of several batches become one. A column that was `given` in its type keeps it."""
+    before = {field.name: field.type for field in given or ()}
     for at, field in enumerate(table.schema):
         to = roomy_type(field.type)
-        if not to.equals(field.type) and not (
-            given is not None and field.name in given.names and given.field(field.name).type.equals(field.type)
-        ):
+        if not to.equals(field.type) and before.get(field.name) != field.type:
             table = table.set_column(at, field.with_type(to), table.column(at).cast(to))
     return table
 

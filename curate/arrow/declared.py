@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -23,11 +24,9 @@ def check_declared(method: str, schema: Any) -> pa.Schema | None:
             f"{method}(output_schema={schema!r:.80}) is not a schema; write for example pyarrow.schema([('id', "
             "pyarrow.int64())])"
         )
-    for name in schema.names:
-        if schema.names.count(name) > 1:
-            raise ConfigError(
-                f"{method}(output_schema=...): the column {name!r} occurs {schema.names.count(name)} times"
-            )
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            raise ConfigError(f"{method}(output_schema=...): the column {name!r} occurs {count} times")
     if not len(schema):
         raise ConfigError(f"{method}(output_schema=...) has no column; name at least one")
     return schema.remove_metadata()
@@ -46,9 +45,9 @@ def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa
     """
     if table.schema.equals(schema) and not any(_has_null(table, field) for field in schema):
         return table
-    names = table.column_names
+    names, declared = dict.fromkeys(table.column_names), frozenset(schema.names)
     missing = [f"{one.name!r} is missing{did_you_mean(one.name, names)}" for one in schema if one.name not in names]
-    missing += [f"{name!r} is not declared" for name in names if name not in schema.names]
+    missing += [f"{name!r} is not declared" for name in table.column_names if name not in declared]
     if missing:
         raise SchemaMismatch(
             f"{where} returned columns ({format_schema(table.schema)}) of {rows}, but output_schema declares "

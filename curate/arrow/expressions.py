@@ -182,7 +182,8 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         told = ConfigError(f"{where}: {_problem(error, schema)}")
         if len(schema):
-            told.column = next((name for name in _NAMES.findall(str(error)) if name not in schema.names), None)
+            known = frozenset(schema.names)
+            told.column = next((name for name in _NAMES.findall(str(error)) if name not in known), None)
         raise told from error
 
 

@@ -76,10 +76,10 @@ def digest_rows(table: pa.Table, columns: Sequence[str], seed: int = 0) -> tuple
     (True, True, False, False)
     """
     how = _Hash(whole_seed(seed))
-    parts = []
+    parts, known = [], dict.fromkeys(table.column_names)
     for name in columns:
-        if name not in table.column_names:
-            raise ConfigError.of_column(unknown_column(name, table.column_names), name)
+        if name not in known:
+            raise ConfigError.of_column(unknown_column(name, list(known)), name)
         try:
             found = [_values(chunk, how) for chunk in table[name].chunks]
         except _NoEncoding as error:

@@ -70,8 +70,8 @@ def file_columns(how: ReadAs | None) -> pa.Schema:
 
 def with_file_columns(schema: pa.Schema, how: ReadAs | None) -> pa.Schema:
     """Returns a schema with the columns that rows have of their file: at the end, or where it names them."""
-    own = file_columns(how)
-    return pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
+    own, there = file_columns(how), frozenset(schema.names)
+    return pa.schema([*schema, *(field for field in own if field.name not in there)])
 
 
 def filled_in(uri: str, tables: Iterator[pa.Table], schema: pa.Schema, how: ReadAs | None) -> Iterator[pa.Table]:

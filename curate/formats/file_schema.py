@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 
 from curate.arrow.schema import format_schema, readable, widen
@@ -16,25 +18,26 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, encoding: Encod
     as somebody said: then it will be null.
     """
     how = encoding.how
+    # Once each: a schema that is asked for its names makes a list of them.
+    times, wanted = Counter(found.names), dict.fromkeys(held.names)
     if how is None:
-        for name in held.names:
-            if name not in found.names:
+        for name in wanted:
+            if name not in times:
                 near = did_you_mean(name, found.names)
                 raise SchemaMismatch(
                     f"{uri}: no column {name!r}{near}; it has {listed(found.names)}; every input needs "
                     "the columns of the first one, or those that the job reads by name (columns, keep_columns)"
                 )
-    times = {name: found.names.count(name) for name in held.names}
-    problems = [f"column {name!r} occurs {count} times" for name, count in times.items() if count > 1]
+    problems = [f"column {name!r} occurs {times[name]} times" for name in wanted if times[name] > 1]
     differing = {
         field.name: field.type
         for field in held
         if times[field.name] == 1 and not readable(found.field(field.name).type, field.type)
     }
     problems += [f"column {name!r} is {found.field(name).type}, expected {type}" for name, type in differing.items()]
-    for name in dict.fromkeys(found.names) if encoding.all_read else ():
-        if name not in held.names:
-            problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
+    for name in times if encoding.all_read else ():
+        if name not in wanted:
+            problems.append(f"column {name!r} is in this file only{did_you_mean(name, wanted)}")
     if how is None:
         if problems:
             raise SchemaMismatch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -104,11 +105,10 @@ def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
     """Returns a schema that was declared for files of a format, every field nullable. Raises ConfigError."""
     if not isinstance(schema, pa.Schema) or not len(schema):
         raise ConfigError(f"{method}(schema={schema!r}): expected a pyarrow.Schema with a column")
+    times = Counter(schema.names)
     for field in schema:
-        if schema.names.count(field.name) > 1:
-            raise ConfigError(
-                f"{method}(schema=...): column {field.name!r} occurs {schema.names.count(field.name)} times"
-            )
+        if times[field.name] > 1:
+            raise ConfigError(f"{method}(schema=...): column {field.name!r} occurs {times[field.name]} times")
         if not _readable(format, field.type):
             raise ConfigError(
                 f"{method}(schema=...): column {field.name!r} is {field.type}, which {format} cannot hold"
@@ -127,9 +127,10 @@ def _readable(format: Format, type: pa.DataType) -> bool:
 def _part(uri: str, schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
     if wanted is None:
         return schema
+    there = dict.fromkeys(schema.names)
     for name in wanted:
-        if name not in schema.names:
-            raise missing_column(uri, name, schema.names)
+        if name not in there:
+            raise missing_column(uri, name, list(there))
     return pa.schema([schema.field(name) for name in wanted])
 
 

@@ -10,6 +10,7 @@ taken for alike, and the first of them is kept. One row of sixteen comes before 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -155,7 +156,7 @@ def row_words(table: pa.Table, at: Ints) -> Words:
     chosen = _hashed(table.schema)
     found = np.full(len(at), _ODD[0], np.uint64)
     if not chosen:
-        names = [name for name in table.column_names if table.column_names.count(name) == 1]
+        names = [name for name, times in Counter(table.column_names).items() if times == 1]
         try:
             return digest_rows(table.select(names).take(pa.array(at)), names)[0]
         except (ConfigError, pa.ArrowNotImplementedError):

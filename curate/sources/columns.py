@@ -175,7 +175,8 @@ def _filled(schema: pa.Schema, others: Iterator[pa.Schema]) -> pa.Schema:
 
 def _holds(schema: pa.Schema, rows: pa.Schema) -> bool:
     """Returns whether a schema has all columns of some rows, of types that hold theirs."""
-    return all(one.name in schema.names and widens(one.type, schema.field(one.name).type) for one in rows)
+    types = {one.name: one.type for one in schema}
+    return all(one.name in types and widens(one.type, types[one.name]) for one in rows)
 
 
 def joined(schema: pa.Schema, other: pa.Schema, format: Format) -> pa.Schema:
@@ -279,7 +280,8 @@ def refuse_other_types(
 
     Reads the footers of Parquet files, of which `files` are some; one that cannot be read is left to who reads it all.
     """
-    columns = [name for name in columns if name in held.names]
+    there = frozenset(held.names)
+    columns = [name for name in columns if name in there]
     step = -(-len(files) // LOOKED_AT) or 1
     looked_at = files[::step]
     if not columns:

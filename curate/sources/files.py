@@ -333,7 +333,8 @@ def _warn_of_absent(source: Files, how: ReadAs) -> None:
             there = sample_schema(open_store(item.uri), item, detect(item.uri, own), None, MORE_BYTES).names
         except (ConfigError, CorruptInput, PermissionDenied):
             return
-        absent = [one for one in how.schema.names if one not in (*there, *file_columns(how).names)]
+        known = frozenset((*there, *file_columns(how).names))
+        absent = [one for one in how.schema.names if one not in known]
         if absent and there:
             get_logger(job=source.method).warning(
                 "declared columns that the first rows do not have; rows without them get nulls",

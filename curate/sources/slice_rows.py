@@ -6,6 +6,7 @@ Their rows are booked as read, and as dropped for the reason of the filter that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -52,11 +53,12 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
     if not metadata.num_rows:
         # Where no row has told its columns, there is none for a filter to look at.
         return groups
-    of_file = pa.schema([field for field in schema if field.name in file_columns(encoding.how).names])
-    inside = pa.schema([field for field in schema if field.name not in of_file.names])
+    names, times = frozenset(file_columns(encoding.how).names), Counter(there.names)
+    of_file = pa.schema([field for field in schema if field.name in names])
+    inside = pa.schema([field for field in schema if field.name not in names])
     for field in inside:
         # Reading it sets nulls aside, says what is wrong, or fills a column that is missing.
-        if not field.nullable or there.names.count(field.name) != 1:
+        if not field.nullable or times[field.name] != 1:
             return groups
         if not widens(plain(there.field(field.name).type), field.type):
             return groups

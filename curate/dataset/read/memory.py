@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,6 @@ def of_tables(method: str, given: tuple[pa.Table, ...]) -> Dataset:
 
 def refuse_twice(method: str, names: Sequence[str]) -> None:
     """Raises ConfigError if two columns have one name."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{method}: there are {names.count(name)} columns called {name!r}")
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ConfigError(f"{method}: there are {count} columns called {name!r}")

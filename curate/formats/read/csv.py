@@ -23,7 +23,7 @@ import codecs
 import csv
 import functools
 import io
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -372,11 +372,12 @@ def sample_csv(
     parser = _Parser(store, object, encoding, sample=True)
     names = parser.header()
     _refuse_other_delimiter(object.uri, names, encoding)
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"column {name!r} is in the header of {object.uri} {names.count(name)} times")
+    times = Counter(names)
+    for name, count in times.items():
+        if count > 1:
+            raise ConfigError(f"column {name!r} is in the header of {object.uri} {count} times")
     for name in wanted or ():
-        if names and name not in names:
+        if names and name not in times:
             raise missing_column(object.uri, name, names)
     for found in parser.batches():
         if not found.num_rows:
@@ -465,17 +466,19 @@ def _opened(store: Store, object: Object, encoding: Encoding, schema: pa.Schema)
     parser = _Parser(store, object, encoding)
     # Before any row: one of Arrow's threads asks for the end of the file, and must not wait for another one of them.
     names = parser.header()
+    there = frozenset(names)
     if len(schema):
         if names:
             refuse_mismatch(object.uri, _as_schema(names, schema), schema, encoding)
         # Rows are rows if none of their columns is held, too.
-        parser.names = [name for name in schema.names if name in names] or names[:1]
+        parser.names = [name for name in schema.names if name in there] or names[:1]
     return parser
 
 
 def _as_schema(names: list[str], schema: pa.Schema) -> pa.Schema:
     """Returns a schema of these columns; a file of CSV has no types."""
-    return pa.schema([(name, schema.field(name).type if name in schema.names else pa.string()) for name in names])
+    types = {field.name: field.type for field in schema}
+    return pa.schema([(name, types.get(name, pa.string())) for name in names])
 
 
 def _filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -483,8 +486,8 @@ def _filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if table.column_names == schema.names:
         return table
     missing = pa.chunked_array([pa.nulls(table.num_rows, pa.binary())])
-    columns = [table.column(name) if name in table.column_names else missing for name in schema.names]
-    return pa.Table.from_arrays(columns, names=schema.names)
+    there = dict(zip(table.column_names, table.columns, strict=True))
+    return pa.Table.from_arrays([there.get(name, missing) for name in schema.names], names=schema.names)
 
 
 def _of_empties(table: pa.Table) -> pa.Table:

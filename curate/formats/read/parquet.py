@@ -7,6 +7,7 @@ their rows are taken.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -63,12 +64,12 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
     with StoredStream(store, object) as stored:
         file = open_parquet(stored)
     found, rows = file.schema_arrow, file.metadata.num_rows
-    fields = []
+    fields, times = [], Counter(found.names)
     for name in found.names if wanted is None else wanted:
-        if name not in found.names:
+        if name not in times:
             raise missing_column(object.uri, name, found.names)
-        if (times := found.names.count(name)) > 1:
-            raise ConfigError.of_column(f"column {name!r} is in {object.uri} {times} times", name)
+        if times[name] > 1:
+            raise ConfigError.of_column(f"column {name!r} is in {object.uri} {times[name]} times", name)
         type = type_to_read(found.field(name).type)
         declared = None if wanted is None else wanted[name]
         if declared is not None and not widens(type, declared):
@@ -110,7 +111,8 @@ def read_parquet(
         if not file.metadata.num_rows:
             return  # no value is of another type, whatever the footer says
         refuse_mismatch(stored.uri, found, schema, encoding)
-        there = [name for name in schema.names if name in found.names]
+        names = frozenset(found.names)
+        there = [name for name in schema.names if name in names]
         beside = _looser(None if encoding.how is None else encoding.how.beside, found)
         named = [*there, *(field.name for field in beside)]
         stop = count if stop is None else stop
@@ -164,8 +166,9 @@ def _held(
 ) -> pa.Table:
     """Returns the rows of a table that fit the schema, and columns `beside` it, as the schema says them; the others are
     bad. `seen`: rows before it."""
+    read = frozenset(there)
     columns = [
-        cast(uri, table.column(field.name), field) if field.name in there else _nulls(len(table), field)
+        cast(uri, table.column(field.name), field) if field.name in read else _nulls(len(table), field)
         for field in schema
     ]
     misfits: dict[int, str] = {}

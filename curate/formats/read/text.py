@@ -23,10 +23,10 @@ def sample_text(uri: str, wanted: Mapping[str, pa.DataType | None] | None) -> pa
     """Returns the fixed schema, or the wanted part of it. Raises ConfigError for other columns and types."""
     if wanted is None:
         return TEXT_SCHEMA
-    fields = []
+    fields, names = [], TEXT_SCHEMA.names
     for name, declared in wanted.items():
-        if name not in TEXT_SCHEMA.names:
-            raise missing_column(uri, name, TEXT_SCHEMA.names)
+        if name not in names:
+            raise missing_column(uri, name, names)
         field = TEXT_SCHEMA.field(name)
         if declared is not None and declared != field.type:
             raise ConfigError(f"column {name!r} of a text file is {field.type}, found {declared} declared")
