@@ -14,6 +14,8 @@ from curate.errors import did_you_mean
 _BASES = {"Job": (), "FileJob": (), "TextJob": ("job/shapes.py",)}
 """Classes that jobs derive from, and the files of curate that have parameters of theirs."""
 _KINDS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_OPEN = "?"
+"""A type that cannot be told, of which nothing is refused."""
 
 
 def problem_of(step: Step) -> str:
@@ -54,8 +56,7 @@ def declared(job: str) -> dict[str, str] | None:
     leaves = [wanted] if wanted else [name for name in classes if name not in bases and _is_job(name, classes)]
     if len(leaves) != 1 or leaves[0] not in classes:
         return None
-    found: dict[str, str] = {}
-    return found if _collect(leaves[0], classes, found) else None
+    return _parameters(leaves[0], classes)
 
 
 def _classes(file: Path) -> dict[str, ast.ClassDef] | None:
@@ -80,24 +81,31 @@ def _is_job(name: str, classes: Mapping[str, ast.ClassDef], depth: int = 0) -> b
     )
 
 
-def _collect(name: str, classes: Mapping[str, ast.ClassDef], found: dict[str, str], depth: int = 0) -> bool:
-    """Adds the parameters of a class and of those that it derives from; returns whether all of these are known."""
+def _parameters(name: str, classes: Mapping[str, ast.ClassDef], depth: int = 0) -> dict[str, str] | None:
+    """Returns the parameters of a class and of those that it derives from, with their types; None if not all of these
+    are known. Two of its bases that give one another type leave it open: which of them decides is not told here."""
+    found: dict[str, str] = {}
     if name not in classes:
         if name not in _BASES:
-            return False
+            return None
         for file in _BASES[name]:
             there = _classes(Path(curate.__file__).parent / file) or {}
-            _own(there[name], found)
-        return True
-    if depth > len(classes) or not all(_collect(base, classes, found, depth + 1) for base in _bases(classes[name])):
-        return False
-    _own(classes[name], found)
-    return True
+            found |= _own(there[name])
+        return found
+    for base in _bases(classes[name]):
+        inherited = None if depth > len(classes) else _parameters(base, classes, depth + 1)
+        if inherited is None:
+            return None
+        found |= {one: kind if found.get(one, kind) == kind else _OPEN for one, kind in inherited.items()}
+    return found | _own(classes[name])
 
 
-def _own(one: ast.ClassDef, found: dict[str, str]) -> None:
+def _own(one: ast.ClassDef) -> dict[str, str]:
+    """Returns the parameters that a class itself declares."""
+    found: dict[str, str] = {}
     for line in one.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             kind = ast.unparse(line.annotation)
             if not line.target.id.startswith("_") and "ClassVar" not in kind:
                 found[line.target.id] = kind
+    return found

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -290,3 +291,28 @@ def test_every_job_that_curate_brings_can_be_read() -> None:
         known = found[name]
         assert known is not None
         assert set(known) == set(named_job(name)._params), name
+
+
+INT, STR, FLOAT, NONE = "    x: int = 1", "    x: str = 'q'", "    x: float = 2", "    pass"
+HIERARCHIES = {
+    "two mixins": ("class A:", INT, "class B:", STR, "class Mine(A, B, TextJob):", NONE),
+    "mixins and its own": ("class A:", INT, "class B:", STR, "class Mine(A, B, Job):", FLOAT),
+    "one above another": ("class A(Job):", INT, "class B(A):", STR, "class Mine(B):", NONE),
+    "a diamond": ("class A(Job):", INT, "class B(A):", NONE, "class C(A):", STR, "class Mine(C, B):", NONE),
+    "a diamond of one type": ("class A(Job):", INT, "class B(A):", INT, "class C(A):", NONE, "class Mine(B, C):", NONE),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("classes", HIERARCHIES.values(), ids=HIERARCHIES)
+def test_a_type_is_told_as_the_class_has_it_or_not_at_all(classes: tuple[str, ...], tmp_path: Path) -> None:
+    """Python decides which base a parameter is of: a value that the job takes is not refused by its text."""
+    text = "from curate import Job, TextJob\n" + "\n".join(classes) + "\n    def process(self, batch): ...\n"
+    (tmp_path / "mine.py").write_text(text)
+    space: dict[str, Any] = {"__name__": "mine"}
+    exec(compile(text, "mine.py", "exec"), space)
+    known = declared(f"{tmp_path}/mine.py:Mine")
+    assert known is not None
+    types = {name: one.type.__name__ for name, one in space["Mine"]._params.items()}
+    assert known.keys() == types.keys()
+    assert known["x"] in (types["x"], "?")
