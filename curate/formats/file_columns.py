@@ -32,8 +32,17 @@ def partition_values(uri: str) -> dict[str, str | None]:
     for folder in uri.split("/")[:-1]:
         key, equals, value = folder.partition("=")
         if key and equals:
-            found[unquote(key)] = None if value == NO_VALUE else unquote(value)
+            found[_decoded(key)] = None if value == NO_VALUE else _decoded(value)
     return found
+
+
+def _decoded(text: str) -> str:
+    """Returns a text that was URL-encoded; as it is if its bytes would be no text: then it was not, and what differs
+    stays different."""
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return text
 
 
 def partition_schema(uris: Iterable[str], declared: pa.Schema | None = None) -> pa.Schema:

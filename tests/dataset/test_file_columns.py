@@ -171,3 +171,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     curate.read_parquet(tmp_path / "in", include_paths=True).write_parquet(tmp_path / "out", backend="inline")
     with pytest.raises(ConfigError, match=r"a\.parquet already has a column 'path'; omit it"):
         curate.read_parquet(tmp_path / "out", include_paths=True)
+
+
+def test_folders_of_two_names_have_two_values() -> None:
+    """Whatever follows a percent sign: bytes that are no text in UTF-8 were no URL-encoding, and stay as they are."""
+    names = [f"{before}%{byte:02X}{after}" for byte in range(256) for before in ("", "a") for after in ("", "é")]
+    values = [partition_values(f"in/k={name}/a.jsonl")["k"] for name in names]
+    assert len(set(values)) == len(names)
+    assert [decoded for decoded, name in zip(values, names, strict=True) if decoded != name] == [
+        f"{before}{chr(byte)}{after}" for byte in range(128) for before in ("", "a") for after in ("", "é")
+    ]
