@@ -251,7 +251,8 @@ def misled_by_statistics(expression: Any, schema: pa.Schema) -> bool:
     >>> misled_by_statistics(pc.field("x").isin([0.0]), schema)
     True
     """
-    columns = [schema.field(name) for name in schema.names if name in columns_of(expression, schema)]
+    read = columns_of(expression, schema)
+    columns = [field for field in schema if field.name in read]
     if not any(contains(column.type, pt.is_floating) for column in columns):
         return False
     calls = set(_CALL.findall(str(expression))) - _PLAIN_CALLS

@@ -30,11 +30,17 @@ def _is_names(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in NAMES
 
 
+def _is_of_all(node: ast.AST) -> bool:
+    """Returns whether it is the names of all columns, or what a function makes of all of them."""
+    given = node.args if isinstance(node, ast.Call) else []
+    return _is_names(node) or any(isinstance(one, ast.Name) and one.id in ("schema", "table") for one in given)
+
+
 def _searches(tree: ast.AST) -> Iterator[str]:
-    """Yields where the names of all columns are searched for one of them."""
+    """Yields where the names of all columns, or what a function makes of them, are searched for one of them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
-            if any(isinstance(how, ast.In | ast.NotIn) for how in node.ops) and any(map(_is_names, node.comparators)):
+            if any(isinstance(how, ast.In | ast.NotIn) for how in node.ops) and any(map(_is_of_all, node.comparators)):
                 yield ast.unparse(node)
         elif isinstance(node, ast.Attribute) and node.attr in ("count", "index") and _is_names(node.value):
             yield ast.unparse(node)
