@@ -14,6 +14,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16LE"),
     (codecs.BOM_UTF16_BE, "UTF-16BE"),
 )
+POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+"""How a file begins that stands for another one, which Git LFS has not fetched."""
+FETCH = "fetch the file: git lfs pull"
 _UNPACK = "unpack it, or name it NAME{}"
 _REWRITE = "write it as Parquet, or as JSON lines"
 _OTHERS = (
@@ -26,7 +29,7 @@ _OTHERS = (
     (0, b"PAR1\x15", "begins as Parquet does", "name it NAME.parquet"),
     (0, b"ARROW1\0\0", "begins as Arrow IPC (Feather) does", _REWRITE),
     (0, b"Obj\x01", "begins as Avro does", _REWRITE),
-    (0, b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS", "fetch the file: git lfs pull"),
+    (0, POINTER, "is a pointer of Git LFS", FETCH),
 )
 """Where in a file some bytes are, what it is then, and what to do. None of them begins text in UTF-8 that is data; that
 of bzip2 could, and does not: bzip2 writes it unless it is told otherwise."""

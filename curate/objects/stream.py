@@ -21,6 +21,7 @@ from isal import igzip
 from isal.igzip_lib import IsalError
 
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound, StorageError
+from curate.objects.charset import FETCH, POINTER
 from curate.prefetch import ReadAhead
 from curate.storage.protocol import Object, Store
 
@@ -97,7 +98,7 @@ class StoredStream:
         """Returns up to `size` bytes; none at the end."""
         try:
             data = self._stream.read(size)
-            self.begins = self.begins or data[:4]
+            self.begins = self.begins or data[: len(POINTER)]
             return data
         except (ObjectNotFound, GenerationMismatch) as error:
             self.error = error
@@ -203,8 +204,10 @@ class DecompressedStream:
     def _broken(self) -> str:
         """Returns what may be wrong with a stream that cannot be unpacked."""
         begins = self._stored.begins
-        if not begins or begins.startswith(_BEGINS) or begins[1:] == _SKIPPABLE:
+        if not begins or begins.startswith(_BEGINS) or begins[1:4] == _SKIPPABLE:
             return "truncated, or followed by something else"
+        if begins == POINTER:
+            return f"it is a pointer of Git LFS; {FETCH}"
         return "it does not begin as one; if it is not compressed, name it without its last suffix"
 
     def peek(self, size: int) -> bytes:

@@ -296,6 +296,10 @@ def truncated_gzip() -> bytes:
     return gzip.compress(b"".join(orjson.dumps(row) + b"\n" for row in numbered(0, 500)), mtime=0)[:-30]
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+"""What lies where Git LFS has not fetched a file."""
+
+
 class TestBrokenShards:
     """One shard fails, once; the others finish; exit 1; nothing of it is published."""
 
@@ -312,6 +316,9 @@ class TestBrokenShards:
             ("0.jsonl.zst", b"(\xb5/\xfd and no more", "not a whole zstd stream"),
             ("0.parquet", b"PAR1" + bytes(100), "not a whole Parquet file"),
             ("0.parquet", b"", "not a whole Parquet file"),
+            ("0.parquet", POINTER, "git lfs pull"),
+            ("0.jsonl.gz", POINTER, "git lfs pull"),
+            ("0.jsonl.zst", POINTER, "git lfs pull"),
         ],
     )
     def test_what_cannot_be_read(self, source: Path, out: Path, name: str, data: bytes, error: str) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.errors import CorruptInput
+from curate.objects.charset import FETCH, POINTER
 from curate.objects.stream import StoredStream
 from curate.requests.ranges import range_stream
 
@@ -29,7 +30,8 @@ def broken(stored: StoredStream) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         if stored.error is not None:
             raise
-        raise CorruptInput(f"{stored.uri}: not a whole Parquet file: {error}") from error
+        problem = f"it is a pointer of Git LFS; {FETCH}" if stored.begins == POINTER else str(error)
+        raise CorruptInput(f"{stored.uri}: not a whole Parquet file: {problem}") from error
 
 
 def open_parquet(stored: StoredStream, buffer_size: int = 0) -> pq.ParquetFile:
