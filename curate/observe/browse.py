@@ -10,6 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from curate.observe.checks.output import is_another
 from curate.observe.job import FoundJob, summary_of
 from curate.observe.preview import NOT_TOLD, preview
 from curate.prefetch import Threads, ahead
+from curate.storage.protocol import Object, Store
 from curate.tasks.books import UpstreamBooks
 
 READERS = 16
@@ -80,13 +82,20 @@ def rows(
         object = found.output(rank) if side is None else found.side(side, rank)
         if object is None:
             continue  # somebody removed it
-        try:
+        with _as_listed(found.ledger.store, object):
             for line in preview(found.ledger.store, object, *found.written_as, columns, held, texts):
                 yield shard_id, line
-        except CorruptInput as error:
-            if not is_another(found.ledger.store, object.uri, object):
-                raise
-            raise ConfigError(f"{object.uri}: a run replaced or removed it since it was listed; look again") from error
+
+
+@contextmanager
+def _as_listed(store: Store, object: Object) -> Iterator[None]:
+    """Raises ConfigError in place of CorruptInput where the object is another one by now, or gone: a run goes on."""
+    try:
+        yield
+    except CorruptInput as error:
+        if not is_another(store, object.uri, object):
+            raise
+        raise ConfigError(f"{object.uri}: a run replaced or removed it since it was listed; look again") from error
 
 
 # Rows that were set aside
@@ -97,7 +106,7 @@ def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
 
     Which shards set rows aside is known from events, where that is lost from the records of outputs; which file is
     theirs, from their records. Those of stages before the last one, which a complete job's summary names, come first.
-    Raises ConfigError for a shard without an output, CorruptInput.
+    Raises ConfigError for a shard without an output, and for an output that a run replaces meanwhile; CorruptInput.
     """
     summary = summary_of(found)
     earlier = None if summary is None else UpstreamBooks.of(summary)
@@ -116,7 +125,9 @@ def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
         ranks = np.flatnonzero(asked).tolist()
 
     def read(rank: int) -> str | None:
-        record = read_record(found.ledger.store, found.output(rank), *found.written_as)
+        object = found.output(rank)
+        with _as_listed(found.ledger.store, object):
+            record = read_record(found.ledger.store, object, *found.written_as)
         return None if record is None else record.get("quarantine")
 
     for rank, name in ahead(read, ranks, READERS):
@@ -136,8 +147,9 @@ def quarantined(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
         except ObjectNotFound:
             get_logger().warning("a file of quarantined rows is missing", shard=shard_id, file=name)
             continue
-        for row in read_quarantine(store, object):
-            yield shard_id, row
+        with _as_listed(store, object):
+            for row in read_quarantine(store, object):
+                yield shard_id, row
 
 
 Grouped = Mapping[str, Sequence[tuple[str, Quarantined]]]
