@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import itertools
 import os
@@ -35,6 +34,7 @@ from typing import Any, BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.folders import nofollow
+from curate.folders.lock import locked
 from curate.folders.private import is_scratch
 from curate.requests.ranges import clip
 from curate.storage.listing import Columns, Listing
@@ -217,7 +217,7 @@ class LocalStore:
         self._count("delete")
         above, _, name = _path(uri).rpartition("/")
         try:
-            with self._folder(uri) as folder, _locked(folder):
+            with self._folder(uri) as folder, locked(folder, uri):
                 status = nofollow.refuse_link(folder, name, above)
                 if status is None or not stat_bits.S_ISREG(status.st_mode):
                     return False
@@ -354,7 +354,7 @@ class LocalStore:
         assert self._scratch is not None
         above, _, name = uri.rpartition("/")
         try:
-            with self._folder(uri) as folder, _locked(folder):
+            with self._folder(uri) as folder, locked(folder, uri):
                 nofollow.refuse_link(folder, name, above)
                 found = self._compare(temporary, uri)
                 if found is None or found.outcome is Outcome.IDENTICAL or found.object.generation != over:
@@ -725,23 +725,6 @@ def _sync(descriptor: int, durable: bool = True) -> None:
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-@contextlib.contextmanager
-def _locked(folder: int) -> Iterator[None]:
-    """Holds the lock of a directory against other deletes.
-
-    Between the look at a generation and the unlink, a name can only come to mean another object by being deleted and
-    published again; so it is enough that deletes exclude each other. Where a network file system cannot lock a
-    directory, that race of two operators stays open.
-    """
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _read_fully(file: BinaryIO, size: int, uri: str) -> bytes:
