@@ -77,20 +77,28 @@ def untold(
     beats: Collection[Heartbeat],
     now: float,
     *,
+    leader: str = "",
     stalls: bool = False,
     after_s: float | None = None,
 ) -> list[Event]:
     """Returns what is to be told of runs that do not tell it themselves any more, oldest first: pure.
 
-    Of those of which somebody is to be told: the ends of which nobody was, also of those that were killed. With
-    `stalls`, also of runs that go on and make no progress: by `after_s`, else as they say themselves.
+    Of those of which somebody is to be told: the ends of which nobody was, also of those that were killed. Drivers of
+    parts that completed the job have one end, under the id of their `leader`. With `stalls`, also of runs that go on
+    and make no progress: by `after_s`, else as they say themselves.
     """
-    found = []
+    found: list[Event] = []
+    parts = [one for one in beats if leader and _completed_part(one) and marks.has(one.run_id, ASKED)]
+    also = tuple((output, one.run_id) for one in parts if one.run_id != leader and not marks.has(one.run_id, END))
     for beat in sorted(beats, key=lambda beat: beat.run_id):
         if not marks.has(beat.run_id, ASKED) or marks.has(beat.run_id, END):
             continue
         if first_look(beat, beat.process.state(), now) is Liveness.GONE:
-            found.append(of_beat(job, output, beat, KILLED if beat.running else ""))
+            event = of_beat(job, output, beat, KILLED if beat.running else "")
+            if beat in parts:
+                event = replace(event, run_id=leader, also=also)
+            if event.id not in [one.id for one in found]:
+                found.append(event)
         elif stalls and beat.quiet_s(now, after_s) and not marks.has(beat.run_id, stall_name(beat.last_end or 0.0)):
             found.append(of_stall(job, output, beat, without_reason(beat.waits_kind, beat.waits), now))
     return found
@@ -106,7 +114,22 @@ def earlier_events(output: str, now: float) -> list[Event]:
     asked = marks.open_runs(asked=True)
     if not asked:
         return []
-    return untold(job_name(ledger), output, marks, last_words(ledger, asked), now)
+    beats = last_words(ledger, asked)
+    return untold(job_name(ledger), output, marks, beats, now, leader=leader_of(ledger, beats))
+
+
+def leader_of(ledger: Ledger, beats: Collection[Heartbeat]) -> str:
+    """Returns the run that said that the job is complete, if drivers of its parts ended so; else nothing."""
+    if not any(map(_completed_part, beats)):
+        return ""
+    try:
+        return str(ledger.read_json(layout.SUMMARY).get("run_id") or "")
+    except (ObjectNotFound, ConfigError):
+        return ""
+
+
+def _completed_part(beat: Heartbeat) -> bool:
+    return bool(beat.part) and beat.state == RunState.COMPLETE.value
 
 
 def last_words(ledger: Ledger, run_ids: Collection[str]) -> list[Heartbeat]:

@@ -120,10 +120,11 @@ class Poster:
                 why=str(error),
             )
             return False
-        self._mark(event)
+        self.mark(event)
         return True
 
-    def _mark(self, event: Event) -> None:
+    def mark(self, event: Event) -> None:
+        """Notes in the ledger that an event has arrived."""
         about = {"told_by": self.by, "at": self._clock.now(), "id": event.id}
         for output, run_id in ((event.output, event.run_id), *event.also):
             try:

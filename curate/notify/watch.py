@@ -14,7 +14,7 @@ from curate.errors import CurateError
 from curate.ledger.heartbeat import Liveness, first_look
 from curate.ledger.ledger import open_ledger
 from curate.log import get_logger
-from curate.notify.marks import ASKED, job_name, last_words, mark, read_marks, untold
+from curate.notify.marks import ASKED, job_name, last_words, leader_of, mark, read_marks, untold
 from curate.notify.message import Event
 from curate.notify.post import Poster, To
 
@@ -37,8 +37,9 @@ class Watcher:
         self._outputs = outputs
         self._clock = clock
         self._after_s = after_s
-        self._told: set[str] = set()
-        """Ids of what was told: an output that cannot be written has no marks."""
+        self._told: dict[str, tuple[tuple[str, str], ...]] = {}
+        """What was told, by id, with the other runs of which that was the end: an output that cannot be written has no
+        marks."""
         self._over: set[str] = set()
         """Runs that ended, and of which nobody asked to be told, or was."""
         self._unmarked: set[str] = set()
@@ -101,9 +102,16 @@ class Watcher:
                 self._over.add(beat.run_id)
         if not beats:
             return
-        for event in untold(job_name(ledger), output, marks, beats, now, stalls=True, after_s=self._after_s):
+        job, leader = job_name(ledger), leader_of(ledger, beats)
+        for event in untold(job, output, marks, beats, now, leader=leader, stalls=True, after_s=self._after_s):
             self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        if event.id not in self._told and self._poster.tell(event):
-            self._told.add(event.id)
+        if self._told.get(event.id) == event.also:
+            return
+        if event.id in self._told:
+            # The driver of another part ended later: of that one, too, nothing more is to be told.
+            self._poster.mark(event)
+        elif not self._poster.tell(event):
+            return
+        self._told[event.id] = event.also

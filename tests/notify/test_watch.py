@@ -89,6 +89,24 @@ def test_what_ended_before_anybody_looked(stub: StubReceiver, tmp_path: Path) ->
     assert [post["id"] for post in stub.posts] == [f"{OTHER}/end"]
 
 
+@pytest.mark.parametrize("ended", [2, 1])
+def test_parts_that_completed_a_job_have_one_end(stub: StubReceiver, tmp_path: Path, ended: int) -> None:
+    """Under the id of the one that said so in the ledger, as they tell it themselves: whichever others could not, and
+    whether or not they end at the same look. Whoever tells: a server, or the next run."""
+    output, runs = f"{tmp_path}/out", (RUN, OTHER)
+    beats = [beat("complete" if part < ended else "running", part=f"{part}/2") for part in range(2)]
+    ledger = make_job(output, total=10, done=10, runs=dict(zip(runs, beats, strict=True)))
+    ledger.create_json(layout.SUMMARY, {"run_id": OTHER})
+    for run_id in runs:
+        ledger.create_json(layout.told_file(run_id, "asked"), {})
+    assert [one.id for one in earlier_events(output, NOW)] == [f"{OTHER}/end"]
+    watcher = look(stub, output)
+    goes_on(output, OTHER, beat("complete", part="1/2"))
+    watcher.look()
+    assert [(post["id"], post["state"]) for post in stub.posts] == [(f"{OTHER}/end", "complete")]
+    assert earlier_events(output, NOW) == []
+
+
 def test_no_progress(stub: StubReceiver, tmp_path: Path) -> None:
     """Once for each time, under the id that the run itself tells it by; as the run says when, or as is asked for."""
     output, last = f"{tmp_path}/out", NOW - 500
