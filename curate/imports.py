@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib.util
 import sys
@@ -13,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from curate.around import contextmanager
 from curate.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def when_imported(name: str, call: Callable[[], object]) -> None:
     call()
 
 
-@contextlib.contextmanager
+@contextmanager
 def uncollected() -> Iterator[None]:
     """Is around imports of hundreds of modules: what is made there stays, and need not be looked through, again and
     again, for what is garbage, which takes a tenth of their time; nor at the end of it, for some 30 ms."""
@@ -61,7 +61,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@contextlib.contextmanager
+@contextmanager
 def hidden(name: str) -> Iterator[None]:
     """Is around what does not find a module that is not imported yet, in this thread."""
     with _lock:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from inspect import Parameter
 from typing import Any, Required, TypeVar, get_args, get_origin, get_type_hints
 
+from curate.around import contextmanager
 from curate.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,12 +12,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
+from curate.around import contextmanager
 from curate.imports import imported, when_imported
 from curate.units import escape_controls
 

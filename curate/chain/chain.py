@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from curate.around import contextmanager
 from curate.chain.file import read_steps
 from curate.chain.look import look
 from curate.chain.plan import Asked, StepState
@@ -98,7 +99,7 @@ class Chain:
         with self.entered():
             return run_chain(prepare(self.steps, request), request)
 
-    @contextlib.contextmanager
+    @contextmanager
     def entered(self) -> Iterator[None]:
         """Is around what looks at the steps or runs them: relative paths and names of parameters are those of the
         chain.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from curate.around import contextmanager
 from curate.errors import EXIT_OK
 from curate.job.arguments import click_run_options, setting_option
 from curate.job.command import display, execute
@@ -108,7 +109,7 @@ def given_script(script: str | None) -> str | None:
     return None if script is None else str(Path(script).expanduser().absolute())
 
 
-@contextlib.contextmanager
+@contextmanager
 def working_folder(run: RecordedRun) -> Iterator[None]:
     """Works where the job was run, if that is here: its parameters may hold relative paths."""
     with contextlib.chdir(run.cwd) if run.cwd and Path(run.cwd).is_dir() else contextlib.nullcontext():

@@ -13,9 +13,9 @@ import functools
 import hashlib
 import types
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from curate.around import contextmanager
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
 from curate.code.kinds import is_a
 from curate.code.sources import Imports, Module, Sources, Used

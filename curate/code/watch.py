@@ -8,7 +8,6 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curate.around import contextmanager
 from curate.code.closures import PLAIN, closed_over, is_curates, module_of
 from curate.code.function import callable_text
 from curate.code.kinds import is_a, items_in, own_dict, pairs_in

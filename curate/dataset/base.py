@@ -24,7 +24,7 @@ from curate.operators.arguments import answer_methods
 from curate.operators.foreign import no_attribute, refuse
 from curate.operators.protocol import Operator
 from curate.operators.ray_data import USING
-from curate.pipeline.classify import shown_frames
+from curate.pipeline.classify import show_frames
 from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
@@ -278,7 +278,7 @@ class Base:
             try:
                 yield from blocks(physical, how, stopped, run=run)
             except Exception as error:
-                error.__traceback__ = shown_frames(error)
+                show_frames(error)
                 raise
 
         return with_progress(made(), run)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from typing import Any, cast
 
 import pyarrow as pa
 
+from curate.around import contextmanager
 from curate.arrow.batches import first_rows
 from curate.arrow.unknown import fill_schema
 from curate.backends.choose import Ask, Chosen, for_many

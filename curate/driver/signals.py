@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Self
 
+from curate.around import contextmanager
 from curate.ledger.summary import RunState
 from curate.runtime.interrupts import end_process, leave_at_once
 from curate.runtime.protocol import Backend
@@ -96,7 +97,7 @@ class Signals:
             if self._arrivals is not None:
                 signal.set_wakeup_fd(self._arrivals[1].fileno(), warn_on_full_buffer=False)
 
-    @contextlib.contextmanager
+    @contextmanager
     def in_order(self, backend: Backend) -> Iterator[None]:
         """Counts signals while the block runs, instead of raising KeyboardInterrupt where they happen to arrive."""
         self._backend = backend
@@ -105,7 +106,7 @@ class Signals:
         finally:
             self._backend = None
 
-    @contextlib.contextmanager
+    @contextmanager
     def getting_ready(self) -> Iterator[None]:
         """Is a part of a block in order in which nothing runs yet: signals raise KeyboardInterrupt again."""
         backend, self._backend = self._backend, None
@@ -114,7 +115,7 @@ class Signals:
         finally:
             self._backend = backend
 
-    @contextlib.contextmanager
+    @contextmanager
     def while_tasks_run(self) -> Iterator[None]:
         """Is a part of a block in order in which somebody looks at what is counted."""
         self._tasks_run = True
@@ -130,7 +131,7 @@ class Signals:
                 self._hint.daemon = True
                 self._hint.start()
 
-    @contextlib.contextmanager
+    @contextmanager
     def starting(self, backend: Backend) -> Iterator[None]:
         """Is what a backend starts in, whose handlers of signals are replaced then. Raises KeyboardInterrupt if it is
         interrupted; then the program ends without a farewell, in the middle of which Ray aborts that started half."""

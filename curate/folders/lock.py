@@ -15,13 +15,14 @@ import os
 import threading
 from collections.abc import Iterator
 
+from curate.around import contextmanager
 from curate.log import get_logger, unheard
 
 SAID_AFTER_S = 10.0
 """After which who waits for the lock says so, and how often."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(folder: int, path: str) -> Iterator[None]:
     """Holds the lock of the folder with this descriptor while the block runs; `path` is the file that it is about.
 
@@ -40,7 +41,7 @@ def locked(folder: int, path: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _saying(path: str) -> Iterator[None]:
     held = threading.Event()
 

@@ -14,12 +14,13 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir, mkdtemp
 from typing import Any
 
+from curate.around import contextmanager
 from curate.errors import CurateError, StorageError
 from curate.folders.private import open_lock
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 
+from curate.around import contextmanager
 from curate.errors import ConfigError
 
 
-@contextlib.contextmanager
+@contextmanager
 def naming_lost_folder() -> Iterator[None]:
     """Is around a program, which asks for its working folder in many places. Raises ConfigError where one of them did
     not find it, as it was removed: only what needs no relative path goes on without."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
+from curate.around import contextmanager
 from curate.backends.choose import Chosen
 from curate.clock import Clock, SystemClock
 from curate.driver.signals import Signals

@@ -15,10 +15,10 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+from curate.around import contextmanager
 from curate.backends.choose import Chosen
 from curate.clock import Clock
 from curate.driver.signals import Signals

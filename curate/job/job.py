@@ -16,7 +16,7 @@ from curate.job.build import Made, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, own_identity, refuse_missing_hook, snake_case
 from curate.job.operator import Places, Process, check_count, check_name, row_json, rows_as_table
 from curate.job.origin import job_origin
-from curate.job.params import Param, naming_options
+from curate.job.params import Param, naming_options, with_options_named
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import column_text, given_settings, parse_columns, refuse_options, settings_of, with_settings
 from curate.keywords import option, shows_keywords
@@ -411,7 +411,7 @@ class Job:
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
-        build = naming_options(self._params, self)(self.build)
+        build = with_options_named(self._params, self, self.build)
         return made_of(settings_of(self), inputs_of(columns, self._places), build)
 
     def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:

@@ -7,7 +7,6 @@ A file is imported under its own name and never as `__main__`, so that the impor
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib
 import importlib.util
 import os
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from curate import jobs
+from curate.around import contextmanager
 from curate.code.sources import installed
 from curate.errors import ConfigError, did_you_mean
 from curate.job.definition import refuse_own_init
@@ -245,7 +245,7 @@ def _in_package(file: Path) -> str:
     return ".".join(names)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _own_helpers(path: str, folder: str) -> Iterator[None]:
     """Imports the file of a job in its block. Raises ConfigError if it imports a module from beside it of which another
     job has one of that name: a process knows one, and what is sent to workers names it."""

@@ -9,13 +9,14 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import Field
 from functools import partial
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import orjson
 
+from curate.around import contextmanager
 from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
@@ -290,6 +291,16 @@ def naming_options(params: Mapping[str, Param], job: Any) -> Iterator[None]:
         ):
             raise
         raise ConfigError(f"{params[name].option}{problem}").with_traceback(error.__traceback__) from None
+
+
+def with_options_named(params: Mapping[str, Param], job: Any, fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a function of one argument, each call of which is in `naming_options`."""
+
+    def named(given: Any) -> Any:
+        with naming_options(params, job):
+            return fn(given)
+
+    return named
 
 
 def _texts(value: Any) -> Iterator[str]:

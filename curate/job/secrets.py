@@ -7,12 +7,13 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 import orjson
 
+from curate.around import contextmanager
 from curate.errors import BadRow, ConfigError, CurateError, RetryLater
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

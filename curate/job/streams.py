@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from curate.around import contextmanager
+
 
 class _Lasting(io.FileIO):
     """A stream of the process. What is written after its reader is gone is thrown away, by child processes too."""
@@ -50,7 +52,7 @@ def outlast_readers() -> None:
         setattr(sys, name, lasting)
 
 
-@contextlib.contextmanager
+@contextmanager
 def stdout_to_stderr() -> Iterator[None]:
     """Sends what is printed within the block to standard error, by this process and by those that it starts."""
     sys.stdout.flush()

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from curate.around import contextmanager
 from curate.dataclass import dataclass, field
 from curate.imports import uncollected
 from curate.local import machine, wire
@@ -177,7 +178,7 @@ class _Server:
                     kill_group(pid)
         return True
 
-    @contextlib.contextmanager
+    @contextmanager
     def _ends_with_driver(self) -> Iterator[None]:
         """Is around what takes seconds, in which the driver may be killed: nobody looks at sockets meanwhile."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 
+from curate.around import contextmanager
 from curate.clock import Clock
 from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError, CurateError, ObjectNotFound

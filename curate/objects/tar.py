@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Self
 
+from curate.around import contextmanager
 from curate.dataclass import dataclass, field
 from curate.errors import CorruptInput
 from curate.objects.stream import DecompressedStream, buffered

@@ -10,7 +10,6 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.around import contextmanager
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
 from curate.ledger import layout
 from curate.ledger.compression import decompress

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import orjson
 
 from curate import log
+from curate.around import contextmanager
 from curate.errors import ConfigError, CurateError
 from curate.ledger import layout
 from curate.ledger.failures import Group

@@ -277,10 +277,15 @@ def users_frames(error: BaseException) -> TracebackType | None:
     return first
 
 
-def shown_frames(error: BaseException) -> TracebackType | None:
-    """Returns the frames of an error that its reader needs: those of user code. Where curate refuses what user code
+def show_frames(error: BaseException) -> None:
+    """Leaves an error the frames that its reader needs: those of user code. Where curate refuses what user code
     returned, computes an expression, or passes on what another process raised, these are not there any more, and it is
     the last one of curate's, with what it called. All for other errors, and where `SWITCH` says so."""
+    # An error whose class takes no attributes refuses to have `__traceback__` set.
+    BaseException.with_traceback(error, _shown_frames(error))
+
+
+def _shown_frames(error: BaseException) -> TracebackType | None:
     if os.environ.get(SWITCH) == "full":
         return error.__traceback__
     if (users := users_frames(error)) is not None:

@@ -12,7 +12,6 @@ has nothing to narrow; there the waits do the work.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -20,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
+from curate.around import contextmanager
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, replace
 from curate.errors import TransientStorageError
@@ -161,7 +161,7 @@ class Limiter:
         """Requests that wait for a place."""
         return len(self._queue)
 
-    @contextlib.contextmanager
+    @contextmanager
     def request(self) -> Iterator[None]:
         """Holds a place while its block makes one request, and learns from how that ends.
 

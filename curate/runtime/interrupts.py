@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from curate.around import contextmanager
+
 LEFT = b"left at once, without waiting for what ran; what is done is kept: run it again to resume\n"
 
 
-@contextlib.contextmanager
+@contextmanager
 def uninterrupted(says: str = "") -> Iterator[None]:
     """Raises the KeyboardInterrupt of a Ctrl-C only when its block has ended; until then `says` so on standard error.
 

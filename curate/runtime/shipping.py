@@ -9,13 +9,13 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
+from curate.around import contextmanager
 from curate.code.closures import closed_over
 from curate.code.names import globals_read
 from curate.errors import ConfigError

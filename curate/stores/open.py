@@ -9,10 +9,10 @@ S3.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 
+from curate.around import contextmanager
 from curate.errors import ConfigError
 from curate.storage.protocol import Calls, Store
 from curate.storage.uris import is_foreign, is_local, normalise, normalise_input
@@ -60,7 +60,7 @@ class Stores:
         return total
 
 
-@contextlib.contextmanager
+@contextmanager
 def wrap_stores(wrap: Callable[[Store], Store]) -> Iterator[None]:
     """Makes `open_store` return what `wrap` makes of each store, or of what a block around this one makes of it, while
     the block lasts.

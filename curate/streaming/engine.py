@@ -28,7 +28,7 @@ import pyarrow as pa
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field
 from curate.errors import StreamFailed, add_note
-from curate.pipeline.classify import shown_frames
+from curate.pipeline.classify import show_frames
 from curate.pipeline.meters import MeterReport
 from curate.pipeline.remote_error import CapturedError
 from curate.runtime.protocol import (
@@ -164,7 +164,7 @@ class _Replayable:
                 yield item
                 del item
         except Exception as error:  # noqa: BLE001 - whatever user code raises is the consumer's to hear
-            error.__traceback__ = shown_frames(error)
+            show_frames(error)
             yield CapturedError.of(error)
 
 

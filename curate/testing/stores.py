@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
+from curate.around import contextmanager
 from curate.clock import Clock
 from curate.requests.retry import Retry
 from curate.storage.faults import Fault, Faults
@@ -12,7 +12,7 @@ from curate.stores.faulty import QUICK, FaultyStore
 from curate.stores.open import wrap_stores
 
 
-@contextlib.contextmanager
+@contextmanager
 def faulty_stores(
     *scripted: Fault,
     rate: float = 0.0,

@@ -14,6 +14,7 @@ import pytest
 
 import curate
 from curate.errors import ConfigError, SchemaMismatch
+from tests.support.errors import UNTOUCHABLE
 
 CURATE = str(Path(curate.__file__).parent)
 IMAGES = pa.table({"image": pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((2, 2, 2), np.float32))})
@@ -113,3 +114,19 @@ def test_what_a_batch_is_made_of_is_said_where_that_may_be_the_reason(make: Call
     with pytest.raises((ValueError, NotImplementedError, TypeError)) as caught:
         make().take_all()
     assert len([note for note in caught.value.__notes__ if hint in note]) == 1
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("make", UNTOUCHABLE)
+def test_an_error_that_takes_no_attributes_is_raised_as_itself(make: Callable[[], Exception]) -> None:
+    """It is no failure of the machine, which is tried again."""
+    given: list[Exception] = []
+
+    def raises(_: dict[str, Any]) -> dict[str, Any]:
+        given.append(make())
+        raise given[-1]
+
+    with pytest.raises(type(make())) as caught:
+        curate.range(3).map(raises).take_all()
+    assert [caught.value] == given
+    assert frames(caught.value)[-1] == "raises"

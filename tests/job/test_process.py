@@ -30,6 +30,7 @@ from tests.job.inline import (
     write_jsonl,
     write_parquet,
 )
+from tests.support.errors import UNTOUCHABLE
 from tests.support.fakes import FakeClock
 
 
@@ -465,3 +466,23 @@ class TestBadRows:
         summary = run_job(Files(), tmp_path / "in" / "a.warc", tmp_path / "out")
         assert summary.state is RunState.FAILED
         assert "call self.quarantine(row, reason) and continue" in summary.failures[0].error
+
+
+class Raises(Job):
+    """Raises what takes no attributes."""
+
+    version = "1"
+    which: int = param(0)
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        del batch
+        raise UNTOUCHABLE[self.which]()
+
+
+@pytest.mark.parametrize("which", range(len(UNTOUCHABLE)))
+def test_an_error_that_takes_no_attributes_is_in_the_ledger_as_itself(tmp_path: Path, which: int) -> None:
+    """With where it was raised."""
+    summary = run_job(Raises(which=which), write_jsonl(tmp_path / "in.jsonl", [{"a": 1}]), tmp_path / "out")
+    (failed,) = summary.failures
+    assert failed.error.startswith(f"{type(UNTOUCHABLE[which]()).__name__}: ")
+    assert "in process" in failed.at

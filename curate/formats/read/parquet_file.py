@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from threading import Event
 from weakref import finalize
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.around import contextmanager
 from curate.errors import CorruptInput
 from curate.objects.charset import FETCH, POINTER
 from curate.objects.stream import StoredStream
