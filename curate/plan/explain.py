@@ -160,12 +160,14 @@ def _chain(operators: Sequence[Operator]) -> str:
 
 def explain_logical(plan: Plan, depth: int = 0) -> Iterator[str]:
     """Yields the plan as text, the last operator first."""
-    indent = "  " * depth
-    yield f"{indent}{name_of(plan)}"
-    if isinstance(plan, Marked):
-        yield from explain_logical(plan.input, depth + 1)
-        yield f"{indent}  with a side input from"
-        yield from explain_logical(plan.marks, depth + 2)
-        return
-    for one in children(plan):
-        yield from explain_logical(one, depth + 1)
+    waiting: list[tuple[Plan | str, int]] = [(plan, depth)]
+    while waiting:
+        one, depth = waiting.pop()
+        if isinstance(one, str):
+            yield f"{'  ' * depth}{one}"
+            continue
+        yield f"{'  ' * depth}{name_of(one)}"
+        if isinstance(one, Marked):
+            waiting += (one.marks, depth + 2), ("  with a side input from", depth), (one.input, depth + 1)
+        else:
+            waiting += ((below, depth + 1) for below in reversed(children(one)))

@@ -15,15 +15,23 @@ from curate.operators.side_input import Marking
 from curate.sources.protocol import Source
 
 
+class Node:
+    """What a node keeps beside its fields: the schema of its rows, once asked for, as each step that follows asks for
+    it again. It is no part of what is compared, copied or sent."""
+
+    __slots__ = ("_schema",)
+    _schema: pa.Schema | None
+
+
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Node):
     """All rows of a source."""
 
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Node):
     """The rows of a plan through an operator."""
 
     input: Plan
@@ -31,7 +39,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Node):
     """The first rows of a plan."""
 
     input: Plan
@@ -39,21 +47,21 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Union:
+class Union(Node):
     """The rows of one plan after those of another."""
 
     inputs: tuple[Plan, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Zip:
+class Zip(Node):
     """The rows of plans side by side, of which there must be as many in each."""
 
     inputs: tuple[Plan, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Node):
     """The rows of a plan, written below `path` first, and read from there."""
 
     input: Plan
@@ -61,7 +69,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class Exchanged(Node):
     """The rows of plans in other shards: sorted, grouped, joined, shuffled."""
 
     inputs: tuple[Plan, ...]
@@ -73,7 +81,7 @@ class MarkingOperator(Operator, Marking, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(Node):
     """The rows of a plan through a step that is given marks: what another plan tells of rows, by their places."""
 
     input: Plan
@@ -134,38 +142,65 @@ def with_children(plan: Plan, below: Sequence[Plan]) -> Plan:
 
 def walk(plan: Plan, until: tuple[type, ...] = ()) -> Iterator[Plan]:
     """Yields the nodes of a plan, the last one first; of nodes `until`, not what they are made of."""
-    yield plan
-    if not isinstance(plan, until):
-        for one in children(plan):
-            yield from walk(one, until)
+    waiting = [plan]
+    while waiting:
+        yield (one := waiting.pop())
+        if not isinstance(one, until):
+            waiting += reversed(children(one))
 
 
 def transform(plan: Plan, change: Callable[[Plan], Plan], until: tuple[type, ...] = ()) -> Plan:
     """Returns a plan of which each node is what `change` makes of it, which is given the first ones first; what nodes
     `until` are made of stays as it is."""
-    if not isinstance(plan, until):
-        plan = with_children(plan, [transform(one, change, until) for one in children(plan)])
-    return change(plan)
+    # No recursion: a loop makes plans of thousands of nodes. Of a node whose children are done, as many were made last.
+    waiting, made = [(plan, False)], list[Plan]()
+    while waiting:
+        node, below_is_done = waiting.pop()
+        below = () if isinstance(node, until) else children(node)
+        if below and not below_is_done:
+            waiting.append((node, True))
+            waiting += ((one, False) for one in reversed(below))
+            continue
+        if below:
+            node = with_children(node, made[-len(below) :])
+            del made[-len(below) :]
+        made.append(change(node))
+    (done,) = made
+    return done
 
 
 def schema_of(plan: Plan) -> pa.Schema | None:
     """Returns the schema of a plan's rows; None if only running user code tells. Raises ConfigError."""
-    match plan:
+    waiting = [plan]
+    while waiting:
+        node = waiting[-1]
+        below = children(node)[:1] if isinstance(node, Marked) else children(node)
+        if unknown := [] if hasattr(node, "_schema") else [one for one in below if not hasattr(one, "_schema")]:
+            waiting += reversed(unknown)
+            continue
+        if not hasattr(node, "_schema"):
+            object.__setattr__(node, "_schema", _schema_over(node, [one._schema for one in below]))
+        waiting.pop()
+    return plan._schema
+
+
+def _schema_over(node: Plan, below: list[pa.Schema | None]) -> pa.Schema | None:
+    """Returns the schema of a node's rows, by those of the plans that it is made of."""
+    match node:
         case Scan(source):
             return source.found
-        case Apply(input, operator):
-            return operator.schema(schema_of(input))
-        case Marked(input, step, _):
-            return step.schema(schema_of(input))
-        case Limit(input, _) | Checkpoint(input, _):
-            return schema_of(input)
-        case Union(inputs):
-            schemas = [schema_of(one) for one in inputs]
-            return schemas[0] if all(one is not None and one.equals(schemas[0]) for one in schemas) else None
-        case Exchanged(inputs, how):
-            return how.schema([schema_of(one) for one in inputs])
-        case Zip(inputs):
-            return zipped_schema(list(map(schema_of, inputs)))
+        case Apply(_, operator):
+            return operator.schema(below[0])
+        case Marked(_, step, _):
+            return step.schema(below[0])
+        case Limit() | Checkpoint():
+            return below[0]
+        case Union():
+            return below[0] if all(one is not None and one.equals(below[0]) for one in below) else None
+        case Exchanged(_, how):
+            return how.schema(below)
+        case Zip():
+            return zipped_schema(below)
 
 
 def sources_of(plan: Plan) -> Iterator[Source]:
@@ -180,18 +215,20 @@ def may_be_incomplete(plan: Plan) -> bool:
 
 def known_row_count(plan: Plan) -> int | None:
     """Returns how many rows a plan gives where its sources know; None where rows have to be looked at."""
+    most: list[int] = []
+    while isinstance(plan, Apply | Limit | Checkpoint):
+        if isinstance(plan, Apply) and not plan.operator.keeps_rows:
+            return None
+        most += [plan.rows] if isinstance(plan, Limit) else []
+        plan = plan.input
+    found = _known_row_count(plan)
+    return None if found is None else min([*most, found])
+
+
+def _known_row_count(plan: Plan) -> int | None:
     match plan:
         case Scan(source):
             return source.count()
-        case Apply(input, operator):
-            return known_row_count(input) if operator.keeps_rows else None
-        case Marked():
-            return None
-        case Checkpoint(input, _):
-            return known_row_count(input)
-        case Limit(input, most):
-            found = known_row_count(input)
-            return None if found is None else min(most, found)
         case Union(inputs):
             counts = [known_row_count(one) for one in inputs]
             return None if None in counts else sum(one for one in counts if one is not None)
@@ -201,3 +238,4 @@ def known_row_count(plan: Plan) -> int | None:
         case Zip(inputs):
             lengths = {known_row_count(one) for one in inputs}
             return lengths.pop() if len(lengths) == 1 else None
+    return None

@@ -46,6 +46,10 @@ from curate.stage.fusion import FusedScan
 BY_ROW = (FilterExpression, FilterRows, MapIsolated, MapRows, RandomSample)
 """Operators that may leave out rows, or make more of them, of each by itself."""
 
+MOST_STEPS = 400
+"""Steps that a task runs one after another: each is a generator that asks the one before, two calls of Python's, which
+end at a depth of 1,000."""
+
 
 class End(Enum):
     """Where the rows of a plan go."""
@@ -123,22 +127,44 @@ Unions = dict[tuple[int, End], tuple[Plan, list[Physical], bool]]
 each that it is a part of, which is twice as often with each that lies around it. The union is kept, for its id."""
 
 
-def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = (), unions: Unions | None = None) -> Physical:
-    """Returns what runs for a plan followed by `operators`, whose rows go to `end`; `StagePlan` if they are written.
+def lower(plan: Plan, end: End) -> Physical:
+    """Returns what runs for a plan whose rows go to `end`; `StagePlan` if they are written.
 
-    Raises ConfigError for parts of a union without an identity.
+    Raises ConfigError for parts of a union without an identity, and for a plan of more than can be run at once.
     """
-    drawn, unions = _drawn(operators), {} if unions is None else unions
+    try:
+        return _lower(plan, end, (), {})
+    except RecursionError:
+        raise ConfigError(
+            "unions, zips or limits of this dataset lie within each other, too many to be planned, as where a loop "
+            "adds one at a time; write first.union(*others), which takes any number at once, or save in between with "
+            "checkpoint()"
+        ) from None
+
+
+def _lower(plan: Plan, end: End, operators: tuple[Operator, ...], unions: Unions) -> Physical:
+    """Returns what runs for a plan followed by `operators`."""
+    chain = list[Operator]()
+    while isinstance(plan, Apply):
+        chain.append(plan.operator)
+        plan = plan.input
+    operators = (*reversed(chain), *operators)
+    if len(operators) > MOST_STEPS:
+        raise ConfigError(
+            f"{len(operators):,} steps follow each other in this dataset, and a task runs {MOST_STEPS} at most; put "
+            "several into one function or one with_columns(...), or save in between with checkpoint()"
+        )
+    drawn = _drawn(operators)
+    while isinstance(plan, Limit) and isinstance(plan.input, Limit):
+        plan = Limit(plan.input.input, min(plan.rows, plan.input.rows))
     match plan:
         case Scan(source):
             return StagePlan((fuse(source, operators),), operators)
-        case Apply(input, operator):
-            return lower(input, end, (operator, *operators), unions)
         case Checkpoint() | Exchanged():
             return StagePlan(plan, operators)
         case Marked(input, step, _):
             # Told apart by their places, and by no name of a file: see `curate.plan.dedup`.
-            below = lower_stage(input, End.RUNS, (step, *operators), unions)
+            below = _lower_stage(input, End.RUNS, (step, *operators), unions)
             assert below.first is None
             return replace(below, marked=(*below.marked, plan))
         case Union():
@@ -146,32 +172,36 @@ def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = (), unions: Un
         case Zip(inputs):
             if drawn or end is not End.BLOCKS:
                 return StagePlan(Exchanged(inputs, Zipped(len(inputs))), operators)
-            return _then(ZipRows(tuple(lower(one, end, (), unions) for one in inputs), inputs), operators)
-        case Limit(Limit(input, most), rows):
-            return lower(Limit(input, min(most, rows)), end, operators, unions)
+            return _then(ZipRows(tuple(_lower(one, end, (), unions) for one in inputs), inputs), operators)
         case Limit(input, rows):
             if (kept := within(input, rows)) is not None:
-                return lower(kept, end, operators, unions)
+                return _lower(kept, end, operators, unions)
             if drawn:
                 # There each row has a place, by which a sample goes, that is the same whoever takes the rows.
                 return StagePlan(Exchanged((plan,), Materialize()), operators)
             return _limit(input, rows, end, operators, unions)
 
 
-def lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...] = (), unions: Unions | None = None) -> StagePlan:
+def lower_stage(plan: Plan, end: End) -> StagePlan:
     """Returns what the stage does that writes the rows of a plan to `end`."""
-    lowered = lower(plan, end, operators, unions)
+    lowered = lower(plan, end)
+    assert isinstance(lowered, StagePlan)
+    return lowered
+
+
+def _lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...], unions: Unions) -> StagePlan:
+    lowered = _lower(plan, end, operators, unions)
     assert isinstance(lowered, StagePlan)
     return lowered
 
 
 def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...], unions: Unions) -> Physical:
     if end is End.BLOCKS:
-        return _then(First(_limited(lower(input, end, (), unions), rows), rows), operators)
-    below = lower_stage(input, end, (), unions)
+        return _then(First(_limited(_lower(input, end, (), unions), rows), rows), operators)
+    below = _lower_stage(input, end, (), unions)
     if below.scans:
         # How far a limit reaches is told by files, or else by pieces, which then have to be the same ones.
-        below = lower_stage(pinned(input), end, (), unions) if end is End.RUNS else below
+        below = _lower_stage(pinned(input), end, (), unions) if end is End.RUNS else below
         return replace(below, first=rows, after=operators)
     if isinstance(input, Union):
         # Each by itself, so that no more is made of it than could be asked for.
@@ -187,7 +217,7 @@ def _union(plan: Union, end: End, operators: tuple[Operator, ...], unions: Union
         held = Exchanged((applied(plan, operators[:drawn]),), Materialize(called="union"))
         return StagePlan(held, operators[drawn:])
     merged: list[Physical] = []
-    for part in [lower(one, end, operators, unions) for one in plan.inputs] if operators else parts:
+    for part in [_lower(one, end, operators, unions) for one in plan.inputs] if operators else parts:
         before = merged[-1] if merged else None
         if isinstance(part, StagePlan) and part.scans and isinstance(before, StagePlan) and before.scans:
             following = 0 if one_stage else before.scans[-1].part + 1
@@ -205,7 +235,7 @@ def _parts(plan: Union, end: End, unions: Unions) -> tuple[list[Physical], bool]
         parts: list[Physical] = []
         # A comprehension takes a place on the stack of its own, and unions that a loop made are hundreds deep.
         for one in plan.inputs:
-            parts += (lower(one, end, (), unions),)
+            parts += (_lower(one, end, (), unions),)
         scans = _scans_of(parts)
         unions[id(plan), end] = plan, parts, bool(scans) and all(are_alike(one, scans[0]) for one in scans)
     _, parts, one_stage = unions[id(plan), end]

@@ -46,12 +46,12 @@ def uncounted(plan: Plan) -> Plan:
 
 def within(plan: Plan, rows: int) -> Plan | None:
     """Returns the first rows of a plan as what an exchange gives that keeps no others; None if it ends in none."""
-    match plan:
-        case Exchanged(inputs, how) if isinstance(how, Limitable):
-            return Exchanged(inputs, how.limited(rows))
-        case Apply(input, operator) if operator.keeps_rows:
-            found = within(input, rows)
-            return None if found is None else Apply(found, operator)
+    steps: list[Operator] = []
+    while isinstance(plan, Apply) and plan.operator.keeps_rows:
+        steps.insert(0, plan.operator)
+        plan = plan.input
+    if isinstance(plan, Exchanged) and isinstance(plan.how, Limitable):
+        return applied(Exchanged(plan.inputs, plan.how.limited(rows)), steps)
     return None
 
 

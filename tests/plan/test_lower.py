@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import curate
 from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
 from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.zip import Zipped
 from curate.plan import physical
-from curate.plan.nodes import Checkpoint, Exchanged, Plan, Union
-from curate.plan.physical import End, First, Joined, Local, Physical, StagePlan, ZipRows, apart, lower
+from curate.plan.nodes import Checkpoint, Exchanged, Limit, Plan, Union, Zip
+from curate.plan.physical import MOST_STEPS, End, First, Joined, Local, Physical, StagePlan, ZipRows, apart, lower
 from tests.pins.pinning import fresh
 from tests.pins.plans import PLANS, from_people, words
 
@@ -152,3 +155,51 @@ def test_hundreds_of_unions_in_unions() -> None:
     for _ in range(270):
         plan = Union((plan, rows))
     assert kind(lower(plan, End.RUNS)) == "271 scans"
+
+
+def chained(steps: int) -> Dataset:
+    """Returns a dataset of so many steps."""
+    ds = curate.range(3)
+    for _ in range(steps):
+        ds = ds.map_batches(same)
+    return ds
+
+
+def test_as_many_steps_as_a_task_runs(tmp_path: Path) -> None:
+    """They are run, and written; more are refused before anything runs, with what to do."""
+    most = chained(MOST_STEPS)
+    assert len(most.take_all()) == 3
+    assert most.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+    more = chained(MOST_STEPS + 1)
+    for consume in (more.take_all, more.explain, partial(more.write_parquet, tmp_path / "more", backend="inline")):
+        with pytest.raises(ConfigError, match=r"401 steps .* 400 at most; put several into one function .*checkpoint"):
+            consume()
+    assert not (tmp_path / "more").exists()
+    halves = chained(MOST_STEPS - 1).checkpoint(str(tmp_path / "kept")).map_batches(same).map_batches(same)
+    assert kind(lower(halves._plan, End.BLOCKS)) == "checkpoint"
+
+
+LOOPS: dict[str, Callable[[Plan], Plan]] = {
+    "union": lambda plan: Union((plan, numbers()._plan)),
+    "zip": lambda plan: Zip((plan, numbers()._plan)),
+    "limit of a step": lambda plan: Limit(Dataset(plan).map_batches(same)._plan, 3),
+}
+
+
+@pytest.mark.parametrize("what", LOOPS)
+def test_more_than_can_be_planned_is_refused_in_a_line(what: str) -> None:
+    """It ends in no RecursionError, whatever lies within each other."""
+    plan: Plan = numbers()._plan
+    for _ in range(1_000):
+        plan = LOOPS[what](plan)
+    for consume in (Dataset(plan).take_all, Dataset(plan).explain):
+        with pytest.raises(ConfigError, match=r"lie within each other, .*first\.union\(\*others\).*checkpoint\(\)"):
+            consume()
+
+
+def test_limits_of_limits() -> None:
+    """However many, they are the least of them."""
+    ds = curate.range(9)
+    for rows in range(2_000, 4, -1):
+        ds = ds.limit(rows)
+    assert ds.count() == len(ds.take_all()) == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from curate.backends.inline import InlineBackend
 from curate.dataset.dataset import Dataset
 from curate.dataset.execute import blocks
 from curate.errors import ConfigError, SchemaMismatch
-from curate.plan.nodes import Checkpoint, Limit, Scan, name_of, transform, walk
+from curate.operators.columns import WithColumn
+from curate.plan.explain import explain_logical
+from curate.plan.nodes import Checkpoint, Limit, Scan, known_row_count, name_of, schema_of, transform, walk
 from curate.plan.physical import End, StagePlan, lower
 from curate.runtime.protocol import Program
 from curate.sources import slice_rows
@@ -446,3 +449,40 @@ class TestNodes:
         kept = curate.range(9).limit(5).checkpoint("memory://nodes/kept").limit(4)._plan
         changed = curate.range(9).limit(5).checkpoint("memory://nodes/kept").limit(3)._plan
         assert transform(kept, one_less, until=(Checkpoint,)) == changed
+
+    def test_a_way_over_thousands_of_nodes(self) -> None:
+        """Nothing that looks at a plan goes deeper with it, as a loop makes them."""
+        ds = curate.range(3)
+        for _ in range(2_000):
+            ds = ds.filter(pc.field("id") < 5).union(curate.range(1)).limit(9)
+        plan = ds._plan
+        assert len(list(walk(plan))) == 1 + 4 * 2_000
+        assert transform(plan, lambda node: node) is plan
+        assert ds.schema().names == ["id"]
+        assert len(list(explain_logical(plan))) == len(list(walk(plan)))
+        assert known_row_count(curate.range(3)._plan) == 3
+
+    def test_a_step_is_asked_for_its_schema_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And not again with each that follows: twice the steps are twice the questions."""
+        asked: list[str] = []
+        made = WithColumn.made
+
+        def counted(self: WithColumn, found: pa.Schema) -> pa.Schema:
+            asked.append(self.column)
+            return made(self, found)
+
+        monkeypatch.setattr(WithColumn, "made", counted)
+        ds = curate.range(3)
+        for number in range(20):
+            ds = ds.with_column(f"n{number}", pc.field("id") + number)
+        assert asked == [f"n{number}" for number in range(20)]
+        assert ds.schema().names == ["id", *asked]
+
+    def test_what_a_node_keeps_is_no_part_of_it(self) -> None:
+        """Nodes that were asked for their schemas are equal to those that were not, and are sent without them."""
+        asked, other = self.plan(), self.plan()
+        schema_of(asked)
+        assert asked == other
+        assert repr(asked) == repr(other)
+        assert not hasattr(pickle.loads(pickle.dumps(curate.range(3).limit(1)._plan)), "_schema")
+        assert not hasattr(replace(curate.range(3).limit(1)._plan, rows=2), "_schema")
