@@ -30,6 +30,7 @@ from curate.runtime.protocol import (
     TaskEnd,
     TaskFinished,
 )
+from curate.runtime.worker import crashed_end
 
 
 class _CancelledError(BaseException):
@@ -215,7 +216,7 @@ class InlineBackend:
         except Exception:  # noqa: BLE001 - the dispatcher decides what an escaped error means
             end = TaskFinished(task.number, TaskEnd.RAISED, traceback.format_exc())
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` in user code would end a worker, not the driver
-            end = TaskFinished(task.number, TaskEnd.CRASHED, f"{type(error).__name__}: {error}")
+            end = crashed_end(task.number, error)
         else:
             if task.streams and hasattr(item, "nbytes"):
                 task.offers = item

@@ -7,7 +7,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -81,12 +81,15 @@ class Secrets:
             if not self._shows(error):
                 raise
             for link in _chain(error):
-                link.args = tuple(self._without(arg) for arg in link.args)
+                # Past what its class does with attributes: it may take none.
+                args = BaseException.__getattribute__(link, "args")
+                BaseException.__setattr__(link, "args", tuple(map(self._without, args)))
                 if isinstance(link, RetryLater | BadRow):
                     # How long to wait, and which row it is, must arrive.
                     link.reason = self.hide(str(link.reason))
-                if notes := getattr(link, "__notes__", None):
-                    link.__notes__ = [self.hide(str(note)) for note in notes]
+                with suppress(AttributeError):
+                    notes = BaseException.__getattribute__(link, "__notes__")
+                    BaseException.__setattr__(link, "__notes__", [self.hide(str(note)) for note in notes])
             if not self._shows(error):
                 raise
             # Its text does not come from its arguments. What curate does next depends on its own types alone.

@@ -73,5 +73,12 @@ def traced_end(task: int, error: BaseException) -> TaskFinished:
         return end
     if isinstance(error, Exception):
         return TaskFinished(task, TaskEnd.RAISED, traceback.format_exc().strip()[-MAX_DETAIL:])
+    return crashed_end(task, error)
+
+
+def crashed_end(task: int, error: BaseException) -> TaskFinished:
+    """Returns how a task ended of what would end its process, which is being handled: what it says, in the first line,
+    and then where it was raised, unless that is said by its type."""
     says = "in the worker" if isinstance(error, KeyboardInterrupt) else str(error)
-    return TaskFinished(task, TaskEnd.CRASHED, f"{type(error).__name__}: {says}")
+    where = "" if isinstance(error, KeyboardInterrupt | SystemExit) else f"\n{traceback.format_exc().strip()}"
+    return TaskFinished(task, TaskEnd.CRASHED, f"{type(error).__name__}: {says}{where[-MAX_DETAIL:]}")

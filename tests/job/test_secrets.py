@@ -29,6 +29,7 @@ from curate.ledger.compression import decompress
 from curate.ledger.summary import RunState
 from curate.pipeline.classify import failure_of
 from tests.job.inline import everything, failures, numbered, output_rows, quarantined, refusing, run_job, write_jsonl
+from tests.support.errors import Frozen
 
 ROOT = Path(__file__).parents[2]
 VALUE = "s3cr3t/+value=="
@@ -54,6 +55,8 @@ class Calling(Job):
                 raise RuntimeError(f"no answer with {self.key}") from error
         if self.mode == "odd error":
             raise _OddError(self.key)
+        if self.mode == "untouchable":
+            raise Frozen(f"no answer with {self.key}")  # type: ignore[arg-type]
         if self.mode == "exit":
             sys.exit(f"no answer with {self.key}")
         if self.mode == "cancelled":
@@ -130,6 +133,7 @@ def test_process_sees_the_value_and_the_ledger_the_name(tmp_path: Path) -> None:
         ("raise", f"RuntimeError: no answer with {HIDDEN}"),
         ("odd error", f"RuntimeError: _OddError: hidden in here: {HIDDEN}"),
         ("note", "ValueError: bad"),
+        ("untouchable", f"Frozen: no answer with {HIDDEN}"),
     ],
 )
 def test_an_exception_that_shows_it_is_recorded_without(
@@ -160,6 +164,8 @@ def test_what_would_end_the_process_is_recorded_without(tmp_path: Path, mode: st
     write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 2))
     summary = run_job(Calling(key="SERVICE_KEY", mode=mode), tmp_path / "in", tmp_path / "out")
     assert error in summary.failures[0].error
+    told = failures(tmp_path / "out")[-1]["traceback"]
+    assert ("in process" in told) is (mode == "cancelled")
     assert leaks(tmp_path) == []
 
 
