@@ -92,10 +92,12 @@ def recipe_command(recipe: type[Recipe]) -> click.Command:
 
 def recipe_main(recipe: type[Recipe]) -> None:
     """Runs the command of a recipe on the program's arguments, and ends the process."""
+    from curate.folders.working import naming_lost_folder
     from curate.job.command import exit_code, tell_error
 
     try:
-        recipe_command(recipe).main(prog_name=sys.argv[0])
+        with naming_lost_folder():
+            recipe_command(recipe).main(prog_name=sys.argv[0])
     except CurateError as error:
         tell_error(error)
         sys.exit(exit_code(error))

@@ -18,7 +18,7 @@ from curate.arrow.schema import format_schema, widens
 from curate.arrow.unknown import empty, is_known
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
-from curate.exchange.kinds.base import Repartitioned
+from curate.exchange.kinds.base import Materialize, Repartitioned
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
 from curate.objects.record import OutputFormat
@@ -196,6 +196,9 @@ def _lost_lists(plan: Plan, lowered: StagePlan, steps: Sequence[Operator]) -> tu
     written = [step.identity() for step in steps]
     met: set[int] = set()
     follows = lowered.read.how.name if isinstance(lowered.read, Exchanged) else "an exchange"
+    if follows == Materialize().name:
+        # Rows are kept for what reads them twice, or by their places; nobody wrote a step of that name.
+        follows = "a limit or a deduplication"
     lost: dict[str, None] = {}
     for node in walk(plan, until=(Checkpoint,)):
         step = operator_of(node) if isinstance(node, Apply | Marked) else None

@@ -134,6 +134,13 @@ REFUSED_JOBS = {
 }
 
 
+def test_what_is_in_the_way_is_named_as_a_step(source: Path, tmp_path: Path) -> None:
+    """A limit of which a sample is drawn keeps rows, which no step is called after."""
+    ds = split(curate.read_parquet(source)).limit(50).random_sample(0.5, seed=1)
+    with pytest.raises(curate.ConfigError, match="a limit or a deduplication follows it"):
+        ds.write_parquet(tmp_path / "out", backend="inline")
+
+
 @pytest.mark.parametrize("where", JOBS)
 def test_the_same_in_a_job(where: str, source: Path, tmp_path: Path) -> None:
     class Parted(curate.Job):

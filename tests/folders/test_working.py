@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from curate.cli.chain import recipe_main
 from curate.cli.main import main
 from curate.errors import ConfigError
 from curate.folders.working import naming_lost_folder
 from curate.job.job import Job
+from jobs.fineweb import FineWeb
 
 GONE = "works in was removed; change to one that exists"
 
@@ -53,6 +55,14 @@ def test_a_job_says_it_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(sys, "argv", ["plain.py", "-i", "in", "-o", "out", "--backend", "inline"])
     with pytest.raises(SystemExit) as ended:
         Plain.main()
+    assert (ended.value.code, GONE in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.usefixtures("gone")
+def test_a_recipe_says_it_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["fineweb.py", "-i", "in", "-o", "out", "--shards", "2"])
+    with pytest.raises(SystemExit) as ended:
+        recipe_main(FineWeb)
     assert (ended.value.code, GONE in capsys.readouterr().err) == (2, True)
 
 
