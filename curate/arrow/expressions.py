@@ -384,7 +384,24 @@ def col(name: str) -> Any:
 def lit(value: Any) -> Any:
     """Returns a literal for expressions: `pyarrow.compute.scalar`. Beside a column, plain values work without it.
 
+    Raises ConfigError, with what to write, for a value that Arrow has no literal of; beside a column Arrow itself
+    raises an OverflowError, or a TypeError.
+
     >>> curate.range(1).with_column("source", curate.lit("demo")).take_all()
     [{'id': 0, 'source': 'demo'}]
     """
-    return pc.scalar(value)
+    try:
+        return pc.scalar(value)
+    except (OverflowError, TypeError, UnicodeError, pa.ArrowException) as error:
+        raise ConfigError(f"lit({value!r:.80}) of type {type(value).__name__}: {_literal(value)}") from error
+
+
+def _literal(value: Any) -> str:
+    """Returns what to write for a value that is no literal of Arrow."""
+    if isinstance(value, int) and 0 <= value < 1 << 64:
+        return "whole numbers are int64 here, up to 9223372036854775807; write pyarrow.scalar(n, pyarrow.uint64())"
+    if isinstance(value, int):
+        return "whole numbers are int64 here, up to 9223372036854775807; write curate.lit(decimal.Decimal(n))"
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return "Arrow has the units s, ms, us and ns; write curate.lit(value.item()), a date or a time of Python"
+    return "expected a number, a text, bytes, a date, a time, or a pyarrow.Scalar"
