@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,3 +81,19 @@ class DropNear(MarkingDefaults):
             source = plain_column(rows[self.near.source])
             columns |= {"source": source, "kept_source": source if marks is None else marks[KEPT_SOURCE]}
         return SideTable(DUPLICATES, pa.table(columns))
+
+
+def id_column_of(steps: Iterable[Any]) -> str | None:
+    """Returns the column that duplicates are listed by, of the identities of a job's steps; None if none lists any.
+
+    >>> from curate.dedup.exact import DropCopies, ExactDedup
+    >>> id_column_of([["rows"], DropCopies(ExactDedup(("text",), id_column="url")).identity()])
+    'url'
+    >>> id_column_of([DropNear(NearDedup("text", "doc")).identity()])
+    'doc'
+    """
+    for step in steps:
+        match step:
+            case ["drop near copies", [_, str(found), *_]] | ["drop copies", [_, _, _, _, str(found), _]]:
+                return found
+    return None

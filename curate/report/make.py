@@ -257,7 +257,7 @@ def _duplicates(
     alike = next((one for one in sketch.columns if one.name == "similarity"), None)
     if alike is None:
         return None
-    id_column, pairs = sampled_pairs(dropped, removed, ds)
+    id_column, pairs = sampled_pairs(dropped, removed, ds, found.job["identity"])
     sources: list[list[Any]] = []
     if wanted.by and id_column:
         try:
