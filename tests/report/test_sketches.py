@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -66,6 +67,16 @@ def test_whole_numbers(values: list[int]) -> None:
     one.add(np.array(values, np.int64))
     assert (one.sum, one.least, one.greatest) == (sum(values), min(values), max(values))
     assert isinstance(one.quantile(0.5), int)
+
+
+@pytest.mark.parametrize("type", [pa.decimal32(7, 6), pa.decimal64(7, 6), pa.decimal128(7, 6), pa.decimal256(7, 6)])
+def test_decimals_are_the_nearest_doubles(type: pa.DataType) -> None:
+    """Scores as Parquet keeps them exactly are in the thousandth that they are of."""
+    values = [Decimal(number).scaleb(-3) for number in range(1000)]
+    numbers = sketch(pa.table({"x": pa.array([*values, None, Decimal("-9.7")], type)})).columns[0].numbers
+    assert numbers.unit == Counter(range(1000))
+    assert (numbers.least, numbers.greatest) == (-9.7, 0.999)
+    assert numbers.sum == sum(map(Fraction, map(float, values)), Fraction(-9.7))
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.floats(0, 1))
