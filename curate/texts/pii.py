@@ -66,6 +66,12 @@ _MARKS = "!#$%&'*+/=?^`{|}~-"
 """What a mail address has before its @ beside letters, digits and dots; it begins with none of these."""
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,252}[A-Za-z0-9])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
+_GROUP = "[0-9A-Fa-f]{1,4}"
+_BEFORE_V4 = "|".join(
+    [rf"(?:{_GROUP}:){{6}}", rf"::(?:{_GROUP}:){{0,5}}"]
+    + [rf"{_GROUP}(?::{_GROUP}){{{n}}}::(?:{_GROUP}:){{0,{4 - n}}}" for n in range(5)]
+)
+"""What an IPv6 address has before one of IPv4: six groups, or fewer and `::`. A time of day is nothing of the kind."""
 _DOMAIN = re.compile(rf"(?:{_LABEL}\.){{1,126}}{_LABEL}|\[{_OCTET}(?:\.{_OCTET}){{3}}\]")
 """What is behind an @. Names have at most 253 characters (RFC 1035)."""
 
@@ -206,7 +212,7 @@ _PATTERNS = {
         r"\d\.\d+\.\d+\.\d|:[0-9A-Fa-f]*:",
         re.compile(
             rf"(?<![0-9A-Za-z_.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)"
-            r"|(?<![0-9A-Za-z_.:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){1,6}:"
+            rf"|(?<![0-9A-Za-z_.:])(?:{_BEFORE_V4})"
             rf"(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)"
             r"|(?<![0-9A-Za-z_.:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![0-9A-Za-z_:]|\.\d)"
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import random
 import re
@@ -9,7 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curate.texts.pii import KINDS, Found, find, iban, luhn, may_have, replaced
@@ -209,6 +210,17 @@ def test_a_private_key_that_is_cut_off_goes_as_far_as_it_is_there(style: str) ->
 
 def test_an_address_within_an_address_is_judged_by_it() -> None:
     assert find("at ::ffff:10.0.0.1 and ::ffff:127.0.0.1") == []
+
+
+@given(st.lists(st.sampled_from([":", "::", "1:", "ff:", "12:34:", "64:ff9b:", "2a00:"]), max_size=9).map("".join))
+@example("12:34:56:")
+def test_what_is_no_address_together_hides_none(before: str) -> None:
+    """A time of day, or a colon too many, is no part of the address behind it."""
+    text = f"{before}8.8.8.8"
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        assert find(text, ["ip"]) == [Found(len(before), len(text), "ip")]
 
 
 PIECES = [
