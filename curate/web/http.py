@@ -19,6 +19,8 @@ _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.I)
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,200})?(\r?\n)")
+_CUT = re.compile(rb"[0-9a-fA-F]{1,8}[ \t]*(?:;[^\r\n]{0,200})?\r?")
+"""What is left of the size of a chunk where an answer is cut off within it."""
 _TRAILER = re.compile(rb"(?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[^\r\n]*\r?\n)*(?:\r?\n)?")
 """What may come behind the last chunk."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -189,4 +191,5 @@ def _without_chunks(data: bytes) -> bytes:
         if not size or place >= len(data):
             return b"".join(found)
     # No chunks, or other bytes behind some: as they are.
-    return data if not found else b"".join(found) + data[place:]
+    left = b"" if found and _CUT.fullmatch(data, place) else data[place:]
+    return b"".join([*found, left])

@@ -184,6 +184,21 @@ def test_a_page_of_no_chunk_is_empty(data: bytes) -> None:
     assert http.unpacked(data, "", "chunked", MOST) == b""
 
 
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+def test_of_chunks_that_are_cut_off_nothing_but_the_page_is_there(end: bytes) -> None:
+    """At any byte behind the first one: within a size, what is behind it, a page or the ends of lines."""
+    pieces = [b"<html>", b"a0 b1", b"x" * 30, b"0\r\n", b"c"]
+    heads = [
+        b"%x" % len(piece) + extra for piece, extra in zip(pieces, [b"", b" ", b";a=b", b" ; c", b""], strict=True)
+    ]
+    parts = [part for head, piece in zip(heads, pieces, strict=True) for part in (head + end, piece, end)]
+    data, of_page = b"".join(parts), b"".join(bytes([at % 3 == 1]) * len(part) for at, part in enumerate(parts))
+    data += b"0" + end + end
+    for stop in range(len(parts[0]) + 1, len(data) + 1):
+        there = sum(of_page[:stop])
+        assert http.unpacked(data[:stop], "", "chunked", MOST) == b"".join(pieces)[:there], stop
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @given(st.integers(0, 9), st.floats(0.01, 1), st.sampled_from([300, 60_000]))
 def test_what_is_broken_is_unpacked_up_to_there(encoding: str, seed: int, share: float, size: int) -> None:
