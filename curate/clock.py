@@ -11,15 +11,12 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Returns the wall-clock time in seconds since the epoch (UTC)."""
-        ...
 
     def monotonic(self) -> float:
         """Returns seconds on a clock that never goes back; only differences mean anything."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Blocks for `seconds`."""
-        ...
 
 
 class SystemClock:

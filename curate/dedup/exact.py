@@ -81,17 +81,14 @@ class Compared(Protocol):
     @property
     def name(self) -> str:
         """What the exchange is called in plans and errors."""
-        ...
 
     @property
     def method(self) -> str:
         """What the exchange is called in identities."""
-        ...
 
     @property
     def of_parts(self) -> bool:
         """Whether parts of rows are compared, and have starts."""
-        ...
 
     @property
     def keep(self) -> str: ...
@@ -105,19 +102,15 @@ class Compared(Protocol):
     @property
     def needed(self) -> set[str]:
         """The columns that are looked at."""
-        ...
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
-        ...
 
     def parts(self, batch: pa.Table) -> Parts:
         """Returns what is compared of a batch."""
-        ...
 
     def identity(self) -> Any:
         """Returns what decides what is kept, as JSON values."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

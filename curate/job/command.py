@@ -45,7 +45,6 @@ class Staged(Protocol):
 
     def spec(self) -> Stage:
         """Returns it as a stage."""
-        ...
 
 
 class JobClass(Protocol):
@@ -54,16 +53,13 @@ class JobClass(Protocol):
     @property
     def name(self) -> str:
         """Name of the job."""
-        ...
 
     @property
     def _params(self) -> Mapping[str, Param]:
         """Its parameters, by name."""
-        ...
 
     def __call__(self, **parameters: Any) -> Staged:
         """Returns a job with these parameters."""
-        ...
 
 
 def command(cls: JobClass) -> click.Command:

@@ -92,7 +92,6 @@ class Hooks(Protocol):
 
     def setup(self) -> None:
         """Loads what it needs, once per worker process."""
-        ...
 
 
 class BatchHooks(Hooks, Protocol):
@@ -100,11 +99,9 @@ class BatchHooks(Hooks, Protocol):
 
     def check_columns(self, found: pa.Schema) -> None:
         """Raises ConfigError if it cannot take rows with these columns."""
-        ...
 
     def process(self, batch: Any) -> Any:
         """Returns what a batch becomes."""
-        ...
 
 
 class FileHooks(Hooks, Protocol):
@@ -113,16 +110,13 @@ class FileHooks(Hooks, Protocol):
     @property
     def output_schema(self) -> pa.Schema | None:
         """The schema of what it yields; None: that of what it yields first."""
-        ...
 
     @property
     def batch_size(self) -> int:
         """Rows of a table that dictionaries are gathered to, at most."""
-        ...
 
     def process_file(self, file: InputFile) -> Iterator[Any]:
         """Yields tables, or rows as dictionaries."""
-        ...
 
 
 H = TypeVar("H", bound=Hooks)

@@ -32,11 +32,9 @@ class To(Protocol):
     @property
     def name(self) -> str:
         """Who it is, as may be said to everybody."""
-        ...
 
     def post(self, message: Mapping[str, Any]) -> None:
         """Posts a message once. Raises PostError."""
-        ...
 
 
 class Poster:

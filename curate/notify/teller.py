@@ -19,19 +19,15 @@ class Teller(Protocol):
     @property
     def begun(self) -> bool:
         """Whether a run has begun."""
-        ...
 
     def begins(self, ledger: Ledger, job: str, run_id: str, beat: Beat, *, shared: bool) -> None:
         """A run of a job is about to be in its ledger; `shared`: other drivers may be making the same output."""
-        ...
 
     def stands_still(self, run_id: str, beat: Heartbeat, now: float) -> None:
         """Nothing has ended in a run for long; `beat` is what it says of itself now."""
-        ...
 
     def ended(self, summary: Summary) -> None:
         """The run that was asked for has ended."""
-        ...
 
 
 class NoTeller:

@@ -36,7 +36,6 @@ class Sink(Protocol):
 
     def write(self, data: Any, /) -> Any:
         """Takes all of `data`."""
-        ...
 
 
 class Buffer(io.BytesIO):

@@ -220,11 +220,9 @@ class Display(Protocol):
 
     def show(self, progress: Progress) -> None:
         """Shows where the run is now."""
-        ...
 
     def close(self, last: Progress) -> None:
         """Shows where the run ended, if it shows runs as they go, and leaves the terminal as it was."""
-        ...
 
 
 class NoDisplay:

@@ -15,25 +15,20 @@ class Operator(Step, Protocol):
     @property
     def name(self) -> str:
         """What it is called in plans and errors."""
-        ...
 
     @property
     def keeps_rows(self) -> bool:
         """Whether every row becomes one row, at its place."""
-        ...
 
     @property
     def says_all(self) -> bool:
         """Whether its identity alone decides what it makes, in a job too: no code or parameter of that does."""
-        ...
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         """Returns the schema of what rows of schema `found` become; None if unknown. Raises ConfigError."""
-        ...
 
     def identity(self) -> Any:
         """Returns what decides the bytes of what it makes, as JSON values. Raises ConfigError naming a variable."""
-        ...
 
 
 class OperatorDefaults:

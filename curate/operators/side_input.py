@@ -18,7 +18,6 @@ class Marks(Protocol):
         """Returns the marks with places from `start` to before `stop`, sorted as who uses them says, in one chunk;
         without rows if there are none.
         """
-        ...
 
 
 @runtime_checkable
@@ -28,20 +27,16 @@ class Marking(Protocol):
     @property
     def order(self) -> Order:
         """What its marks are sorted by: their places first."""
-        ...
 
     @property
     def folds(self) -> bool:
         """Whether `fold` makes fewer marks."""
-        ...
 
     def fold(self, marks: pa.Table) -> pa.Table:
         """Returns fewer marks that stand for these; or these."""
-        ...
 
     def marked(self, marks: Marks) -> Any:
         """Returns the step with its marks. What it is given of a shard are the rows that the places were taken of."""
-        ...
 
 
 class MarkingDefaults(OperatorDefaults):

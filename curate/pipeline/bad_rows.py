@@ -49,11 +49,9 @@ class Applies(Protocol):
 
     def apply(self, batch: Any, tally: ShardBooks) -> Iterable[Any]:
         """Yields the tables that a batch becomes."""
-        ...
 
     def hide(self, text: str) -> str:
         """Returns text without what must not be written down."""
-        ...
 
 
 def applied(

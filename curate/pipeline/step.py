@@ -119,39 +119,31 @@ class Step(Protocol):
     @property
     def name(self) -> str:
         """What it is called in plans and errors."""
-        ...
 
     @property
     def batch_rows(self) -> int | None:
         """How many rows it is given at a time, at most; None: as they come."""
-        ...
 
     @property
     def compute(self) -> Compute | None:
         """Where it runs; None: in the task that reads the shard."""
-        ...
 
     @property
     def num_cpus(self) -> float | None:
         """CPUs that tasks hold for it that it runs in; None: as many as without it."""
-        ...
 
     @property
     def one_schema(self) -> bool:
         """Whether all tables that it gives of a shard must fit one schema; else it is the writer that says so."""
-        ...
 
     def opened(self) -> Step:
         """Returns the step with what it keeps for the life of the process that it runs in: a model that is loaded."""
-        ...
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterable[Any]:
         """Yields the tables that a batch, never empty, becomes; books what it drops."""
-        ...
 
     def hide(self, text: str) -> str:
         """Returns text without what must not be written down."""
-        ...
 
 
 class ShardRows(Protocol):
@@ -160,11 +152,9 @@ class ShardRows(Protocol):
 
     def take(self, table: pa.Table) -> Iterator[pa.Table]:
         """Yields what is made of the next rows, once no earlier step can take them back."""
-        ...
 
     def end(self) -> Iterator[pa.Table]:
         """Yields what is left."""
-        ...
 
 
 def task_cpus(steps: Iterable[Step], least: float | None = None) -> float:

@@ -53,15 +53,12 @@ class Owner(Protocol):
 
     def below(self, number: int) -> Owner:
         """Returns the owner of a stage that this one reads: the first, the second, ..."""
-        ...
 
     def kept(self, path: str) -> Owner:
         """Returns the owner of the checkpoint at `path`, which is the same for all stages that read it."""
-        ...
 
     def title(self, text: str) -> str:
         """Returns what a stage is called that does this."""
-        ...
 
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
@@ -71,7 +68,6 @@ class Owner(Protocol):
         They are `asked` for as they are known by; `cpus` are those that reading asks for. `identity` is that of where
         the rows come from and how they are written.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ class Program(Protocol):
 
     def run(self, payload: Any) -> Iterator[Any]:
         """Yields one small message for each piece of the payload, as soon as it has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,6 @@ class Block(Protocol):
 
     def fetch(self) -> Any:
         """Returns what the program yielded. Raises BlockLostError."""
-        ...
 
 
 class PoolProgram(Protocol):
@@ -119,14 +117,12 @@ class PoolProgram(Protocol):
 
     def setup(self) -> None:
         """Loads what is kept for the life of the actor. What it raises ends the run."""
-        ...
 
     def call(self, payload: Any) -> Any:
         """Returns what a payload becomes, in one thread, one call at a time.
 
         An error of user code is part of the answer; what is raised is an error of curate's.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +180,6 @@ class Call(Protocol):
 
     def ready(self) -> bool:
         """Returns whether there is an answer, without waiting."""
-        ...
 
     def result(self) -> Any:
         """Returns the answer, once; waits for it.
@@ -192,7 +187,6 @@ class Call(Protocol):
         An actor that dies is none of the caller's business: the call is made again on another one. Raises CallLostError
         after three that died.
         """
-        ...
 
 
 class Pool(Protocol):
@@ -201,11 +195,9 @@ class Pool(Protocol):
     @property
     def room(self) -> int:
         """How many calls this task may have made now and not asked for the answer of: its share, at least 1."""
-        ...
 
     def call(self, payload: Any) -> Call:
         """Sends a payload to the actor that is likely to be free first; does not wait."""
-        ...
 
 
 class PoolUser(Program, Protocol):
@@ -213,7 +205,6 @@ class PoolUser(Program, Protocol):
 
     def connect(self, pools: Sequence[Pool]) -> None:
         """Takes the pools, in the order in which `load` was given them: once in each worker, before the first run."""
-        ...
 
 
 BackendEvent = Started | Message | BlockReady | TaskFinished
@@ -231,7 +222,6 @@ class Backend(Protocol):
 
         Raises ConfigError if no node can ever hold one, or the pools would leave no room for one task.
         """
-        ...
 
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
@@ -242,41 +232,32 @@ class Backend(Protocol):
         ready, or `stopped` says so. Pools of the program before are closed. Raises PoolFailed, with the traceback, if
         an actor's `setup` raises. `poll` replaces actors that die, and raises PoolFailed if none can be made any more.
         """
-        ...
 
     def pools(self) -> list[PoolState]:
         """Returns how the pools are doing."""
-        ...
 
     def held_up(self) -> frozenset[int]:
         """Returns the tasks that wait for actors of a pool which are at work on calls of others, as far as is known."""
-        ...
 
     def crowded_out(self) -> bool:
         """Returns whether tasks have had, for a while, what an actor needs of a pool that has none: all of them wait
         for it, and it for the end of one of them."""
-        ...
 
     def waits(self) -> str:
         """Returns, in words, what there has been no place for for a while; empty if there is one for everything."""
-        ...
 
     def slots(self) -> int:
         """Returns how many tasks can run at once now. A node that is draining has none."""
-        ...
 
     def largest_memory(self) -> int | None:
         """Returns the most bytes that one task can ask for on a node that lives or can be started, None if unknown."""
-        ...
 
     def slot_memory(self) -> int | None:
         """Returns the bytes that each slot has if those of its node share its memory, of the node where that is least;
         None if unknown."""
-        ...
 
     def alone(self) -> bool:
         """Returns whether all tasks run on this machine, now and later."""
-        ...
 
     def launch(
         self,
@@ -301,15 +282,12 @@ class Backend(Protocol):
         With `stream`, what the program yields that has `nbytes` is a block: it is offered, and the program stands still
         until it is taken. All else that it yields is a message. Announced, whatever `announce` says.
         """
-        ...
 
     def take(self, task: int) -> Block:
         """Returns the block that a task offers, which then goes on. The block is not moved before it is fetched."""
-        ...
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Returns what has happened since the last call, waiting up to `timeout_s` for something to happen."""
-        ...
 
     def cancel(self, task: int | None = None) -> None:
         """Ends a task, or all of them, by force; what they had not published is discarded.
@@ -317,8 +295,6 @@ class Backend(Protocol):
         Of a single task that is cancelled, `poll` still tells the end; nothing is told after all of them are. An actor
         that is at work on a call of a task that is cancelled dies with it, if the call goes on.
         """
-        ...
 
     def close(self) -> None:
         """Releases everything that was made since `start`. What runs tasks stays for the next run of this process."""
-        ...

@@ -148,48 +148,38 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """What it is called in plans."""
-        ...
 
     @property
     def found(self) -> pa.Schema:
         """The schema of its rows."""
-        ...
 
     @property
     def num_cpus(self) -> float | None:
         """CPUs that tasks hold that read it; None: as many as what follows asks for."""
-        ...
 
     def pieces(self) -> Iterator[Piece]:
         """Yields its pieces, in the order of the rows."""
-        ...
 
     def bundles(self) -> Iterator[tuple[Piece, ...]]:
         """Yields the pieces that one task reads, one after the other."""
-        ...
 
     def bare(self) -> Self:
         """Returns it without what only `pieces` needs: as tasks are given it."""
-        ...
 
     def generation(self, data: Any) -> str:
         """Returns what changes whenever the rows of a piece do; empty where its id or the source says it all."""
-        ...
 
     def identity(self) -> Any:
         """Returns what decides the rows, as JSON values; of files, how they are read."""
-        ...
 
     def read(
         self, data: Any, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[pa.Table]:
         """Yields the rows of a piece, given its `data`, in batches of at most `batch_rows` rows, none empty; books them
         as read as they are taken, and those that are bad. `store_of` gives the stores of files."""
-        ...
 
     def count(self) -> int | None:
         """Returns how many rows there are; None if only reading them tells."""
-        ...
 
 
 class SourceDefaults(ABC):

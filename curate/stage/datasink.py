@@ -23,7 +23,6 @@ class SinkFile(Protocol):
 
     def write(self, data: bytes, /) -> Any:
         """Appends all of `data`."""
-        ...
 
 
 class SinkWriter(Protocol):
@@ -31,11 +30,9 @@ class SinkWriter(Protocol):
 
     def write(self, table: pa.Table) -> None:
         """Takes further rows, in order."""
-        ...
 
     def close(self) -> None:
         """Writes what is pending."""
-        ...
 
 
 class Datasink(ABC):

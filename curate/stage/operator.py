@@ -21,35 +21,28 @@ class StageOperator(Protocol):
     @property
     def metered(self) -> tuple[tuple[str, bool], ...]:
         """The name of each of its steps, which have a meter each, and whether it runs in a pool."""
-        ...
 
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
         """The pools of actors that it calls."""
-        ...
 
     def connect(self, pools: Sequence[Pool]) -> None:
         """Takes those pools; without, what would run there runs in this process."""
-        ...
 
     def setup(self) -> None:
         """Loads what is kept for the life of the worker process."""
-        ...
 
     def hide(self, text: str) -> str:
         """Returns text without what must not be written down."""
-        ...
 
     def stream(
         self, batches: Iterator[Any], tally: ShardBooks, how: ShardContext, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
         """Yields the tables that the batches of a shard become, in order; each of an extra output as a `SideTable`. The
         batches are what the stage reads: tables, or files."""
-        ...
 
     def apply(self, batch: Any, tally: ShardBooks) -> Iterator[Any]:
         """Yields the tables that an empty table becomes."""
-        ...
 
 
 def stage_tables(

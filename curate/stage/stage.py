@@ -36,17 +36,14 @@ class RunRequest(Protocol):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Paths, URIs and patterns, as they were given."""
-        ...
 
     @property
     def output(self) -> str:
         """Where the job writes, and must not read."""
-        ...
 
     @property
     def allow_incomplete_input(self) -> bool:
         """Whether inputs of which some are missing will do."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,29 +100,23 @@ class Writer(Protocol):
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Appends `data`."""
-        ...
 
     def tell(self) -> int:
         """Returns the number of bytes written so far."""
-        ...
 
     @property
     def closed(self) -> bool:
         """Whether the bytes were published or discarded."""
-        ...
 
     def flush(self) -> None:
         """Does nothing: bytes reach the store when they are published. There for libraries that flush their sink."""
-        ...
 
     def close(self) -> None:
         """Does nothing: a library that closes its sink does not decide what becomes of the bytes; `publish` does."""
-        ...
 
     def settle(self) -> bool:
         """Does ahead what `publish` would wait for, where that is apart from making the object visible; returns whether
         `publish` then waits for nothing. Nothing more is written after it."""
-        ...
 
     def publish(self, over: str = "") -> Published:
         """Makes the object visible, whole, if and only if its name is free; compares contents if it is not.
@@ -130,7 +124,6 @@ class Writer(Protocol):
         With `over`, a generation, also if its name is taken by that one, whose place it takes at once: every reader
         sees one or the other. If they have the same content, what is there stays.
         """
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -145,7 +138,6 @@ class Store(Protocol):
     @property
     def calls(self) -> Calls:
         """Requests made through this instance."""
-        ...
 
     def list(self, prefix: str) -> Iterator[Object]:
         """Yields every object whose URI starts with `prefix`, in code-point order, paged, never holding them all.
@@ -153,18 +145,15 @@ class Store(Protocol):
         A prefix that matches nothing yields nothing. A local disk also yields what is no regular file, as `Special`.
         Raises PermissionDenied.
         """
-        ...
 
     def stat(self, uri: str) -> Object:
         """Returns the object as it is now. Raises ObjectNotFound, PermissionDenied."""
-        ...
 
     def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
         """Returns bytes `start` to `stop` (the end by default, clipped to it; a negative `start` counts from the end).
 
         Past the end, or with `stop` before `start`, there are no bytes. Raises ObjectNotFound, PermissionDenied.
         """
-        ...
 
     def open(self, object: Object) -> BinaryIO:
         """Returns a seekable, buffered stream over the object's bytes at its generation.
@@ -172,7 +161,6 @@ class Store(Protocol):
         Sequential reads are few large requests; nothing is read before it is asked for. This call or the first read
         raises ObjectNotFound if the object is gone, GenerationMismatch if it was replaced.
         """
-        ...
 
     def writer(self, uri: str, *, durable: bool = True) -> Writer:
         """Returns a writer whose `publish` is create-only.
@@ -180,15 +168,12 @@ class Store(Protocol):
         What is not `durable` may be lost, or cut, when the machine crashes, and on a disk only its owner may read it:
         for intermediates, which are checked when they are read, and can be made again.
         """
-        ...
 
     def publish(self, uri: str, data: bytes) -> Published:
         """Publishes a small object, create-only, in one call."""
-        ...
 
     def replace(self, uri: str, data: bytes) -> Object:
         """Writes the object whether or not it exists, atomically. For the few mutable ones (heartbeats)."""
-        ...
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
         """Removes the object; returns False if it was gone already. One whose own first answer was lost removed it.
@@ -196,11 +181,9 @@ class Store(Protocol):
         With `generation`, only that one: raises GenerationMismatch if the object is another by now, unless an answer
         was lost: then what was to go is gone, whoever removed it.
         """
-        ...
 
     def may_delete(self, uri: str) -> bool:
         """Returns whether `delete` of the object would be allowed; removes nothing. True of one that does not exist."""
-        ...
 
 
 def mismatch(uri: str, expected: str, found: str) -> GenerationMismatch:

@@ -50,27 +50,21 @@ class Observer(Protocol):
 
     def done(self, launch: Launch, record: ShardRecord) -> None:
         """A shard's output exists."""
-        ...
 
     def failed(self, launch: Launch, record: ShardRecord, outcome: Outcome) -> None:
         """A try of a shard failed; `outcome` says what becomes of the shard."""
-        ...
 
     def waits(self, launch: Launch, word: ShardWaits) -> None:
         """A shard waits, within its task, for what is not there now; or it no longer does."""
-        ...
 
     def moves(self, word: ShardProgress) -> None:
         """A shard that takes long says how far it is."""
-        ...
 
     def begun(self, launch: Launch, node: str, pid: int) -> None:
         """A task has begun, in a process of a node; told of those that take long."""
-        ...
 
     def tick(self, slots: int) -> None:
         """Called after every harvest, and at least every half second (after every shard, inline)."""
-        ...
 
 
 @dataclass(slots=True)

@@ -50,11 +50,9 @@ class Packer(Protocol):
 
     def take(self, documents: Documents) -> Sequences:
         """Takes further documents; returns the sequences that are complete."""
-        ...
 
     def end(self) -> tuple[Sequences, Array]:
         """Returns the sequences that are left, and the tokens of each piece of a document that is in none."""
-        ...
 
 
 class Concatenated:

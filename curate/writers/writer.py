@@ -44,11 +44,9 @@ class OutputWriter(Protocol):
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-        ...
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending and the record; the sink stays open."""
-        ...
 
 
 @runtime_checkable
@@ -58,7 +56,6 @@ class SeveralFiles(Protocol):
     def close_other(self, suffix: str, record: Mapping[str, Any]) -> None:
         """Writes what is pending of the other file with this suffix, and the record if it carries one, before `close`
         does so for the output."""
-        ...
 
 
 def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:

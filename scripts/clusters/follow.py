@@ -25,15 +25,12 @@ class Source(Protocol):
 
     def tail(self) -> AsyncIterator[str]:
         """Yields the job's log from its beginning, until the job ends."""
-        ...
 
     def details(self) -> Mapping[str, Any] | None:
         """Returns what the cluster knows of the job; None if it does not know it. Raises ConnectionLost."""
-        ...
 
     def reconnect(self) -> None:
         """Makes the connection anew. Raises ConnectionLost."""
-        ...
 
 
 async def follow(

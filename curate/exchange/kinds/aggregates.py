@@ -35,41 +35,32 @@ class Aggregate(Protocol):
     @property
     def column(self) -> str | None:
         """The column that it is of; None: it is of rows."""
-        ...
 
     @property
     def function(self) -> str:
         """What it is called."""
-        ...
 
     @property
     def merges(self) -> bool:
         """Whether partial results of a group can be merged before all are there."""
-        ...
 
     def identity(self) -> Any:
         """Returns what decides its values, as JSON values."""
-        ...
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         """Returns the types of a partial result over a column of `type`. Raises ConfigError if it has none."""
-        ...
 
     def begin(self, values: pa.Array) -> list[pa.Array]:
         """Returns the partial results of rows."""
-        ...
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
         """Returns the partial results of groups."""
-        ...
 
     def result(self, type: pa.DataType) -> pa.DataType:
         """Returns the type of its values."""
-        ...
 
     def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
         """Returns the values of groups, whose rows follow one another, from partial results."""
-        ...
 
 
 def output_name(aggregate: Aggregate) -> str:
