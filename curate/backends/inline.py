@@ -15,6 +15,7 @@ from typing import Any, cast
 from curate.dataclass import dataclass
 from curate.errors import PoolFailed
 from curate.runtime.protocol import (
+    BackendDefaults,
     BackendEvent,
     Block,
     BlockReady,
@@ -26,7 +27,6 @@ from curate.runtime.protocol import (
     PoolState,
     PoolUser,
     Program,
-    Resources,
     TaskEnd,
     TaskFinished,
 )
@@ -108,8 +108,11 @@ class _Pool:
         return PoolState(self.name, ready=1, starting=0, queued=0, busy=min(1.0, busy))
 
 
-class InlineBackend:
-    """A backend of one slot that works when it is polled. Pieces end in the order in which they were launched."""
+class InlineBackend(BackendDefaults):
+    """A backend of one slot that works when it is polled. Pieces end in the order in which they were launched.
+
+    One task runs at a time, in this process, which has what it has: so nothing waits for an actor, a place or memory.
+    """
 
     name = "inline"
 
@@ -119,11 +122,6 @@ class InlineBackend:
         self._queue: deque[_Task] = deque()
         self._working = False
         self._cancelled: list[int] = []
-
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
-        """Does nothing, in no time: there is one process, and this is it."""
-        del resources, pools
-        return 0.0
 
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
@@ -141,29 +139,9 @@ class InlineBackend:
         """Returns how the pools are doing: one actor each, for which nothing waits."""
         return [pool.state() for pool in self._pools]
 
-    def held_up(self) -> frozenset[int]:
-        """Returns nothing: one task runs at a time."""
-        return frozenset()
-
-    def crowded_out(self) -> bool:
-        """Returns False: actors are made before the first task."""
-        return False
-
-    def waits(self) -> str:
-        """Returns nothing: there is a place for what runs."""
-        return ""
-
     def slots(self) -> int:
         """Returns 1."""
         return 1
-
-    def largest_memory(self) -> int | None:
-        """Returns None: this process has what it has."""
-        return None
-
-    def slot_memory(self) -> int | None:
-        """Returns None: there is one slot, in this process."""
-        return None
 
     def alone(self) -> bool:
         """Returns True."""

@@ -298,3 +298,29 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Releases everything that was made since `start`. What runs tasks stays for the next run of this process."""
+
+
+class BackendDefaults:
+    """What a backend answers that starts nothing, has no pools, a place for all that runs and no bounds of memory."""
+
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        del resources, pools
+        return 0.0
+
+    def pools(self) -> list[PoolState]:
+        return []
+
+    def held_up(self) -> frozenset[int]:
+        return frozenset()
+
+    def crowded_out(self) -> bool:
+        return False
+
+    def waits(self) -> str:
+        return ""
+
+    def largest_memory(self) -> int | None:
+        return None
+
+    def slot_memory(self) -> int | None:
+        return None

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from curate.graph.entry import run
 from curate.job.shapes import FileJob
 from curate.late_pandas import import_pandas_late
 from curate.observe.job import ledger_status, read_status
-from curate.runtime.protocol import BackendEvent, Message, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
+from curate.runtime.protocol import BackendDefaults, BackendEvent, Message, TaskEnd, TaskFinished
 from curate.sources.inputs import InputFile
 from curate.storage.listing import Columns, Listing, in_columns
 from curate.storage.protocol import LIST_PAGE, Object, Store
@@ -107,7 +107,7 @@ class Passing(FileJob):
         raise AssertionError(file.uri)
 
 
-class Instant:
+class Instant(BackendDefaults):
     """A backend of many slots, each of whose tasks is done when it is looked at."""
 
     name = "instant"
@@ -120,41 +120,12 @@ class Instant:
         self._output = output
         self._tasks: deque[tuple[int, list[int], bytes]] = deque()
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
-        """Starts nothing."""
-        del resources, pools
-        return 0.0
-
     def load(self, *program: Any, **how: Any) -> None:
         """Loads nothing."""
-
-    def pools(self) -> list[PoolState]:
-        """There are none."""
-        return []
-
-    def held_up(self) -> frozenset[int]:
-        """Nothing is."""
-        return frozenset()
-
-    def crowded_out(self) -> bool:
-        """It has no pools."""
-        return False
-
-    def waits(self) -> str:
-        """Nothing does."""
-        return ""
 
     def slots(self) -> int:
         """As many as one driver serves."""
         return 10_000
-
-    def largest_memory(self) -> int | None:
-        """Not known."""
-        return None
-
-    def slot_memory(self) -> int | None:
-        """Not known."""
-        return None
 
     def alone(self) -> bool:
         """It serves one driver."""

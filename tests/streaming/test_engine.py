@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from curate.backends.make import make_backend
 from curate.errors import RetryLater, StreamFailed
 from curate.runtime.protocol import (
+    BackendDefaults,
     BackendEvent,
     Block,
     BlockLostError,
@@ -31,7 +32,6 @@ from curate.runtime.protocol import (
 from curate.streaming.engine import BLOCK_OVERHEAD_BYTES, stream_blocks
 from curate.testing.clock import FakeClock
 from tests.support.examples import examples
-from tests.support.fakes import WithoutPools
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Made:
 
 
 @dataclass
-class Scripted(WithoutPools):
+class Scripted(BackendDefaults):
     """A backend with slots of its own, whose tasks proceed, die and lose blocks at random, from a seed.
 
     The oldest launch gets a free slot first. A task that has a slot keeps it while its block is not taken.

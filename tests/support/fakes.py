@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from curate.runtime.protocol import BackendEvent, PoolSpec, PoolState, Program, Resources, TaskEnd, TaskFinished
+from curate.runtime.protocol import BackendDefaults, BackendEvent, PoolSpec, Program, TaskEnd, TaskFinished
 from curate.storage.protocol import Calls, Object, Published, Store, Writer
 from curate.testing.clock import FakeClock
 
@@ -18,34 +18,8 @@ NEVER_S = 600.0
 """After how long what a test waits for is taken never to come: a bound for what hangs, and no measure of anything."""
 
 
-class WithoutPools:
-    """What a backend by script has not: pools, anything to be started, bounds of memory."""
-
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
-        del resources, pools
-        return 0.0
-
-    def pools(self) -> list[PoolState]:
-        return []
-
-    def held_up(self) -> frozenset[int]:
-        return frozenset()
-
-    def crowded_out(self) -> bool:
-        return False
-
-    def waits(self) -> str:
-        return ""
-
-    def largest_memory(self) -> int | None:
-        return None
-
-    def slot_memory(self) -> int | None:
-        return None
-
-
 @dataclass
-class FakeBackend(WithoutPools):
+class FakeBackend(BackendDefaults):
     """A backend whose polls answer what the test's `answer` says, with time passing by the clock.
 
     `answer` gets the tasks in flight, in launch order, as task -> payload, and returns the news of one poll. A poll
