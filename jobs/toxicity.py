@@ -106,11 +106,6 @@ def choose_label(labels: Sequence[str], wanted: str | None) -> str:
     raise ConfigError(f"{problem}; it has: {', '.join(sorted(labels)) or 'none'}. {name_it}")
 
 
-def load_classifier(path: str | None = None, label: str | None = None) -> Classifier:
-    """Returns the fastText classifier at `path`, or the bundled one if `path` is None."""
-    return BundledClassifier() if path is None else FastTextClassifier(path, label)
-
-
 class Toxicity(TextJob):
     """Score each record's text for toxicity.
 

@@ -21,11 +21,8 @@ from curate.operators.arguments import answer_methods
 from curate.operators.convert import check_format, formatted, rows, to_numpy
 from curate.operators.tensors import moved, to_torch
 from curate.streaming.epochs import Shuffle
-from curate.streaming.prefetch import Make, Stopped, prefetched
+from curate.streaming.prefetch import Stopped, prefetched
 from curate.units import whole
-
-Blocks = Make[pa.Table]
-"""Makes a stream of blocks."""
 
 
 def fraction_of(method: str, value: float) -> Fraction:

@@ -27,7 +27,6 @@ import xxhash
 from benches.common import SCRIPT, Report
 from curate.units import GIB, format_bytes
 
-KEYS = ("random", "heavy", "strings", "shuffle")
 TB = 10**12
 SEGMENTS, PAGES = 4, 256
 """Segments of a run file and pages of each, where there are more than 128 GiB of rows."""

@@ -89,7 +89,6 @@ class Run:
     shards: tuple[int, ...]
     attempt: int
     memory: int
-    is_copy: bool
     at: int = 0
     """The shard at hand."""
     since_s: float = 0.0
@@ -263,7 +262,7 @@ class Simulation:
         for action in actions:
             self._note(_line(action))
             if isinstance(action, Launch):
-                run = Run(action.task, action.shards, action.attempt, action.memory or GIB, action.copy_of is not None)
+                run = Run(action.task, action.shards, action.attempt, action.memory or GIB)
                 self.runs[action.task] = run
                 self.queue.append(run)
             elif isinstance(action, Cancel) and action.task in self.runs:

@@ -122,13 +122,6 @@ def test_zero_has_no_sign_and_there_is_one_nan() -> None:
     assert [len(set(lane.tolist())) for lane in digest_rows(pa.table({"a": odd}), ["a"])] == [1, 1]
 
 
-VALUES = st.recursive(
-    st.none() | st.integers(-3, 3) | st.text("ab\0", max_size=3),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=4,
-)
-
-
 @given(
     st.lists(st.lists(st.none() | st.integers(-2, 2), max_size=3), max_size=20), st.lists(st.text("ab"), max_size=20)
 )

@@ -51,8 +51,6 @@ class Op:
     name: str
     apply: Callable[[Dataset], Dataset]
     plain: Callable[[list[Row]], list[Row]]
-    keeps: bool = True
-    """Whether the columns are those that came in, with their types."""
 
     def __repr__(self) -> str:
         return self.name

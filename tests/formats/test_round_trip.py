@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 import math
 from typing import Any
@@ -25,7 +24,6 @@ READ = {OutputFormat.PARQUET: Format.PARQUET, OutputFormat.JSONL: Format.JSONL, 
 RECORD: dict[str, Any] = {"rows": {}}
 FLOATS = [0.5, -0.0, 1.5, math.nan, math.inf, -math.inf, 5.0]
 TEXTS = ["", " a", 'q"u\n,ote', "NA", "null", "é\u2028", "007", "-1", "true", "\r", "'"]
-NOW = dt.datetime(2020, 2, 29, 23, 59, 59, 123456)
 COUNTS = [0, 1, -1, 86_399, 1_582_934_400, -(2**33)]
 
 

@@ -28,11 +28,6 @@ D = decimal.Decimal
 BIG = 2**53 + 1
 
 
-def mapped(values: list[Any], type: pa.DataType, fn: Callable[[Any], Any]) -> pa.ChunkedArray:
-    ds = curate.from_arrow(pa.table({"v": pa.array(values, type)}))
-    return ds.map(lambda row: {"v": fn(row["v"])}).to_arrow()["v"]
-
-
 class TestTypes:
     """A column that comes back keeps its type if each value fits it exactly; else the type is inferred."""
 

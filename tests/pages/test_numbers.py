@@ -22,7 +22,6 @@ from curate.pages.read import read_page
 from tests.pages.samples import NOW, failed, finished, staged
 
 Place = tuple[str | int, ...]
-IN = "read_json('{}/../in/*', format = 'newline_delimited')"
 OUT = "read_parquet('{}/*.parquet')"
 ENDING = {"quarantined": "% 10 = 7", "dropped": "% 10 = 0"}
 """What becomes of the rows whose number has such an end; the others are kept."""

@@ -11,7 +11,6 @@ from curate.sources.split import parts, split_bytes, split_row_groups, whole
 from curate.tasks.shard import SliceKind
 
 SIZES = st.integers(0, 10**7)
-TARGETS = st.integers(1, 10**6)
 
 
 @given(SIZES, st.integers(1, 10**5))

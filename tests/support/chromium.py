@@ -6,7 +6,6 @@ Messages are JSON, with a zero byte after each, so nothing but the standard libr
 
 from __future__ import annotations
 
-import base64
 import itertools
 import os
 import shutil
@@ -75,10 +74,6 @@ class Look:
         found = self._send("Runtime.evaluate", **asked)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
-
-    def picture(self) -> bytes:
-        """Returns the whole page as PNG."""
-        return base64.b64decode(self._send("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
     def violations(self, *rules: str) -> list[str]:
         """Returns what axe finds wrong, by all of its rules or by these: the rule, and the elements."""

@@ -26,7 +26,6 @@ from scripts.benches.pages import made_pages
 
 # Test ids have these bytes: no time in them.
 pack = partial(gzip.compress, mtime=0)
-HTML = "<html><title> Ä\n title </title><body><p>Größe: 5 €, 日本語.</p></body></html>"
 MOST = 1_000_000
 BROTLI = bytes([0x8B, 0x01, 0x80, *b"page", 0x03])
 """The page "page", as a brotli stream of one literal block."""
