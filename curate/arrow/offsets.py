@@ -88,7 +88,7 @@ def pack_rows(rows: pa.Table) -> pa.StructArray:
             was = base64.b64encode(pa.schema([field]).serialize().to_pybytes())
             column, field = column.cast(wide_type(field.type)), field.with_type(wide_type(field.type))
             field = field.with_metadata({**(field.metadata or {}), _NARROW: was})
-        arrays.append(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+        arrays.append(one_array(column))
         fields.append(field)
     return pa.StructArray.from_arrays(arrays, fields=fields)
 

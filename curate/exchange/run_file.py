@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from curate.arrow.canonical import conform_plain, plain_schema, with_given_schema
+from curate.arrow.offsets import one_array
 from curate.arrow.order import Order, take_rows
 from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import empty
@@ -325,7 +326,7 @@ class _PageIndex:
             pa.array(self.bytes, pa.int64()),
             pa.array(self.checksum, pa.uint64()),
         ]
-        found = [pc.take(_one(column), pa.array(firsts)) for column in keys.columns]
+        found = [pc.take(one_array(column), pa.array(firsts)) for column in keys.columns]
         return pa.table([*columns, *found], schema=_indexed(keys.schema))
 
 
@@ -335,10 +336,6 @@ def _stream(table: pa.Table, schema: pa.Schema) -> bytes:
     with pa.ipc.new_stream(stream, schema) as writer:
         writer.write_table(table.replace_schema_metadata(schema.metadata).combine_chunks())
     return bytes(stream.getvalue())
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _indexed(keys: pa.Schema) -> pa.Schema:

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
@@ -169,26 +169,25 @@ class _HashingSink:
         return self._sink.write(data)
 
 
-class _Copy:
+class _Copy(NamedTuple):
     """A copy of an asset: used only if it is what was fetched, by size and checksum."""
 
-    def __init__(self, path: Path, checksum: Path, size: int) -> None:
-        """`checksum` is the file that holds its checksum."""
-        self.path = path
-        self._checksum = checksum
-        self._size = size
+    path: Path
+    checksum: Path
+    """The file that holds its checksum."""
+    size: int
 
     def is_whole(self) -> bool:
         """Returns whether it is there and whole; it is read for that once in each process, and whenever it changed."""
         try:
             with _opened(self.path) as file:
                 status = os.fstat(file.fileno())
-                if status.st_size != self._size:
+                if status.st_size != self.size:
                     return False
                 seen = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
                 if _whole.get(str(self.path)) == seen:
                     return True
-                with _opened(self._checksum) as held:
+                with _opened(self.checksum) as held:
                     expected = held.read(64).decode("ascii", "replace")
                 found = xxhash.xxh3_128()
                 while block := file.read(_BLOCK):
@@ -202,10 +201,10 @@ class _Copy:
 
     def keep(self, partial: Path, digest: str) -> None:
         """Takes a file that was fetched for the copy. The checksum first: a copy without its own is fetched again."""
-        written = self._checksum.with_name(f".{self._checksum.name}.partial")
+        written = self.checksum.with_name(f".{self.checksum.name}.partial")
         with _created(written) as sink:
             sink.write(digest.encode())
-        written.replace(self._checksum)
+        written.replace(self.checksum)
         partial.replace(self.path)
 
 

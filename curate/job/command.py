@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
 
@@ -148,10 +148,9 @@ def exit_code(error: CurateError) -> int:
     )
 
 
-class _Result:
-    def __init__(self, output: str | bytes, exit_code: int) -> None:
-        self.output = output
-        self.exit_code = exit_code
+class _Result(NamedTuple):
+    output: str | bytes
+    exit_code: int
 
 
 def _result(job: Staged, options: RunOptions, *, as_json: bool, dry: bool) -> _Result:

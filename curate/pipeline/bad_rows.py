@@ -21,7 +21,7 @@ import base64
 import datetime
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from operator import index
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import orjson
@@ -172,16 +172,16 @@ def _made(tables: Iterable[Any], tally: ShardBooks, given: GivenRows) -> Iterato
         yield table
 
 
-class _Search:
+class _Search(NamedTuple):
     """The search for the rows of one batch that raise alone."""
 
-    def __init__(self, operator: Applies, rows: pa.Table, errors: bool, tries: int, tally: ShardBooks) -> None:
-        """`tries`: how often the batch was sent in vain before; `tally` takes the metrics."""
-        self._operator = operator
-        self._rows = rows
-        self._errors = errors
-        self._tries = tries
-        self._tally = tally
+    operator: Applies
+    rows: pa.Table
+    errors: bool
+    tries: int
+    """How often the batch was sent in vain before."""
+    tally: ShardBooks
+    """Takes the metrics."""
 
     def bad_rows(self, start: int, stop: int, error: Exception) -> Iterator[tuple[int, str] | Busy]:
         """Yields position and reason of bad rows among those which raised `error`, in order; maybe not of all. And a
@@ -201,13 +201,13 @@ class _Search:
     def _raised(self, start: int, stop: int) -> Generator[Busy, None, Exception | None]:
         """Returns what a part of the batch raises that its rows may explain. What it gives and books goes nowhere, but
         for metrics, which say what happened."""
-        tries = self._tries
+        tries = self.tries
         while True:
             nowhere = DetachedBooks()
-            nowhere.books.metrics = self._tally.books.metrics
+            nowhere.books.metrics = self.tally.books.metrics
             nowhere.begin()
             try:
-                for item in self._operator.apply(self._rows.slice(start, stop - start), nowhere):
+                for item in self.operator.apply(self.rows.slice(start, stop - start), nowhere):
                     if isinstance(item, Busy):
                         yield item
             except Exception as error:
@@ -215,7 +215,7 @@ class _Search:
                     tries += 1
                     yield busy(error, tries)
                     continue
-                if _explainable(error, self._errors):
+                if _explainable(error, self.errors):
                     return error
                 if kind_of(error) in PASSING:
                     raise

@@ -4,6 +4,7 @@ its pages. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,13 +71,12 @@ def _known(cut: Cut, number: int, rows: int, order: Order) -> int:
     return rows if number < cut.segment else 0
 
 
-class _Ranks:
+class _Ranks(NamedTuple):
     """Numbers that are in the order of keys, of all cuts and of the first and last rows of segments."""
 
-    def __init__(self, cuts: Ints, firsts: Ints, lasts: Ints) -> None:
-        self.cuts = cuts
-        self.firsts = firsts
-        self.lasts = lasts
+    cuts: Ints
+    firsts: Ints
+    lasts: Ints
 
 
 def _ranks(index: Index, made: list[Cut], order: Order) -> _Ranks:

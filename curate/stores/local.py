@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.folders import nofollow
@@ -75,14 +75,11 @@ def _named() -> str:
     return f"{_process}-{os.getpid()}-{next(_numbers)}"
 
 
-class _Temporary:
+class _Temporary(NamedTuple):
     """A file that is written and not visible yet: nameless, or named in the scratch directory."""
 
-    __slots__ = ("descriptor", "path")
-
-    def __init__(self, descriptor: int, path: str | None) -> None:
-        self.descriptor = descriptor
-        self.path = path
+    descriptor: int
+    path: str | None
 
     @property
     def source(self) -> str:

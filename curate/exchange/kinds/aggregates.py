@@ -117,7 +117,6 @@ class CountRows(_Counting):
     """How many rows there are."""
 
     column: str | None = None
-    function = "count"
 
     def identity(self) -> Any:
         return ["count"]
@@ -131,7 +130,6 @@ class Count(_Counting):
     """How many values are not null."""
 
     column: str
-    function = "count"
 
     def begin(self, values: pa.Array) -> list[pa.Array]:
         return [values.is_valid().cast(pa.int64())]
