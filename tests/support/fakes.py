@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 from curate.runtime.protocol import BackendDefaults, BackendEvent, PoolSpec, Program, TaskEnd, TaskFinished
-from curate.storage.protocol import Calls, Object, Published, Store, Writer
+from curate.storage.protocol import Object, Published, Store
 from curate.testing.clock import FakeClock
 
 __all__ = ["NEVER_S", "After", "FakeBackend", "FakeClock", "FlakyStore"]
@@ -125,36 +125,14 @@ class FlakyStore:
         self.tried: list[str] = []
         self._lock = threading.Lock()
 
-    @property
-    def calls(self) -> Calls:
-        return self.inner.calls
-
-    def list(self, prefix: str) -> Iterator[Object]:
-        return self.inner.list(prefix)
-
-    def stat(self, uri: str) -> Object:
-        return self.inner.stat(uri)
-
-    def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
-        return self.inner.read(uri, start, stop)
-
-    def open(self, object: Object) -> BinaryIO:
-        return self.inner.open(object)
-
-    def writer(self, uri: str, *, durable: bool = True) -> Writer:
-        return self.inner.writer(uri, durable=durable)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def publish(self, uri: str, data: bytes) -> Published:
         return self._write(uri, lambda: self.inner.publish(uri, data))
 
     def replace(self, uri: str, data: bytes) -> Object:
         return self._write(uri, lambda: self.inner.replace(uri, data))
-
-    def delete(self, uri: str, generation: str | None = None) -> bool:
-        return self.inner.delete(uri, generation)
-
-    def may_delete(self, uri: str) -> bool:
-        return self.inner.may_delete(uri)
 
     def _write(self, uri: str, write: Callable[[], Any]) -> Any:
         with self._lock:
