@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -189,9 +190,7 @@ class _Copy(NamedTuple):
                     return True
                 with _opened(self.checksum) as held:
                     expected = held.read(64).decode("ascii", "replace")
-                found = xxhash.xxh3_128()
-                while block := file.read(_BLOCK):
-                    found.update(block)
+                found = hashlib.file_digest(file, xxhash.xxh3_128)
         except OSError:
             return False
         if found.hexdigest() != expected:
@@ -219,7 +218,7 @@ def _created(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> BufferedReader:
     """Opens a regular file. Raises OSError if it is none, or a link."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
