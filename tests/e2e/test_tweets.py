@@ -5,30 +5,13 @@ from __future__ import annotations
 import csv
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
+from tests.jobs.test_toxicity import auc
 from tests.support.harness import ROOT, Place, run
 
 TWEETS = ROOT.parent / "shared/data/labeled-tweets/labeled_data.csv"
-
-
-def auc(scores: npt.NDArray[np.float64], positive: npt.NDArray[np.bool_]) -> float:
-    """Returns the area under the ROC curve: how often a positive outranks a negative, ties counting half."""
-    _, which, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]
-    n = int(positive.sum())
-    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(scores) - n)))
-
-
-def test_auc_of_hand_made_ranks() -> None:
-    """Perfect, inverted, and all tied."""
-    positive = np.array([False, False, True, True])
-    assert auc(np.array([1.0, 2, 3, 4]), positive) == 1
-    assert auc(np.array([4.0, 3, 2, 1]), positive) == 0
-    assert auc(np.ones(4), positive) == 0.5
-    assert auc(np.array([1.0, 2, 2, 3]), positive) == 0.875
 
 
 @pytest.mark.slow

@@ -19,8 +19,7 @@ from curate.arrow.order import Order
 from curate.exchange import run_file
 from curate.exchange.run_file import Segment
 from curate.graph import reads
-from curate.plan import rewrites
-from curate.reduce import merge, ranges
+from curate.reduce import ranges
 from curate.reduce.between import reads_between, rows_between
 from curate.reduce.cuts import cuts, place
 from curate.reduce.index import Building, Index
@@ -148,18 +147,11 @@ def test_parts_of_coarse_steps_are_even(most: int | None, in_order: bool) -> Non
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(tiny: pytest.MonkeyPatch) -> None:
     """Sizes at which a few thousand rows have the shape of 100 TB."""
-    monkeypatch.setattr(ranges, "STEPS", 40)
-    monkeypatch.setattr(merge, "MERGED_BYTES", 20_000)
-    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 1)
-    monkeypatch.setattr(rewrites, "MAPS", 1 << 30)
-    monkeypatch.setattr(ranges, "LEAST_BYTES", 8_000)
-    monkeypatch.setattr(run_file, "KEPT_OPEN", 2)
-    monkeypatch.setattr(run_file, "AT_ONCE", 3)
-    defaults = list(run_file.RunWriter.__init__.__defaults__ or ())
-    defaults[defaults.index(run_file.PAGE_BYTES)] = 500
-    monkeypatch.setattr(run_file.RunWriter.__init__, "__defaults__", tuple(defaults))
+    tiny.setattr(ranges, "STEPS", 40)
+    tiny.setattr(run_file, "KEPT_OPEN", 2)
+    tiny.setattr(run_file, "AT_ONCE", 3)
 
 
 @pytest.mark.slow

@@ -9,25 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.exchange import run_file
 from curate.graph import reads
-from curate.plan import rewrites
-from curate.reduce import merge, ranges
 
 ROWS = 4000
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(tiny: pytest.MonkeyPatch) -> None:
     """Sizes at which a few thousand rows have the shape of 100 TB: very small ranges of many run files."""
-    monkeypatch.setattr(reads, "FEWEST_SEGMENTS", 4)
-    monkeypatch.setattr(merge, "MERGED_BYTES", 20_000)
-    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 1)
-    monkeypatch.setattr(rewrites, "MAPS", 1 << 30)
-    monkeypatch.setattr(ranges, "LEAST_BYTES", 8_000)
-    defaults = list(run_file.RunWriter.__init__.__defaults__ or ())
-    defaults[defaults.index(run_file.PAGE_BYTES)] = 500
-    monkeypatch.setattr(run_file.RunWriter.__init__, "__defaults__", tuple(defaults))
+    tiny.setattr(reads, "FEWEST_SEGMENTS", 4)
 
 
 @pytest.fixture
