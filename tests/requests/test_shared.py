@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -65,64 +66,60 @@ def test_one_that_is_forgotten_is_made_anew() -> None:
     assert shared.get() is second
 
 
-@pytest.mark.parametrize("emulator", [GcsEmulator, S3Emulator])
+@pytest.fixture(params=[GcsEmulator, S3Emulator])
+def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    """A service of an object, which this process uses."""
+    with request.param() as service:
+        service.put(f"{service.SCHEME}://bucket/a", b"content")
+        yield service.here(monkeypatch)
+
+
 class TestStores:
-    def test_each_counts_its_own_calls(self, emulator: type[Emulator], monkeypatch: pytest.MonkeyPatch) -> None:
-        with emulator() as service:
-            uri = f"{service.SCHEME}://bucket/a"
-            service.put(uri, b"content")
-            service.here(monkeypatch)
-            one, other = open_store(uri), open_store(uri)
-            assert [one.read(uri), other.read(uri), other.read(uri)] == [b"content"] * 3
-            assert (one.calls.get, other.calls.get) == (1, 2)
-            assert service.counts()["get"] == 3
+    def test_each_counts_its_own_calls(self, service: Emulator) -> None:
+        uri = f"{service.SCHEME}://bucket/a"
+        one, other = open_store(uri), open_store(uri)
+        assert [one.read(uri), other.read(uri), other.read(uri)] == [b"content"] * 3
+        assert (one.calls.get, other.calls.get) == (1, 2)
+        assert service.counts()["get"] == 3
 
-    def test_they_share_a_client_until_it_is_refused(
-        self, emulator: type[Emulator], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with emulator() as service:
-            uri = f"{service.SCHEME}://bucket/a"
-            service.put(uri, b"content")
-            service.here(monkeypatch)
+    def test_they_share_a_client_until_it_is_refused(self, service: Emulator) -> None:
+        uri = f"{service.SCHEME}://bucket/a"
 
-            def client() -> object:
-                store = open_store(uri)
-                with contextlib.suppress(PermissionDenied):
-                    store.read(uri)
-                assert isinstance(store, GCSStore | S3Store)
-                held = store._held if isinstance(store, GCSStore) else store.service._held
-                return held.client
+        def client() -> object:
+            store = open_store(uri)
+            with contextlib.suppress(PermissionDenied):
+                store.read(uri)
+            assert isinstance(store, GCSStore | S3Store)
+            held = store._held if isinstance(store, GCSStore) else store.service._held
+            return held.client
 
-            first = client()
-            assert client() is first
-            service.fail(operation="get", status=403)
-            # It finds out, and nobody has logged in meanwhile: somebody may have when it asks next.
-            second = client()
-            assert second is not first
-            assert [status for *_, status in service.requests] == [200, 200, 403]
-            assert client() is second
+        first = client()
+        assert client() is first
+        service.fail(operation="get", status=403)
+        # It finds out, and nobody has logged in meanwhile: somebody may have when it asks next.
+        second = client()
+        assert second is not first
+        assert [status for *_, status in service.requests] == [200, 200, 403]
+        assert client() is second
 
     def test_a_store_goes_on_with_who_logged_in_meanwhile(
-        self, emulator: type[Emulator], monkeypatch: pytest.MonkeyPatch
+        self, service: Emulator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is the same store, whose request is made once more; other stores of the process follow."""
-        with emulator() as service:
-            uri = f"{service.SCHEME}://bucket/a"
-            service.put(uri, b"content")
-            service.here(monkeypatch)
-            one, other = open_store(uri), open_store(uri)
-            logins = itertools.count()
-            made = gcs._Client if emulator is GcsEmulator else s3_client.Client
-            monkeypatch.setattr(made, "who", lambda _: next(logins))
-            assert [one.read(uri), other.read(uri)] == [b"content"] * 2
-            service.fail(operation="get", status=403)
-            assert [one.read(uri), other.read(uri)] == [b"content"] * 2
-            assert [status for *_, status in service.requests] == [200, 200, 403, 200, 200]
-            # No more than once: another refusal is one.
-            service.fail(operation="get", status=403, times=2)
-            with pytest.raises(PermissionDenied):
-                one.read(uri)
-            assert [status for *_, status in service.requests][5:] == [403, 403]
+        uri = f"{service.SCHEME}://bucket/a"
+        one, other = open_store(uri), open_store(uri)
+        logins = itertools.count()
+        made = gcs._Client if isinstance(service, GcsEmulator) else s3_client.Client
+        monkeypatch.setattr(made, "who", lambda _: next(logins))
+        assert [one.read(uri), other.read(uri)] == [b"content"] * 2
+        service.fail(operation="get", status=403)
+        assert [one.read(uri), other.read(uri)] == [b"content"] * 2
+        assert [status for *_, status in service.requests] == [200, 200, 403, 200, 200]
+        # No more than once: another refusal is one.
+        service.fail(operation="get", status=403, times=2)
+        with pytest.raises(PermissionDenied):
+            one.read(uri)
+        assert [status for *_, status in service.requests][5:] == [403, 403]
 
 
 class TestHeldClient:
