@@ -21,7 +21,7 @@ from curate.sources.files import FileShards
 from curate.sources.inputs import FileRows
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.protocol import Projection, RowSource, StoreOf
-from curate.sources.upstream import holes_in, refuse_holes
+from curate.sources.upstream import list_whole, refuse_holes
 from curate.stage.stage import RunRequest, Stage
 from curate.stores.open import Stores
 from curate.tasks.shard import Shard
@@ -132,8 +132,7 @@ def list_for(stage: Stage, asked: RunRequest, checkpoints: Sequence[str] = ()) -
     for output in (asked.output, *checkpoints):
         refuse_overlap(patterns, resolve_output(output))
     stores = Stores()
-    inputs = stage.rows.inputs(patterns, stores.of)
-    holes = holes_in(patterns, inputs, stores.of)
+    inputs, holes = list_whole(patterns, lambda: stage.rows.inputs(patterns, stores.of), stores.of)
     if not asked.allow_incomplete_input:
         refuse_holes(holes, stores.of)
     listing = inputs.table.table()

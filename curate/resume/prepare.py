@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from curate.sources.listing import Inputs, refuse_own
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed, split_otherwise
 from curate.sources.same_bytes import unchanged
-from curate.sources.upstream import holes_in, refuse_holes, refuse_remade, warn_of_holes
+from curate.sources.upstream import list_whole, refuse_holes, refuse_remade, warn_of_holes
 from curate.stage.shard_index import own_index
 from curate.stage.stage import Stage
 from curate.storage.uris import is_local
@@ -131,34 +132,36 @@ def refuse_place(options: RunOptions) -> None:
 def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     """Decides which shards there are, and which of them are to be run. Raises ConfigError for inputs that are not all
     there, and for what cannot be taken out or replaced."""
-    stage, stores, inputs, todo = prepared.stage, prepared.stores, prepared.inputs, prepared.uncommitted
-    dropping = options.drop_removed and bool(prepared.growth.missing.any())
+    stage, stores, todo = prepared.stage, prepared.stores, prepared.uncommitted
+    patterns = [parse_input(text) for text in options.inputs]
     if stage.rows.grows and prepared.growth.new.any():
-        new = inputs.table.filter(prepared.growth.new)
+        new = prepared.inputs.table.filter(prepared.growth.new)
         refuse_own((block[0] for block in new.batches("uri")), prepared.output)
-    if prepared.growth.new.any() or prepared.listing.summary is None or dropping:
+    dropping = options.drop_removed and bool(prepared.growth.missing.any())
+    first, limited = not len(prepared.plan), stage.limit is not None
+    if (prepared.growth.new.any() or prepared.listing.summary is None or dropping) and (first or not limited):
         # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
-        # another job's output by mistake was not removed.
-        known = None if dropping else prepared.plan.table
-        prepared.holes = holes_in([parse_input(text) for text in options.inputs], inputs, stores.of, known)
+        # another job's output by mistake was not removed. A limit that was decided reads nothing beyond its plan.
+        known, again = None if dropping else prepared.plan.table, partial(stage.rows.inputs, patterns, stores.of)
+        prepared.inputs, prepared.holes = list_whole(patterns, again, stores.of, prepared.inputs, known)
+        prepared.planned(prepared.plan)
+        dropping = options.drop_removed and bool(prepared.growth.missing.any())
     if not options.allow_incomplete_input:
         refuse_holes(prepared.holes, stores.of)
     if dropping:
-        if stage.limit is not None or not stage.rows.grows:
+        if limited or not stage.rows.grows:
             raise ConfigError(
                 f"{option('drop_removed')}: what {prepared.output} is made of was decided from all of its inputs, the "
                 f"removed ones among them; {start_over()}"
             )
         refuse_other_inputs(prepared.there, prepared.growth)
     elif stage.rows.grows:
-        patterns = [parse_input(text) for text in options.inputs]
-        refuse_remade(patterns, inputs, prepared.growth, prepared.plan, stores.of, prepared.matched.done)
-    first = not len(prepared.plan)
+        refuse_remade(patterns, prepared.inputs, prepared.growth, prepared.plan, stores.of, prepared.matched.done)
     if stage.rows.grows:
-        same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)
+        same = unchanged(prepared.plan, prepared.inputs.table, prepared.growth, stores.of)
     else:
         same = _renewed(prepared) if stage.extended is not None else None
-    if stage.limit is not None and stage.rows.grows and not first:
+    if limited and stage.rows.grows and not first:
         _refuse_changed(prepared, options)
     anew = _split_anew(prepared, options)
     gone = anew | prepared.growth.missing if dropping else anew
@@ -171,9 +174,11 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = parts[0].plus(*parts[1:])
-        if stage.limit is not None and first:
+        if limited and first:
             limit = prepared.job["limit"]
-            todo.part = _up_to(todo.part, stage.rows.holder(limit["shard"], limit["rank"]))
+            last = todo.part.find("id", stage.rows.holder(limit["shard"], limit["rank"]))
+            # The first one, if that is no shard: there are no rows.
+            todo.part = todo.part.filter(np.arange(len(todo.part)) <= max(0, last))
         prepared.planned(prepared.plan.plus(todo.part))
     among = _failed(prepared) if options.retry_failed else None
     if among is not None and todo.split_anew:
@@ -235,11 +240,6 @@ def _within(plan: ShardPlan, inputs: Inputs) -> Inputs:
             next=start_over(),
         )
     return replace(inputs, table=inputs.table.filter(~new))
-
-
-def _up_to(part: PackedTable, shard: str) -> PackedTable:
-    """Returns the rows of a new plan up to a shard; the first one, if that is no shard: there are no rows."""
-    return part.filter(np.arange(len(part)) <= max(0, part.find("id", shard)))
 
 
 def _refuse_changed(prepared: Prepared, options: RunOptions) -> None:

@@ -43,7 +43,7 @@ from curate.sources.patterns import parse_input
 from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
 from curate.sources.slice_rows import row_groups, slice_rows
 from curate.sources.split import bundled, shards_of
-from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
+from curate.sources.upstream import list_whole, refuse_holes, warn_of_holes
 from curate.storage.protocol import Object
 from curate.stores.open import open_store
 from curate.tasks.shard import Shard, SliceKind
@@ -263,8 +263,7 @@ def files(
     if how.schema is not None:
         how = replace(how, schema=check_declared(method, format, how.schema))
     patterns = [parse_input(path) for path in paths]
-    inputs = list_inputs(patterns, open_store)
-    holes = holes_in(patterns, inputs, open_store)
+    inputs, holes = list_whole(patterns, lambda: list_inputs(patterns, open_store), open_store)
     if allow_incomplete_input:
         warn_of_holes(holes, method)
     else:

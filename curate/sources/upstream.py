@@ -6,7 +6,8 @@ have said that the job is complete: one that goes on, failed, or was cut short b
 that is named outright is the user's choice: it is there, and outputs are whole, so that the job has to be complete, and
 no other output need be there.
 
-For each such job: `job.json`, one listing of its plan, and the plan. Its outputs are in the listing of the inputs.
+For each such job: `job.json`, one listing of its plan, and the plan. Its outputs are in the listing of the inputs,
+which is made again where the plan may be newer.
 
 A job that was made anew may have other outputs than those that were read: then what was made of the old ones has the
 rows of the new ones, and `refuse_remade` refuses to have both.
@@ -82,6 +83,28 @@ def holes_in(
         with ThreadPoolExecutor(READERS) as pool:
             found = list(pool.map(lambda one: look.at(*one), sorted(roots.items())))
     return [one for one in found if one is not None]
+
+
+def list_whole(
+    patterns: Sequence[InputPattern],
+    list_them: Callable[[], Inputs],
+    store_of: Callable[[str], Store],
+    inputs: Inputs | None = None,
+    known: Any = None,
+) -> tuple[Inputs, list[Hole]]:
+    """Lists the inputs, unless these were listed, and returns them with their `holes_in`.
+
+    A plan is read after the listing, and another driver may have added shards and made them in between. So if a
+    complete job lacks outputs, the inputs are listed again, until two looks find the same.
+    """
+    inputs = inputs or list_them()
+    holes = holes_in(patterns, inputs, store_of, known)
+    while any(one.closed and one.missing for one in holes):
+        before, inputs = holes, list_them()
+        holes = holes_in(patterns, inputs, store_of, known)
+        if holes == before:
+            break
+    return inputs, holes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from curate.errors import ConfigError
 from curate.prefetch import ahead
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
-from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
+from curate.sources.upstream import list_whole, refuse_holes, warn_of_holes
 from curate.storage.protocol import Object
 from curate.stores.open import open_store
 from curate.training.layouts import LOOKS, PACKED, PAIRS, SUFFIXES, Layout, TokenFile
@@ -63,8 +63,7 @@ def find_corpus(path: str, sequence_length: int, column: str, allow_incomplete_i
     files that have none, and packed sequences of another length; CorruptInput for files that cannot be read.
     """
     patterns = [parse_input(path)]
-    inputs = list_inputs(patterns, open_store)
-    holes = holes_in(patterns, inputs, open_store)
+    inputs, holes = list_whole(patterns, lambda: list_inputs(patterns, open_store), open_store)
     if allow_incomplete_input:
         warn_of_holes(holes, "TokenShards")
     else:

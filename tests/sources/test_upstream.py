@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ from curate.clock import SystemClock
 from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.ledger import layout
+from curate.ledger.ledger import Ledger
 from curate.ledger.summary import RunState
 from curate.observe.job import read_status
 from curate.observe.summary_text import render
+from curate.sources import upstream
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.upstream import holes_in
 from curate.stores.open import open_store
 from curate.testing.stores import faulty_stores
-from tests.job.inline import numbered, output_rows, run_job, write_jsonl
+from tests.job.inline import numbered, output_rows, outputs, run_job, write_jsonl
 
 
 class Copy(Job):
@@ -279,6 +281,75 @@ def test_what_the_plan_knows_is_not_lost_in_silence(source: Path, tmp_path: Path
     (first / "2022" / "a.parquet").unlink()
     assert run_job(Copy(), first, out).state is RunState.COMPLETE
     assert len(output_rows(out)) == 12
+
+
+def before_its_plan_is_read(monkeypatch: pytest.MonkeyPatch, others: Sequence[Callable[[], object]]) -> None:
+    """Has other drivers do something after an output was listed as an input, before its plan is read; one each time."""
+    pending = list(others)
+
+    class Paused(Ledger):
+        def read_job(self) -> dict[str, Any]:
+            if pending:
+                pending.pop(0)()
+            return super().read_job()
+
+    monkeypatch.setattr(upstream, "Ledger", Paused)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_shards_that_were_added_and_made_after_the_listing_are_read(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, times: int
+) -> None:
+    """A driver that is paused between the two reads all that is there; nothing is said to be missing."""
+    first, out = tmp_path / "first", tmp_path / "out"
+    run_job(Copy(), source, first)
+    numbers = iter(range(times))
+
+    def grow() -> None:
+        write_jsonl(source / "2024" / f"{(number := next(numbers))}.jsonl", numbered(100 + number, 101 + number))
+        assert run_job(Copy(), source, first).state == "complete"
+
+    before_its_plan_is_read(monkeypatch, [grow] * times)
+    assert reader(str(first), out).state == "complete"
+    assert [row["n"] for row in output_rows(out)][12:] == [100 + number for number in range(times)]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_shards_that_were_added_after_the_listing_and_are_not_made(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
+) -> None:
+    """That job is at work, and what it lacks was not lost."""
+    first = tmp_path / "first"
+    run_job(Copy(), source, first)
+
+    def grow() -> None:
+        write_jsonl(source / "2024" / "e.jsonl", numbered(100, 101))
+        run_job(Copy(), source, first, limit=4)
+
+    before_its_plan_is_read(monkeypatch, [grow])
+    with pytest.raises(
+        ConfigError, match=r"is the output of an incomplete job; finish that job first.* 1 of the 5 out"
+    ):
+        reader(str(first), tmp_path / "out")
+
+
+@pytest.mark.parametrize("grown", [False, True])
+@pytest.mark.parametrize("limit", [1, 4, 5, 12])
+def test_a_limit_that_was_cut_short_goes_on(source: Path, tmp_path: Path, limit: int, grown: bool) -> None:
+    """However few of the outputs it reads, and however many there are now: the others are not missing."""
+    first, whole, out = tmp_path / "first", tmp_path / "whole", tmp_path / "out"
+    run_job(Copy(), source, first)
+    for root in (whole, out):
+        curate.read_parquet(first).limit(limit).write_parquet(root, backend="inline")
+    (out / layout.SUMMARY).unlink()
+    (out / "2022" / "a.parquet").unlink()
+    if grown:
+        write_jsonl(source / "2024" / "e.jsonl", numbered(100, 101))
+        run_job(Copy(), source, first)
+    assert curate.read_parquet(first).limit(limit).write_parquet(out, backend="inline").state == "complete"
+    assert outputs(out) == outputs(whole)
 
 
 def test_one_that_had_nothing_to_write(tmp_path: Path) -> None:
