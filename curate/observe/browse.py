@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from curate.around import contextmanager
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound, did_you_mean
-from curate.ledger import layout
+from curate.ledger import layout, validation
 from curate.ledger.compression import decompress
 from curate.ledger.ledger import INPUTS, Ledger
 from curate.ledger.segments import done_events
@@ -237,5 +237,5 @@ def _line(data: bytes) -> dict[str, Any] | None:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return None
-    sound = isinstance(value, Mapping) and isinstance(value.get("time"), int | float)
+    sound = validation.having(time=validation.moment)(value) and validation.fields(attempt=validation.whole)(value)
     return value if sound else None

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -621,11 +621,14 @@ def test_no_lines_are_said(tmp_path: Path, run: Run) -> None:
     assert run("logs", root, "--shard", "s0000009")[0] == 2
 
 
-def test_what_cannot_be_read_hides_only_itself(tmp_path: Path, run: Run) -> None:
-    """A segment that is none, a line that is none."""
+@pytest.mark.parametrize(
+    "odd", [{"odd": 1}, {"time": 1e308}, {"time": -1e18}, {"time": True}, {"time": 1.5, "attempt": []}]
+)
+def test_what_cannot_be_read_hides_only_itself(tmp_path: Path, run: Run, odd: Mapping[str, Any]) -> None:
+    """A segment that is none, a line that is none: of no time, or of one that no calendar has, or of no attempt."""
     root = _with_runs(f"{tmp_path}/out")
     write_log(root, "host-1", 1, line(1.0, "a"))
-    write_log(root, "host-1", 2, {"odd": 1}, line(2.0, "b"))
+    write_log(root, "host-1", 2, odd, line(2.0, "b"))
     ledger = make_ledger(root)
     ledger.store.publish(ledger.uri(layout.log_segment(RUN, "host-2", 1)), b"no zstd")
     code, text, err = run("logs", root)
