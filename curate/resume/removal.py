@@ -6,7 +6,8 @@ followed, and only files that can be made again are removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -294,13 +295,19 @@ def _without(there: JobOutputs, options: RunOptions, ids: Any, rows: list[int], 
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
     if named and not options.concurrent:  # else another driver may be about to name it; it is swept at the end
         named -= _named_by_others(replace(there, listing=left))
-        quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:
-        quarantine = []
+        named = set()
     # They are published before the output, which may never have been.
     own = [layout.samples(shard_samples(name)) for name in ids.to_pylist()] if len(listing.samples) else []
-    samples = [ledger.store.stat(ledger.uri(name)) for name in listing.samples_named(own)]
-    return Dropped(there.plan, left, [*quarantine, *samples, *map(there.at, rows)])
+    beside = _there_now(ledger, [*sorted(named), *listing.samples_named(own)])
+    return Dropped(there.plan, left, [*beside, *map(there.at, rows)])
+
+
+def _there_now(ledger: Ledger, names: Iterable[str]) -> Iterator[Object]:
+    """Yields these files of a ledger, without those that another driver has removed since the listing."""
+    for name in names:
+        with suppress(ObjectNotFound):
+            yield ledger.store.stat(ledger.uri(name))
 
 
 def _named_by_others(there: JobOutputs) -> set[str]:

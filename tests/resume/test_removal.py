@@ -22,7 +22,7 @@ from curate.observe.failures import read_failures
 from curate.observe.job import read_status
 from curate.observe.summary_text import render
 from curate.observe.verify import verify
-from curate.storage.faults import Fault
+from curate.storage.faults import Fault, lost
 from curate.testing.stores import faulty_stores
 from tests.job import inline
 from tests.job.inline import everything, output_rows, quarantined, write_jsonl
@@ -142,6 +142,23 @@ def test_it_is_taken_out_with_all_that_was_made_of_it(source: Path, out: Path, t
     for _ in range(2):
         again = run_job(Parted(), source, out)
         assert (again.total, again.attempts, again.calls.put, again.calls.delete) == (3, 0, 0, 0)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("operation", ["stat", "read", "delete"])
+def test_another_driver_takes_it_out_at_once(source: Path, out: Path, tmp_path: Path, operation: str, nth: int) -> None:
+    """What one of them finds gone, the other has removed: neither fails of that."""
+    (source / "b.jsonl").unlink()
+    others: list[Summary] = []
+
+    def meanwhile() -> BaseException:
+        others.append(run_job(Parted(), source, out, drop_removed=True))
+        return lost()
+
+    with faulty_stores(Fault(operation, nth, name=f"{out}/", error=meanwhile)):
+        assert run_job(Parted(), source, out, drop_removed=True).state is RunState.COMPLETE
+    assert [one.state for one in others] == [RunState.COMPLETE]
+    check_same_as_fresh(Parted(), source, out, tmp_path / "fresh")
 
 
 def test_a_glob_that_was_too_wide_is_narrowed(source: Path, tmp_path: Path) -> None:
