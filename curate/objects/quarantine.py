@@ -47,9 +47,21 @@ def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
             try:
                 value = orjson.loads(line)
                 coded = "row" not in value
-                row = value["row_base64" if coded else "row"]
+                row = Quarantined(
+                    *(
+                        value["line"],
+                        value["reason"],
+                        value["row_base64" if coded else "row"],
+                        coded,
+                        value.get("at", ""),
+                    )
+                )
+                if type(row.line) is not int or not all(isinstance(one, str) for one in (row.reason, row.row, row.at)):
+                    raise TypeError("a field has another type")
+                if coded:
+                    base64.b64decode(row.row, validate=True)
                 empty = False
-                yield Quarantined(value["line"], value["reason"], row, coded, value.get("at", ""))
+                yield row
             except (ValueError, TypeError, KeyError) as error:
                 raise CorruptInput(f"{object.uri}: not a file of quarantined rows: {error!r}") from error
     if empty:
