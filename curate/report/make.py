@@ -8,6 +8,7 @@ corpus. They are merged in the order of the plan: the report is the same at any 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -21,7 +22,7 @@ from curate.clock import SystemClock
 from curate.dataclass import dataclass, replace
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
-from curate.errors import ConfigError, ObjectNotFound, WriteFailed
+from curate.errors import ConfigError, CorruptInput, ObjectNotFound, WriteFailed
 from curate.formats.encoding import Format, detect
 from curate.keywords import naming_columns, option
 from curate.ledger.compression import decompress
@@ -216,10 +217,18 @@ def _is_untyped(work: str) -> bool:
 
 
 def _sketches(found: FoundJob) -> Iterator[Corpus]:
-    """Yields the sketches of shards, in the order of the plan."""
+    """Yields the sketches of shards, in the order of the plan. Raises CorruptInput for one that is damaged."""
 
     def one(rank: int) -> Corpus:
-        return Corpus.parse(orjson.loads(decompress(found.ledger.store.read(found.output(rank).uri))))
+        uri = found.output(rank).uri
+        data = found.ledger.store.read(uri)
+        try:
+            return Corpus.parse(orjson.loads(decompress(data)))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
+            raise CorruptInput(
+                f"{uri} cannot be read as a part of the report ({error}); remove it and run this again, which makes it "
+                "anew"
+            ) from error
 
     for _, own in ahead(one, np.flatnonzero(found.matched.done).tolist(), READERS):
         yield own

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.errors import CorruptInput
 from curate.report.html import document
 from curate.report.make import make_report, wanted
 from tests.pages.samples import HOSTILE
@@ -58,6 +59,20 @@ def test_a_corpus_of_any_shape(tmp_path: Path, name: str) -> None:
     }
     orjson.dumps(report)
     look(document(report))
+
+
+@pytest.mark.parametrize("damaged", [lambda data: data[:30] + b"\0" + data[31:], lambda data: bytes(len(data))])
+def test_a_part_of_the_report_that_is_damaged(tmp_path: Path, damaged: Any) -> None:
+    """It is named, with what to do; and that makes it anew."""
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "a.parquet")
+    asked = wanted(str(tmp_path / "a.parquet"), backend="inline")
+    report = make_report(asked)
+    [part] = tmp_path.rglob("*.sketch.json.zst")
+    part.write_bytes(damaged(part.read_bytes()))
+    with pytest.raises(CorruptInput, match=f"{part} cannot be read as a part of the report .*; remove it and run this"):
+        make_report(asked)
+    part.unlink()
+    assert make_report(asked) == report
 
 
 def look(data: bytes) -> Read:
