@@ -224,7 +224,7 @@ def _sketches(found: FoundJob) -> Iterator[Corpus]:
         data = found.ledger.store.read(uri)
         try:
             return Corpus.parse(orjson.loads(decompress(data)))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
+        except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
             raise CorruptInput(
                 f"{uri} cannot be read as a part of the report ({error}); remove it and run this again, which makes it "
                 "anew"
