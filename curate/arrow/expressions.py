@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,17 @@ _BY_POSITION = re.compile(r"(?:^|[(, ]|(?<!field_ref=FieldRef)\.)FieldPath\(\d")
 column. Not so in `struct_field`, which is given the column."""
 
 
+_WORD = re.compile(r"\w+", re.ASCII)
+
+
 _CALL = re.compile(r"(\w+)\(")
 """A function in the text of an expression."""
 
 
 def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
     """Returns a table of these expressions over `table`, row by row, in order."""
-    return _project(table, [with_wide_literals(one, table.schema) for one in expressions], names)
+    known = Columns(table.schema)
+    return _project(table, [_wide(one, known.named_in(one)) for one in expressions], names)
 
 
 def _project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
@@ -103,9 +108,12 @@ def with_wide_literals(expression: Any, schema: pa.Schema) -> Any:
     >>> type_of(pc.field("n") / 3.0, schema, "with_column('third')")
     DataType(double)
     """
+    return _wide(expression, Columns(schema).named_in(expression))
+
+
+def _wide(expression: Any, schema: pa.Schema) -> Any:
+    """Returns an expression with wide literals; `schema` has the columns that it may read: a few of thousands."""
     _, (data,) = expression.__reduce__()
-    # Of thousands of columns it reads a few, and is asked about with each batch.
-    schema = _candidates(expression, schema)
     try:
         hash(schema)
     except TypeError:  # a type that is defined in Python has no hash
@@ -177,13 +185,25 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
     >>> type_of(pc.field("a") + 1, pa.schema([("a", pa.int64())]), "with_column('b')")
     DataType(int64)
     """
+    return types_of([(where, expression)], schema)[0]
+
+
+def types_of(expressions: Iterable[tuple[str, Any]], schema: pa.Schema) -> list[pa.DataType]:
+    """Returns the types of expressions over rows of `schema`, each beside where it is. Raises ConfigError for the first
+    that has none."""
+    known = Columns(schema)
+    return [_type_of(one, known, where) for where, one in expressions]
+
+
+def _type_of(expression: Any, known: Columns, where: str) -> pa.DataType:
+    schema = known.schema
     try:
-        return project(empty(_candidates(expression, schema)), [expression], ["value"]).schema.field(0).type
+        return project(empty(known.named_in(expression)), [expression], ["value"]).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         told = ConfigError(f"{where}: {_problem(error, schema)}")
         if len(schema):
-            known = frozenset(schema.names)
-            told.column = next((name for name in _NAMES.findall(str(error)) if name not in known), None)
+            names = frozenset(schema.names)
+            told.column = next((name for name in _NAMES.findall(str(error)) if name not in names), None)
         raise told from error
 
 
@@ -199,8 +219,9 @@ def _problem(error: Exception, schema: pa.Schema) -> str:
 
 def refuse_unknown(where: str, wanted: Iterable[str], names: Sequence[str]) -> None:
     """Raises ConfigError naming the first of the wanted columns that is not there. `where` asks for it."""
+    known = frozenset(names)
     for name in wanted:
-        if name not in names:
+        if name not in known:
             # Where there is none at all, to name another one does not help.
             told = f"{where}: {unknown_column(name, names)}"
             raise ConfigError.of_column(told, name) if names else ConfigError(told)
@@ -213,16 +234,35 @@ def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:
     >>> sorted(columns_of((pc.field("a") > 1) | (pc.field("b") == "x"), schema))
     ['a', 'b']
     """
-    candidates = _candidates(expression, schema)
-    return frozenset(name for name in candidates.names if not _binds(expression, _without(candidates, name)))
+    return columns_of_all([expression], schema)
 
 
-def _candidates(expression: Any, schema: pa.Schema) -> pa.Schema:
-    """Returns the columns that an expression may read, as far as its text tells."""
-    text = str(expression)
-    # A plain name that is read stands in the text of the expression; others may be escaped there.
-    named = (at for at, name in enumerate(schema.names) if name in text or not name.isidentifier())
-    return pa.schema([schema.field(at) for at in named])
+def columns_of_all(expressions: Iterable[Any], schema: pa.Schema) -> frozenset[str]:
+    """Returns the columns that any of the expressions reads."""
+    known = Columns(schema)
+    named = [(one, known.named_in(one)) for one in expressions]
+    return frozenset(name for one, few in named for name in few.names if not _binds(one, _without(few, name)))
+
+
+class Columns:
+    """The columns of a schema by their names, which are gone through once for any number of expressions."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._plain: dict[str, list[int]] = {}
+        self._other: list[int] = []
+        for at, name in enumerate(schema.names):
+            if name.isidentifier() and name.isascii():
+                self._plain.setdefault(name, []).append(at)
+            else:
+                self._other.append(at)
+
+    def named_in(self, expression: Any) -> pa.Schema:
+        """Returns the columns that an expression may read, as far as its text tells."""
+        # A plain name that is read is a word of the text of the expression; others may be escaped there.
+        words = set(_WORD.findall(str(expression)))
+        named = chain(self._other, *(self._plain.get(word, ()) for word in words))
+        return pa.schema([self.schema.field(at) for at in sorted(named)])
 
 
 def _without(schema: pa.Schema, name: str) -> pa.Schema:

@@ -57,8 +57,8 @@ class Order:
     def __post_init__(self) -> None:
         refuse_other("nulls", self.nulls, _PLACES)
         names = [key.column for key in self.keys]
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 raise ConfigError(f"column {name!r} occurs twice in the keys {names}; name it once")
 
     def check(self, where: str, schema: pa.Schema) -> None:

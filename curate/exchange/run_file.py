@@ -351,7 +351,8 @@ def _indexed(keys: pa.Schema) -> pa.Schema:
 
 def _index_schema(schema: pa.Schema, order: Order) -> pa.Schema:
     # A shard without rows, of which only running a function would tell the columns, may have none.
-    keys = [key.column for key in order.keys if key.column in schema.names]
+    known = frozenset(schema.names)
+    keys = [key.column for key in order.keys if key.column in known]
     return _indexed(pa.schema([schema.field(key) for key in keys]))
 
 

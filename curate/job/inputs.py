@@ -60,7 +60,8 @@ class JobFiles(FileShards):
         for folder in dict.fromkeys(uri.rpartition("/")[0] for uri in self.listing["uri"].to_pylist()):
             for key, value in partition_values(f"{folder}/").items():
                 values.setdefault(key, set()).add(value)
-        lost = [key for key, some in values.items() if len(some) > 1 and key not in self.found.names]
+        known = frozenset(self.found.names)
+        lost = [key for key, some in values.items() if len(some) > 1 and key not in known]
         if lost:
             get_logger(job=job).warning(
                 f"rows lose what their folders say ({lost[0]}=...): it is a column for datasets, and not for jobs, and "

@@ -196,7 +196,7 @@ class Process:
             if isinstance(table, SideTable):
                 yield table
             elif self.places is Places.KEPT:
-                if POSITION not in table.column_names:
+                if table.schema.get_field_index(POSITION) < 0:
                     raise ConfigError(
                         f"{self.name} returned no column {POSITION!r}, which keep_positions=True asks for; pass it on, "
                         "as `passed_through` does"
@@ -212,13 +212,13 @@ class Process:
         """Returns the id and the own columns of a table, of rows of the batch from `start` on, with their places."""
         if start + table.num_rows > batch.num_rows:
             raise self._other_rows(f"at least {start + table.num_rows:,}", batch)
-        id = getattr(self.job, "id_column", None)
-        own = [name for name in table.column_names if name not in batch.column_names]
+        id, given = getattr(self.job, "id_column", None), frozenset(batch.column_names)
+        own = [name for name in table.column_names if name not in given]
         if not own:
             raise ConfigError(
                 f"{self.name} returned no column that its batch does not have: an attributes job adds columns"
             )
-        kept = table.select([*(one for one in (id,) if one in table.column_names), *own])
+        kept = table.select([*([id] if id in table.column_names else ()), *own])
         return kept.append_column(pa.field(POSITION, PLACE_TYPE), batch[PLACE].slice(start, table.num_rows))
 
     def _other_rows(self, found: str, batch: pa.Table) -> ConfigError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -124,9 +125,10 @@ def _budget(value: str | int | None) -> str:
 def _schema(value: pa.Schema | None) -> str:
     if value is None:
         return ""
-    twice = sorted({name for name in value.names if value.names.count(name) > 1})
-    if twice:
-        return f"column {twice[0]!r} occurs {value.names.count(twice[0])} times"
+    times = Counter(value.names)
+    twice = min((name for name in times if times[name] > 1), default=None)
+    if twice is not None:
+        return f"column {twice!r} occurs {times[twice]} times"
     return "" if len(value) else "it has no columns; None derives the schema from the first rows"
 
 

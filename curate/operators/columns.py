@@ -9,12 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.arrow.expressions import chosen_by, columns_of, expression_text, project, refuse_unknown, type_of
+from curate.arrow.expressions import (
+    chosen_by,
+    columns_of,
+    columns_of_all,
+    expression_text,
+    project,
+    refuse_unknown,
+    type_of,
+    types_of,
+)
 from curate.arrow.order import rows_where
 from curate.dataclass import dataclass
 from curate.errors import ConfigError
@@ -75,7 +85,7 @@ class WithColumn(OperatorDefaults):
         return f"with_column({self.column!r}, {self.expression})"
 
     def made(self, found: pa.Schema) -> pa.Schema:
-        return _with_field(found, pa.field(self.column, type_of(self.expression, found, self.name)))
+        return _with_fields(found, [pa.field(self.column, type_of(self.expression, found, self.name))])
 
     def identity(self) -> Any:
         return ["with_column", self.column, expression_text(self.expression)]
@@ -90,17 +100,20 @@ class WithColumn(OperatorDefaults):
         return columns_of(self.expression, schema)
 
 
-def _with_field(schema: pa.Schema, field: pa.Field) -> pa.Schema:
-    if field.name in schema.names:
-        return schema.set(schema.get_field_index(field.name), field)
-    return schema.append(field)
+def _with_fields(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
+    made = {field.name: field for field in chain(schema, fields)}
+    return pa.schema(list(made.values()), metadata=schema.metadata)
 
 
 def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
     """Returns a table with a column of this name at its place, or else at the end."""
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
-    return table.append_column(name, column)
+    return _with_columns(table, {name: column})
+
+
+def _with_columns(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    made = dict(zip(table.column_names, table.columns, strict=True)) | dict(columns)
+    schema = _with_fields(table.schema, (pa.field(name, one.type) for name, one in columns.items()))
+    return pa.table(list(made.values()), schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +131,8 @@ class WithColumns(OperatorDefaults):
         return f"with_columns({', '.join(f'{name!r}: {expression}' for name, expression in self.columns)})"
 
     def made(self, found: pa.Schema) -> pa.Schema:
-        made = found
-        for name, expression in self.columns:
-            made = _with_field(made, pa.field(name, type_of(expression, found, f"with_columns({name!r})")))
-        return made
+        types = types_of(((f"with_columns({name!r})", expression) for name, expression in self.columns), found)
+        return _with_fields(found, (pa.field(name, type) for (name, _), type in zip(self.columns, types, strict=True)))
 
     def identity(self) -> Any:
         return ["with_columns", *([name, expression_text(expression)] for name, expression in self.columns)]
@@ -131,14 +142,12 @@ class WithColumns(OperatorDefaults):
         self.schema(table.schema)
         names, expressions = zip(*self.columns, strict=True)
         columns = project(table, expressions, names)
-        for name in names:
-            table = with_column(table, name, columns[name])
-        yield table
+        yield _with_columns(table, dict(zip(names, columns.columns, strict=True)))
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
         # One that is replaced keeps its place, so that it is read though its values are not looked at.
         own = {name for name, _ in self.columns}
-        read = {name for _, expression in self.columns for name in columns_of(expression, schema)}
+        read = columns_of_all((expression for _, expression in self.columns), schema)
         return (needed & set(schema.names)) | read | (own & set(schema.names))
 
 
@@ -191,7 +200,8 @@ class Drop(_Kept):
     method = "drop_columns"
 
     def _left(self, found: pa.Schema) -> list[pa.Field]:
-        return [field for field in found if field.name not in self.columns]
+        gone = frozenset(self.columns)
+        return [field for field in found if field.name not in gone]
 
 
 @dataclass(frozen=True, slots=True)

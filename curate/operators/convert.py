@@ -345,9 +345,10 @@ def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None
     of. Raises SchemaMismatch for unequal lengths, and what is no column."""
     _check_names(where, columns)
     made: dict[str, Any] = {}
+    known = {} if before is None else dict(zip(before.column_names, before.columns, strict=True))
     for name, values in columns.items():
         try:
-            made[name] = _returned(where, name, values, _column(before, name))
+            made[name] = _returned(where, name, values, known.get(name))
         except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(f"{where} a column {name!r} that is not a list of values: {error}") from None
     lengths = {name: len(values) for name, values in made.items()}
@@ -355,10 +356,6 @@ def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None
         told = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
         raise SchemaMismatch(f"{where} columns of different lengths: {told} rows; expected equal lengths")
     return pa.table(made)
-
-
-def _column(before: pa.Table | None, name: str) -> pa.ChunkedArray | None:
-    return before[name] if before is not None and name in before.column_names else None
 
 
 def _returned(where: str, name: str, values: Any, before: pa.ChunkedArray | None) -> Any:
@@ -413,10 +410,10 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
     SchemaMismatch for values of no common type."""
     names = [str(name) for name in frame.columns]
     made = []
+    types = {} if before is None else {field.name: field.type for field in before.schema}
     for name, (_, series) in zip(names, frame.items(), strict=True):
-        column = _column(before, name)
         try:
-            made.append(_of_series(where, name, series, None if column is None else column.type))
+            made.append(_of_series(where, name, series, types.get(name)))
         except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(
                 f"{where} column {name!r} of {series.dtype}, which Arrow does not have: {error}; convert it "

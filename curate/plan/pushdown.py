@@ -69,7 +69,7 @@ def _pruned(
         needed, operator = _before(operator, before, needed)
         if not needed:
             # Rows of no column could not be counted: one that is there after it, too.
-            gone = operator.columns if isinstance(operator, Drop) else ()
+            gone = frozenset(operator.columns if isinstance(operator, Drop) else ())
             needed = {next(name for name in before.names if name not in gone)}
         left.insert(0, operator)
     needed |= set() if needed & set(inside) else set(inside[:1])

@@ -266,7 +266,7 @@ class Side:
 
     def index(self, held: pa.Schema | None = None, names: Sequence[str] | None = None) -> Index:
         keys = [key.column for key in self.order.keys]
-        known = next((one for one in self.schemas if all(name in one.names for name in keys)), None)
+        known = next((one for one in self.schemas if set(keys) <= set(one.names)), None)
         schema = pa.schema([]) if known is None else pa.schema([known.field(name) for name in keys])
         return self.building.made(schema, held, names)
 

@@ -46,7 +46,7 @@ def _searches(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("room", ["formats", "arrow"])
+@pytest.mark.parametrize("room", ["formats", "arrow", "exchange", "job", "operators", "reduce"])
 def test_no_loop_searches_all_names_for_each_column(room: str) -> None:
     """It took two minutes to look into a file of CSV with 10,000 columns: a set of the names is made once."""
     found = {

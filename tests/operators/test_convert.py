@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -428,3 +428,23 @@ def test_what_only_pandas_has_a_type_for_is_of_pandas_everywhere(format: str) ->
     assert {name: [None if pd.isna(value) else value for value in given[name]] for name in found} == found
     frames = curate.from_arrow(table).map_batches(lambda frame: frame, batch_format="pandas")
     assert frames.to_arrow().equals(table)
+
+
+def test_what_a_batch_had_is_looked_up_once_for_all_columns() -> None:
+    """And not once for each column: a batch of 4,000 columns of numpy took five seconds."""
+    table = pa.table({f"c{number}": [number] for number in range(20)})
+
+    class Counted:
+        """The batch, which counts how often all of its columns are listed."""
+
+        def __init__(self) -> None:
+            self.listed: list[str] = []
+
+        def __getattr__(self, name: str) -> Any:
+            self.listed.append(name)
+            return getattr(table, name)
+
+    before = Counted()
+    columns = {name: np.array([7]) for name in table.column_names}
+    assert from_columns("map returned", columns, cast(Any, before)).to_pylist() == [dict.fromkeys(columns, 7)]
+    assert sorted(before.listed) == ["column_names", "columns"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -89,9 +90,9 @@ def column_names(method: str, given: Any) -> tuple[str, ...]:
     if is_set or not all(isinstance(name, str) for name in names):
         order = ": a set has another order in each process" if is_set else ""
         raise ConfigError(f"{method} takes the name of a column, or a list of names, found {given!r:.80}{order}")
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{method}: the column {name!r} is named {names.count(name)} times; name it once")
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ConfigError(f"{method}: the column {name!r} is named {times} times; name it once")
     return names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -51,12 +52,10 @@ class Partials(OperatorDefaults):
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared or aggregated."""
         order_by(self.keys).check(self.name, found)
-        names = found.names
-        for one in self.aggregates:
-            if one.column is None:
-                continue
-            refuse_unknown(self.name, [one.column], names)
-            one.states(found.field(one.column).type)
+        asked = [(one, one.column) for one in self.aggregates if one.column is not None]
+        refuse_unknown(self.name, [column for _, column in asked], found.names)
+        for one, column in asked:
+            one.states(found.field(column).type)
 
     def made(self, found: pa.Schema) -> pa.Schema:
         self.check(found)
@@ -93,10 +92,10 @@ class Grouped(Regrouping):
 
     def __post_init__(self) -> None:
         names = [*self.keys, *map(output_name, self.aggregates)]
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 raise ConfigError(
-                    f"{self.name} would make {names.count(name)} columns called {name!r}; name each aggregate once, or "
+                    f"{self.name} would make {times} columns called {name!r}; name each aggregate once, or "
                     "rename the keys with rename_columns"
                 )
 

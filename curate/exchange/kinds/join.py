@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -87,10 +88,10 @@ class Keys:
         ]
         made += [one.with_name(one.name + self.right_suffix) if one.name in twice else one for one in others]
         names = [one.name for one in made]
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 raise ConfigError(
-                    f"{self.name} would make {names.count(name)} columns called {name!r}; pass left_suffix and "
+                    f"{self.name} would make {times} columns called {name!r}; pass left_suffix and "
                     "right_suffix, or rename one of them first"
                 )
         return pa.schema([pa.field(one.name, one.type) for one in made])
@@ -238,7 +239,8 @@ class Join(Regrouping):
         meeting = match_keys(order_by(self.keys.left), left, named)
         joining = JoinedRows.of(meeting, self.how)
         self._book(joining, left, right, tally)
-        others = right.select([name for name in right.column_names if name not in self.keys.right])
+        keys = frozenset(self.keys.right)
+        others = right.select([name for name in right.column_names if name not in keys])
         for left_rows, right_rows in joining.slices(READ_ROWS):
             rows = take_or_null(left, left_rows)
             if self.how in ("semi", "anti"):
@@ -269,7 +271,7 @@ class Join(Regrouping):
 
     def _known(self, side: int, table: pa.Table, other: pa.Table) -> pa.Table:
         """Returns a side with key columns: one without rows, made by a function that was not run, may have none."""
-        if table.num_rows or all(key in table.column_names for key in self.keys.of(side)):
+        if table.num_rows or set(self.keys.of(side)) <= set(table.column_names):
             return table
         types = [other.schema.field(key).type for key in self.keys.of(1 - side)]
         return pa.schema(list(map(pa.field, self.keys.of(side), types))).empty_table()
