@@ -20,7 +20,7 @@ from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column
 from curate.operators.convert import is_data_frame, rows, rows_to_table, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator, hint
-from curate.pipeline.bad_rows import row_text
+from curate.pipeline.bad_rows import reason_of, row_at, row_text
 from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -103,12 +103,11 @@ class MapRows(UdfOperator):
         return ["flat_map" if self.flat else "map", *self.fn.identity(self.name), *identity_of(self.output_schema)]
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        del tally
         made: list[Mapping[str, Any]] = []
-        for result in each(self._rows_of, table, place.tries):
+        for result in each(self._rows_of, table, tally, place.tries):
             if isinstance(result, Busy):
                 yield result
-            else:
+            elif result is not ASIDE:
                 made += result
         if made:
             yield self.declared(
@@ -224,9 +223,14 @@ def _as_it_is(value: Any) -> Any:
 _CHANGING = (dict, list, tuple, np.ndarray, bytearray, set)
 
 
-def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -> Iterator[Any]:
+ASIDE = object()
+"""In place of what a function returns, for a row that was set aside."""
+
+
+def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tally: ShardBooks, tries: int = 0) -> Iterator[Any]:
     """Yields what a function returns for each row, and `Busy` each time that it is to be called again for a row, since
-    it raised RetryLater: `tries` times before for the first one. A BadRow that it raises says which row it was."""
+    it raised RetryLater: `tries` times before for the first one. A row for which it raises BadRow is set aside, and the
+    others go on: to begin anew for each would take the square of their number."""
 
     def anew() -> Any:
         # The call that raised may have changed its row.
@@ -238,9 +242,10 @@ def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -
             for answer in call_with_retries(partial(fn, row), anew, kept=position > 0, tries=tries):
                 yield answer if isinstance(answer, Busy) else answer.value
         except BadRow as error:
-            if error.row is None:
-                raise BadRow(error.reason, position) from error
-            raise
+            if error.row is not None:
+                raise
+            tally.single_out(RejectedRow(0, reason_of(error), row_text(row_at(table, position))), position)
+            yield ASIDE
         except ValueError as error:
             hint(error)
             raise
@@ -265,12 +270,16 @@ class FilterRows(UdfOperator):
         return ["filter", *self.fn.identity(self.name), self.reason]
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        keeps = []
-        for answer in each(self.fn, table, place.tries):
+        keeps: list[bool] = []
+        good: list[bool] = []
+        for answer in each(self.fn, table, tally, place.tries):
             if isinstance(answer, Busy):
                 yield answer
-            else:
+                continue
+            good.append(answer is not ASIDE)
+            if good[-1]:
                 keeps.append(self._is_kept(answer))
+        table = rows_where(table, np.array(good, bool))
         kept = np.array(keeps, bool)
         tally.drop_rows(table, ~kept, self.reason)
         yield rows_where(table, kept)

@@ -13,6 +13,8 @@ type twice.
 Results and counts of the search are discarded, and the rest of the batch is processed in one call. So the output
 depends only on which rows are bad, not on how they were found. An operator may see rows more than once, and parts of
 batches; one that keeps state between calls must allow for that.
+
+What calls a function for each row sets its bad rows aside itself: nothing is searched, and no row is seen again.
 """
 
 from __future__ import annotations
@@ -187,14 +189,14 @@ class _Search(NamedTuple):
         """Yields position and reason of bad rows among those which raised `error`, in order; maybe not of all. And a
         `Busy` for each call that is made again."""
         if isinstance(error, BadRow) and error.row is not None:
-            yield start + _position(error, stop - start), _reason(error)
+            yield start + _position(error, stop - start), reason_of(error)
         elif stop - start > 1:
             middle = (start + stop) // 2
             for low, high in ((start, middle), (middle, stop)):
                 if (found := (yield from self._raised(low, high))) is not None:
                     yield from self.bad_rows(low, high, found)
         elif isinstance(error, BadRow):
-            yield start, _reason(error)
+            yield start, reason_of(error)
         elif type((yield from self._raised(start, stop))) is type(error):
             yield start, printable(summary_of(error)[:MAX_REASON])
 
@@ -226,7 +228,8 @@ def _explainable(error: Exception, errors: bool) -> bool:
     return isinstance(error, BadRow) or (errors and kind_of(error) is FailureKind.USER_ERROR)
 
 
-def _reason(error: BadRow) -> str:
+def reason_of(error: BadRow) -> str:
+    """Returns why a row is bad, as text that can be shown."""
     return printable(str(error.reason)) or "no reason given"
 
 

@@ -115,8 +115,8 @@ class ShardBooks:
         self.calls = 0
         """Batches that were done: what is lost if the shard is begun again."""
         self._searched = 0
-        self._before: tuple[dict[str, int], dict[str, Any], int] | None = None
-        """What was dropped, counted and quarantined before the batch at hand."""
+        self._before: tuple[dict[str, int], dict[str, Any], int, int] | None = None
+        """What was dropped, counted, quarantined and singled out before the batch at hand."""
         self._sampled_before: dict[str, Any] = {}
         self.given: GivenRows | None = None
         """The rows of the batch that a step is at work on."""
@@ -129,7 +129,8 @@ class ShardBooks:
 
     def begin(self) -> None:
         """Makes what is booked from now on something that `rollback` takes back."""
-        self._before = dict(self.books.dropped), dict(self.books.counters), self.books.quarantined
+        books = self.books
+        self._before = dict(books.dropped), dict(books.counters), books.quarantined, self._searched
         self._thread, self._by_others = threading.get_ident(), False
         if self.samples is not None:
             self._sampled_before = self.samples.seen()
@@ -144,7 +145,7 @@ class ShardBooks:
     def rollback(self) -> None:
         """Takes back what was booked since `begin`; does nothing after a `commit`."""
         if self._before is not None:
-            self.books.dropped, self.books.counters, self.books.quarantined = self._before
+            self.books.dropped, self.books.counters, self.books.quarantined, self._searched = self._before
             self._before = None
             self._held.clear()
             if self.samples is not None:
@@ -229,12 +230,12 @@ class ShardBooks:
         at = f"{unit}{'s' * (len(found) > 1)} {' to '.join(f'{one:,}' for one in found)} of {of}"
         return replace(row, line=line, given=None, at=at + f", as given to {step}" * bool(step))
 
-    def single_out(self, row: RejectedRow) -> None:
-        """Quarantines a row that was found by processing parts of its batch.
+    def single_out(self, row: RejectedRow, position: int | None = None) -> None:
+        """Quarantines a row that was found by processing parts of its batch, or single rows of it.
 
         Raises TooManyBadRows when the budget cannot hold any more, or such rows are many and it does not hold them now.
         """
-        self.set_aside(row)
+        self.set_aside(row, position)
         self._searched += 1
         self._bound_searched()
 
