@@ -367,6 +367,10 @@ def held(value: Any) -> Iterator[types.FunctionType | type]:
         if type(one) in PLAIN or id(one) in seen or is_plain(one):
             continue
         seen.add(id(one))
+        if type(one) in (dict, list, tuple):  # of which there are millions
+            parts = chain(one, one.values()) if type(one) is dict else one
+            queue += [inner for inner in parts if type(inner) not in PLAIN]
+            continue
         if is_a(one, types.FunctionType | type):
             yield one
         elif type(one).__module__ != "builtins":

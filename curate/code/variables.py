@@ -236,12 +236,12 @@ class Variables:
                         text = value_text(name, self._compared(value, one, origin))
                         yield f"{function.__name__}.{name} = {_short(text)}"
 
-    def _compared(self, value: Any, one: _Variable, origin: Origin) -> Any:
-        """Returns what of a value can be compared, without what a process has of its own, and where a program lies."""
+    def _compared(self, value: Any, one: _Variable, origin: Origin, *, is_known: bool = False) -> Any:
+        """Returns what of a value can be compared, without what a process has of its own, and where a program lies.
+        `is_known`: it is data, of which all can be."""
         folder = Path(one.used.module.path).parent if origin.is_placed else None
-        return compared(
-            value, self._sources, origin if origin.labels or origin.variables or origin.is_own else None, folder
-        )
+        own = origin if origin.labels or origin.variables or origin.is_own else None
+        return value if is_known and own is None and folder is None else compared(value, self._sources, own, folder)
 
     def _take_imported(self, module: Module, names: Iterable[str]) -> None:
         """Takes in which of several imports of a name it is of, as where one is not there on each machine."""
@@ -310,7 +310,7 @@ class Variables:
             yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
         elif is_data(value):
             if not (origin.is_placed and not origin.reads and _is_path(value)):
-                yield one.name, self._compared(value, one, origin)
+                yield one.name, self._compared(value, one, origin, is_known=True)
         elif is_a(value, CODE):
             return
         elif has_objects(value, self._sources):

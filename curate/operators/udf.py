@@ -6,10 +6,12 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Self, TypedDict
 
 import pyarrow as pa
 
+from curate.around import contextmanager
 from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable
 from curate.code.function import callable_text
@@ -59,6 +61,24 @@ def _hinted(results: Iterator[Any], batch_format: str) -> Iterator[Any]:
     except Exception as error:
         hint(error, batch_format)
         raise
+
+
+_TOLD: ContextVar[dict[int, tuple[Udf, Any]] | None] = ContextVar("told", default=None)
+"""By id, what was looked at within `told_once`, which is kept, and its identity."""
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Is around what plans, which asks for an identity wherever a function is part of a stage: each is taken once.
+
+    None is kept afterwards, because whoever writes again may have changed what a function uses.
+    """
+    token = _TOLD.set({}) if _TOLD.get() is None else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            _TOLD.reset(token)
 
 
 def label(function: Any) -> str:
@@ -125,6 +145,14 @@ class Udf:
 
     def identity(self, owner: str) -> Any:
         """Returns what decides its results, as JSON values. Raises ConfigError naming a variable."""
+        told = _TOLD.get()
+        if told is None:
+            return self._identity(owner)
+        if id(self) not in told:
+            told[id(self)] = self, self._identity(owner)
+        return told[id(self)][1]
+
+    def _identity(self, owner: str) -> Any:
         given = {
             "fn_args": self.args,
             "fn_kwargs": self.kwargs,

@@ -24,6 +24,7 @@ from curate.operators.columns import FilterExpression
 from curate.operators.protocol import Operator
 from curate.operators.rows import FilterRows, MapIsolated, MapRows
 from curate.operators.sample import RandomSample
+from curate.operators.udf import told_once
 from curate.pipeline.step import task_cpus
 from curate.plan.nodes import (
     Apply,
@@ -237,7 +238,8 @@ def _parts(plan: Union, end: End, unions: Unions) -> tuple[list[Physical], bool]
         for one in plan.inputs:
             parts += (_lower(one, end, (), unions),)
         scans = _scans_of(parts)
-        unions[id(plan), end] = plan, parts, bool(scans) and all(are_alike(one, scans[0]) for one in scans)
+        with told_once():
+            unions[id(plan), end] = plan, parts, bool(scans) and all(are_alike(one, scans[0]) for one in scans)
     _, parts, one_stage = unions[id(plan), end]
     return parts, one_stage
 

@@ -24,6 +24,7 @@ from curate.formats.encoding import Format
 from curate.objects.record import OutputFormat
 from curate.operators.parts import SplitOff
 from curate.operators.protocol import Operator, OperatorDefaults
+from curate.operators.udf import told_once
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable, read_rows, task_cpus
@@ -135,10 +136,11 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     codec = default_codec(format) if codec is None else codec
     suffix(format, codec)
     end = End.RUNS if format is OutputFormat.RUN else End.FILES
-    lowered = lower_stage(plan, end)
+    with told_once():
+        lowered = lower_stage(plan, end)
+        spec = _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked)
     spec = replace(
-        _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
-        holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
+        spec, holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ()))
     )
     if spec.needs_all_inputs:
         from curate.plan.dedup import extensible
@@ -189,7 +191,7 @@ def _lost_lists(plan: Plan, lowered: StagePlan, steps: Sequence[Operator]) -> tu
     Raises ConfigError if it has rows of the input, as parts have: they would be nowhere.
     """
     # The last ones first, as the plan is walked: the same step may be there before the exchange, too.
-    written = [step.identity() for step in steps]
+    written = [step.identity() for step in steps if own_sides([step])]
     met: set[int] = set()
     follows = lowered.read.how.name if isinstance(lowered.read, Exchanged) else "an exchange"
     if follows == Materialize().name:
