@@ -391,6 +391,16 @@ def _lenient(name: str, value: Any, seen: Seen) -> str:
         return _class_text(cls, seen) if is_in_no_file(cls) else cls.__qualname__
 
 
+def made_text(code: Any) -> str:
+    """Returns a function or a class that was compiled from a text, as by `eval`, as text."""
+    if is_a(code, type):
+        return _class_text(code, Seen())
+    try:
+        return function_text(code)
+    except (Unhashable, RecursionError):
+        return code_text(code.__code__)
+
+
 def _class_text(cls: type, seen: Seen) -> str:
     if id(cls) in seen.within:
         return "itself"

@@ -29,8 +29,10 @@ from curate.code.closures import (
     Unhashable,
     closed_over,
     fields_of,
+    is_in_no_file,
     is_of_curates,
     is_plain,
+    module_of,
     owner_of,
     settings_of,
     value_text,
@@ -189,6 +191,14 @@ def is_made_by(module: Module, node: ast.AST, value: Any) -> bool:
         case ast.expr() if is_literal(node) and is_data(value):
             return value_text("", ast.literal_eval(node)) == value_text("", value)
     return False
+
+
+def is_made_of_text(code: types.FunctionType | type, sources: Sources) -> bool:
+    """Returns whether code of the user's was compiled from a text, as by `eval`: no file has it."""
+    if isinstance(code, type):
+        return code.__module__ == "builtins" and is_in_no_file(code)
+    lies_in = module_of(code)
+    return not Path(code.__code__.co_filename).exists() and (not lies_in or sources.module(lies_in) is not None)
 
 
 def is_literal(node: ast.expr) -> bool:

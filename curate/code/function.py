@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import types
 from collections.abc import Iterator
@@ -12,9 +11,8 @@ from curate.code.closures import closed_over, function_text, is_in_no_file, is_o
 from curate.code.compared import held
 from curate.code.digest import code_digest
 from curate.code.kinds import is_a
-from curate.code.names import names_in
+from curate.code.names import names_used
 from curate.code.sources import Sources, Used
-from curate.code.syntax import definition
 from curate.code.variables import Variables
 
 _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
@@ -40,7 +38,7 @@ def callable_text(name: str, function: Any) -> str:
         lies_in = module_of(one)
         module = sources.module(lies_in) if lies_in else None
         if module is not None:
-            names = _names_used(one)
+            names = names_used(one)
             used = list(sources.used_by(module, names))
             variables.take(module, names, used, [one.__code__])
             queue += used
@@ -85,16 +83,3 @@ def _classes(function: Any, sources: Sources) -> Iterator[type]:
         # Installed packages are pinned by the lock file.
         if is_a(one, type) and (is_in_no_file(one) or sources.module(one.__module__) is not None):
             yield one
-
-
-def _names_used(function: types.FunctionType) -> ast.AST:
-    """Returns a tree with the names that a function uses.
-
-    A lambda has no source of its own, only the statement around it, so its names are taken from what was compiled.
-    """
-    if (tree := definition(function)) is not None:
-        return tree
-    names = names_in(function.__code__)
-    roots = [ast.Name(name, ast.Load()) for name in names if name in function.__globals__]
-    parts: list[ast.expr] = [ast.Attribute(root, name, ast.Load()) for root in roots for name in names]
-    return ast.Tuple([*roots, *parts], ast.Load())

@@ -22,7 +22,16 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-from curate.code.closures import PLAIN, Unhashable, closed_over, fields_of, is_environment, value_text
+from curate.code.closures import (
+    PLAIN,
+    Unhashable,
+    closed_over,
+    fields_of,
+    is_environment,
+    made_text,
+    module_of,
+    value_text,
+)
 from curate.code.compared import (
     CODE,
     asked_of_self,
@@ -34,13 +43,14 @@ from curate.code.compared import (
     is_data,
     is_literal,
     is_made_by,
+    is_made_of_text,
     is_object,
     is_whole,
     of_self,
     says,
 )
 from curate.code.kinds import is_a, own_dict
-from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read
+from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read, names_used
 from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns
 from curate.code.sources import Module, Sources, Used
 from curate.code.started import BEGUN, as_started, is_new
@@ -81,6 +91,7 @@ class Variables:
         self._changed: set[tuple[str, str]] = set()
         self._seen: dict[int, ast.stmt] = {}
         self._places: set[tuple[str, int]] = set()
+        self._made: dict[int, str] = {}
         self._looked: dict[int, _Variable] = {}
 
     def take(self, module: Module, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
@@ -140,18 +151,29 @@ class Variables:
     def _held(self) -> list[Used]:
         """Returns the statements of the user's code that variables hold and no statement names: what a decorator put
         into a table, or is set from outside."""
-        found = {}
+        found: dict[tuple[str, int], Used] = {}
         for variable in self._found.values():
             if id(variable) not in self._looked:
                 self._looked[id(variable)] = variable
                 owner = variable.name.partition(".")[0] if "." in variable.name else ""
                 for one in () if type(variable.value) in PLAIN else held(variable.value):
-                    # The methods of a class are in its body.
+                    # The methods of a class are in its body, or made of that, as those of a dataclass.
                     is_method = bool(owner) and owner in _qualname(one).split(".")[:-1]
                     used = None if is_method else self._sources.of(one)
-                    if used is not None and _place(used) not in self._places:
+                    if used is None and not owner and is_made_of_text(one, self._sources):
+                        self._made[id(one)] = f"{variable.name} has {_short(made_text(one))}"
+                        found |= {_place(each): each for each in self._used_by_made(one)}
+                    elif used is not None and _place(used) not in self._places:
                         found[_place(used)] = used
         return list(found.values())
+
+    def _used_by_made(self, code: types.FunctionType | type) -> list[Used]:
+        """Takes in what a function uses that was compiled from a text in a module, and returns its statements."""
+        if isinstance(code, type) or (module := self._sources.module(module_of(code) or "")) is None:
+            return []
+        used = list(self._sources.used_by(module, names := names_used(code)))
+        self.take(module, names, used, [code.__code__])
+        return used
 
     def take_body(self, used: Used, cls: type) -> None:
         """Takes in what the body of a class assigns."""
@@ -167,6 +189,7 @@ class Variables:
         """Yields `name = value` of each whose statements do not tell the value."""
         self._warn_of_unread()
         yield from self._imported.values()
+        yield from self._made.values()
         for key, one in self._found.items():
             told = BEGUN.told(sys.modules.get(key[0]), ".".join(key), "\n".join(self._lines(key, one)))
             if told:

@@ -84,6 +84,15 @@ CODE = {
     "a wrapper that is closed over": f"{WRAPS}def make(h): return lambda row: h(row)\nf = make(by(g))",
     "a wrapper in a list": f"{WRAPS}def make(d): return lambda row: d[0](row)\nf = make([by(g)])",
     "a wrapper in a table": f"{WRAPS}T = {{'g': by(g)}}\ndef f(row): return T['g'](row)",
+    "of a text": "g = eval('lambda x: x + 1')\ndef f(row): return g(row)",
+    "of a text, in a table": "T = {'g': eval('lambda x: x + 1')}\ndef f(row): return T['g'](row)",
+    "of a text that uses a helper": f"{WITHIN}\nk = eval('lambda x: h(x)')\ndef f(row): return k(row)",
+    "of a text with names of its own": "n = {}\nexec('def g(x): return h(x)', n)\nn['h'] = eval('lambda x: x + 1')\n"
+    "k = n['g']\ndel n\ndef f(row): return k(row)",
+    "of a file that is no module": "n = {}\nexec(compile('def g(x): return x + 1', 'rules.py', 'exec'), n)\n"
+    "g = n['g']\ndef f(row): return g(row)",
+    "a class of a text": "n = {}\nexec('class C:\\n    def o(self, x): return x + 1', n)\nC = n['C']\n"
+    "def f(row): return C().o(row)",
     "a wrapper of a method": f"{WRAPS}class C:\n    def o(x): return x\nsetattr(C, 'o', by(C.o))\n"
     "def f(row): return C.o(row)",
 }
@@ -254,6 +263,24 @@ def text_of(modules: Modules, source: str) -> Any:
 def test_code_that_is_held_counts(source: str, modules: Modules) -> None:
     before = text_of(modules, source)
     assert text_of(modules, source) == before != text_of(modules, source.replace("+ 1", "+ 2"))
+
+
+@pytest.mark.parametrize("text", ["lambda x: x + k", "lambda x, k=k: k", "(lambda k: lambda x: k)(k)"])
+def test_code_of_a_text_that_is_computed_counts(text: str, modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a rule that comes from the command line."""
+    source = "import os\nk = int(os.environ['K'])\ng = eval(os.environ['RULE'])\ndef f(row): return g(row)"
+    texts = []
+    for k, rule in (("1", text), ("1", text), ("2", text), ("1", text.replace("lambda x", "lambda y, x=k"))):
+        monkeypatch.setenv("K", k)
+        monkeypatch.setenv("RULE", rule)
+        texts.append(str(text_of(modules, source)))
+    assert texts[0] == texts[1]
+    assert len({*texts}) == 3
+
+
+def test_what_python_makes_of_a_record_adds_nothing(modules: Modules) -> None:
+    source = "import dataclasses\n@dataclasses.dataclass(order=True)\nclass R:\n    k: int = 1\no = R()\n"
+    assert " has " not in str(text_of(modules, f"{source}def f(row): return o < R(2)"))
 
 
 @pytest.mark.parametrize(("source", "package"), FROM.values(), ids=FROM)
