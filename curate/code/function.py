@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
-from curate.code.closures import closed_over, function_text, is_in_no_file, is_of_curates, module_of, value_text
+from curate.code.closures import (
+    Unhashable,
+    closed_over,
+    function_text,
+    is_in_no_file,
+    is_of_curates,
+    module_of,
+    value_text,
+)
 from curate.code.compared import held
 from curate.code.digest import code_digest
 from curate.code.kinds import is_a
 from curate.code.names import names_used
-from curate.code.sources import Sources, Used
+from curate.code.sources import Module, Sources, Used
 from curate.code.variables import Variables
 
 _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
@@ -25,10 +35,19 @@ def callable_text(name: str, function: Any) -> str:
     The same in every process. Raises Unhashable, with the variable's name, for a value that has no such text; for one
     in a class ConfigError.
     """
-    text = function_text(function) if is_a(function, types.FunctionType) else value_text(name, function)
     sources = Sources()
     variables = Variables(sources)
     queue: list[Used] = []
+    try:
+        text = function_text(function) if is_a(function, types.FunctionType) else value_text(name, function)
+    except Unhashable:
+        if (module := _decorating(function, sources)) is None:
+            raise
+        # As in a function that only calls it: its statement counts with its decorators, and what these use.
+        text = f"{function.__name__} as it is decorated"
+        call = ast.parse(f"{function.__name__}()").body[0]
+        queue += sources.used_by(module, call)
+        variables.take(module, call, queue)
     functions = list(_functions(function, set()))
     classes = list(_classes(function, sources))
     further = [one for one in held(function) if one not in functions and one not in classes]
@@ -52,6 +71,21 @@ def callable_text(name: str, function: Any) -> str:
     trees = list(variables.trees(queue))
     digests += [code_digest(one, is_identity=True, instead=_INSTEAD) for one in classes]
     return "\n".join([text, *trees, *variables.texts(), *digests])
+
+
+def _decorating(value: Any, sources: Sources) -> Module | None:
+    """Returns the module of the user's that defines a function which a decorator of a library, or a class, has made
+    this of: what such a wrapper has of its own is nothing that a user could pass in another way."""
+    if is_a(value, types.FunctionType) and sources.module(module_of(value) or ""):
+        return None
+    name, lies_in = (str(getattr(value, one, None) or "") for one in ("__name__", "__module__"))
+    module = sources.module(lies_in) if lies_in in sys.modules else None
+    if module is None or vars(sys.modules[lies_in]).get(name) is not value:
+        return None
+    match module.defined.get(name):
+        case [ast.FunctionDef(decorator_list=[_, *_])]:
+            return module
+    return None
 
 
 def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:

@@ -278,6 +278,39 @@ def test_code_of_a_text_that_is_computed_counts(text: str, modules: Modules, mon
     assert len({*texts}) == 3
 
 
+WITHIN_IT = "import contextlib\n@contextlib.contextmanager\ndef by(k=0):\n    yield k"
+BY = "import functools\nclass by:\n    def __init__(self, h): functools.update_wrapper(self, h); self.h = h"
+DECORATED = {
+    "a context": f"{WITHIN_IT}\n@by()\ndef f(row): return row + 1",
+    "its own code": f"{WITHIN_IT} + 1\n@by()\ndef f(row): return row",
+    "what it is given": f"{WITHIN_IT}\nk = [0 + 1][0]\n@by(k)\ndef f(row): return row",
+    "a helper": f"{WITHIN_IT}\ndef g(row): return row + 1\n@by()\ndef f(row): return g(row)",
+    "an object": f"{BY}\n    def __call__(self, row): return self.h(row)\n@by\ndef f(row): return row + 1",
+    "its method": f"{BY}\n    def __call__(self, row): return self.h(row) + 1\n@by\ndef f(row): return row",
+}
+
+
+@pytest.mark.parametrize("source", DECORATED.values(), ids=DECORATED)
+def test_what_a_library_or_a_class_decorates_is_told_by_its_statement(source: str, modules: Modules) -> None:
+    """As `torch.no_grad()` and `tenacity.retry` do: it was refused, because of what such a wrapper has of its own."""
+    test_code_that_is_held_counts(source, modules)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{WITHIN_IT}\ndef f(row): return row\nf = by()(f)",
+        f"{WITHIN_IT}\ndef made():\n    @by()\n    def f(row): return row\n    return f\nf = made()",
+        "import functools, threading\ndef by(h):\n    lock = threading.Lock()\n    @functools.wraps(h)\n"
+        "    def inner(row):\n        with lock: return h(row)\n    return inner\n@by\ndef f(row): return row",
+    ],
+    ids=["by no decorator", "in a function", "a wrapper of the user's"],
+)
+def test_other_wrappers_of_what_cannot_be_compared_are_refused(source: str, modules: Modules) -> None:
+    with pytest.raises(ConfigError, match="cannot be compared between runs"):
+        text_of(modules, source)
+
+
 def test_what_python_makes_of_a_record_adds_nothing(modules: Modules) -> None:
     source = "import dataclasses\n@dataclasses.dataclass(order=True)\nclass R:\n    k: int = 1\no = R()\n"
     assert " has " not in str(text_of(modules, f"{source}def f(row): return o < R(2)"))
