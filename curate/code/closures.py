@@ -36,7 +36,7 @@ from curate.code.kinds import is_a, items_in, own_dict, pairs_in, shown
 from curate.code.names import names_in
 from curate.code.started import BEGUN, as_started
 from curate.code.syntax import canonical, definition
-from curate.code.tables import table_text
+from curate.code.tables import parts_of, table_text
 
 _HAS_DOCSTRING = 0x4000000
 """From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
@@ -253,6 +253,8 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
         return text if owner is None else f"{text} of {value_text(f'what {name} belongs to', owner, seen)}"
     if is_a(value, _MADE):
         return f"{type(value).__name__} {_pickled(name, value, seen)}"
+    if (parts := parts_of(value)) is not None:
+        return f"{type(value).__name__} {value_text(name, parts, seen)}"
     if (fields := fields_of(value)) is not None:
         return f"{type(value).__qualname__} {value_text(f'what {name} has', fields, seen)}"
     if text := table_text(value):

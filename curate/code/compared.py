@@ -42,6 +42,7 @@ from curate.code.names import CHANGING, WHOLE
 from curate.code.own import Origin, told_from
 from curate.code.sources import Module, Sources
 from curate.code.started import as_started
+from curate.code.tables import parts_of
 
 CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 TABLES = (dict, list, tuple, set, frozenset)
@@ -55,6 +56,8 @@ _GENERATORS = ("numpy.random._generator", "numpy.random.mtrand")
 """Modules of what draws numbers in numpy."""
 _MADE = ("Random", "RandomState", "default_rng", "compile", "partial", "attrgetter", "itemgetter", "methodcaller")
 """What makes values of other libraries of what it is given alone."""
+_MADE_OF_PARTS = ("ip_address", "ip_interface", "ip_network", "py_buffer")
+"""And what is not called as the class of what it makes."""
 _ASK_NOTHING = ("getattr", "id", "isinstance", "setattr", "super", "type")
 _OWN = "its own"
 """Stands for what a process has of its own."""
@@ -186,11 +189,19 @@ def is_made_by(module: Module, node: ast.AST, value: Any) -> bool:
             given = (*node.args, *(one.value for one in node.keywords))
             root = next(one.id for one in ast.walk(by) if isinstance(one, ast.Name))
             is_made = name in _MADE or is_a(value, pa.DataType | np.dtype)
+            is_made |= name in (*_MADE_OF_PARTS, type(value).__name__) and parts_of(value) is not None
             is_made = is_made and root not in module.defined
             return is_made and all(isinstance(one, ast.Name | ast.Attribute) or is_literal(one) for one in given)
         case ast.expr() if is_literal(node) and is_data(value):
             return value_text("", ast.literal_eval(node)) == value_text("", value)
     return False
+
+
+def is_of_parts(value: Any) -> bool:
+    """Returns whether a value is one of Python's or a library's that its parts decide, or a table with one."""
+    if is_a(value, TABLES):
+        return any(map(is_of_parts, chain.from_iterable(pairs_in(value)) if is_a(value, dict) else items_in(value)))
+    return parts_of(value) is not None
 
 
 def is_made_of_text(code: types.FunctionType | type, sources: Sources) -> bool:

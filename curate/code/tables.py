@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,12 @@ import pyarrow as pa
 _ARROW = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
 _OTHERS = ("pandas", "polars")
 """Libraries whose tables and columns are known to give all of their content, time and again."""
+_PARTS = {
+    ("string", "Template"): ("template",),
+    ("_struct", "Struct"): ("format",),
+    ("pandas", "Interval"): ("left", "right", "closed"),
+}
+"""Attributes of values of libraries, by the names of their classes: most programs have none of these."""
 _EXPRESSION = ("pyarrow._compute", "Expression")
 """By its name: to import pyarrow.compute takes time of each program."""
 
@@ -40,6 +47,23 @@ def table_text(value: Any) -> str:
         with pa.ipc.new_stream(sink, plain.schema) as writer:
             writer.write_table(plain)
         return f"{cls.__qualname__} {_kind(value)}{table.num_rows} x {table.num_columns} {_digest(sink.getvalue())}"
+
+
+def parts_of(value: Any) -> Any:
+    """Returns what decides a value of a library's that never changes, as a network or a template; None of others, whose
+    class, as one of the user's that is derived from these, may decide it, too."""
+    cls = type(value)
+    if cls is memoryview:
+        with suppress(ValueError):  # released
+            return [value.format, value.shape, value.tobytes()]
+    if issubclass(cls, BaseException) and cls.__module__ == "builtins":
+        return list(value.__reduce__()[1:])
+    if cls is pa.Buffer:
+        return value.to_pybytes()
+    if cls.__module__ == "ipaddress" or cls.__module__ == "polars.datatypes.classes":
+        return str(value)
+    names = _PARTS.get((cls.__module__, cls.__qualname__))
+    return None if names is None else [getattr(value, name) for name in names]
 
 
 def _plain(array: pa.Array, *, is_arrow: bool) -> pa.Array:

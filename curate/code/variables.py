@@ -22,16 +22,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-from curate.code.closures import (
-    PLAIN,
-    Unhashable,
-    closed_over,
-    fields_of,
-    is_environment,
-    made_text,
-    module_of,
-    value_text,
-)
+from curate.code.closures import PLAIN, Unhashable, closed_over, fields_of, is_environment, made_text, value_text
 from curate.code.compared import (
     CODE,
     asked_of_self,
@@ -45,6 +36,7 @@ from curate.code.compared import (
     is_made_by,
     is_made_of_text,
     is_object,
+    is_of_parts,
     is_whole,
     of_self,
     says,
@@ -169,7 +161,7 @@ class Variables:
 
     def _used_by_made(self, code: types.FunctionType | type) -> list[Used]:
         """Takes in what a function uses that was compiled from a text in a module, and returns its statements."""
-        if isinstance(code, type) or (module := self._sources.module(module_of(code) or "")) is None:
+        if isinstance(code, type) or (module := self._sources.module(code.__globals__.get("__name__") or "")) is None:
             return []
         used = list(self._sources.used_by(module, names := names_used(code)))
         self.take(module, names, used, [code.__code__])
@@ -331,7 +323,7 @@ class Variables:
         elif is_a(value, enum.Enum) and says(inner := own_dict(value).get("_value_"), self._sources):
             is_told = type(inner) in PLAIN or _is_stated(one, inner)
             yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
-        elif is_data(value):
+        elif is_data(value) and not (_is_stated(one, value) and is_of_parts(value)):
             if not (origin.is_placed and not origin.reads and _is_path(value)):
                 yield one.name, self._compared(value, one, origin, is_known=True)
         elif is_a(value, CODE):

@@ -57,6 +57,18 @@ USES = {
     "a class's body": "class f:\n    it = k\n    def __call__(self, batch): return self.it",
     "a function within": "def make():\n    def f(row): return k\n    return f\nf = make()",
 }
+PARTS = {
+    "a network": ("ipaddress.ip_network('10.0.0.{}')", "ipaddress.ip_network(f'10.0.0.{k}')"),
+    "a template": ("string.Template('$a {}')", "string.Template(f'$a {k}')"),
+    "a layout of bytes": ("struct.Struct('{}s')", "struct.Struct(f'{k}s')"),
+    "a view of bytes": ("memoryview(b'{}')", "memoryview(str(k).encode())"),
+    "a buffer": ("pa.py_buffer(b'{}')", "pa.py_buffer(str(k).encode())"),
+    "an exception": ("ValueError('{}')", "ValueError(k)"),
+    "one of a file": ("FileNotFoundError(2, 'gone', '{}')", "FileNotFoundError(2, 'gone', str(k))"),
+    "an interval": ("pd.Interval(0, {})", "pd.Interval(0, k)"),
+    "a type of polars": ("pl.Decimal(9, {})", "pl.Decimal(9, k)"),
+}
+"""Values of Python's and of libraries': written out, and made of a `k` that is computed."""
 DO_NOT = {
     "a moment": f"k = time.time() + {K}",
     "a moment by another name": f"from time import time as clock\nk = clock() + {K}",
@@ -97,6 +109,25 @@ def texts_of(modules: Modules, source: str, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("K", k)
         texts.append(callable_text("f", modules.load(HEAD + source, "of_user").f))
     return texts
+
+
+OF_PARTS = "import ipaddress, string, struct\nimport pandas as pd, polars as pl, pyarrow as pa\n"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("written", "computed"), PARTS.values(), ids=PARTS)
+def test_a_value_of_a_library_counts_by_its_parts(
+    written: str, computed: str, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template that was read from another file was taken for the same."""
+    for value in (computed, f"[{computed}]", f"{{'a': {computed}}}"):
+        read = f"{OF_PARTS}def read(k): return {value}\nv = read({K})"
+        one, same, other = texts_of(modules, f"{read}\ndef f(row): return v", monkeypatch)
+        assert one == same != other, value
+        one, same, other = texts_of(modules, f"{read}\ndef by(v): return lambda row: v\nf = by(v)", monkeypatch)
+        assert one == same != other, value
+    [told, _, _] = texts_of(modules, f"{OF_PARTS}v = {written.format(1)}\ndef f(row): return v", monkeypatch)
+    assert "\nv" not in told, "its statement tells it"
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
