@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
-from curate.code.kinds import is_a, items_in, own_dict, pairs_in, shown
+from curate.code.kinds import DECIMAL_BITS, is_a, items_in, own_dict, pairs_in, shown
 from curate.code.names import names_in
 from curate.code.started import BEGUN, as_started
 from curate.code.syntax import canonical, definition
@@ -158,9 +158,17 @@ def _constant_text(value: Any) -> str:
 def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
     """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
     if type(value) in PLAIN:
-        return f"{type(value).__name__} {value!r}"
+        is_long = type(value) is int and value.bit_length() > DECIMAL_BITS
+        return f"{type(value).__name__} {hex(value) if is_long else repr(value)}"
     seen = seen or Seen()
-    if type(value) not in _SHARED or is_plain(value):
+    if type(value) not in _SHARED:
+        try:
+            return _value_text(name, value, seen)
+        except (Unhashable, RecursionError):
+            raise
+        except Exception as error:  # what a class of the user's, or of a library, raises when it is asked
+            raise Unhashable(name, value, f"a {type(value).__name__} that raises {type(error).__name__}") from error
+    if is_plain(value):
         return _value_text(name, value, seen)
     if id(value) in seen.texts:
         text = seen.texts[id(value)][1]
@@ -267,6 +275,9 @@ def is_environment(value: Mapping[Any, Any]) -> bool:
     process. Other tables are told from it by a name that is always there."""
     if value is os.environ or value is getattr(os, "environb", None):
         return True
+    if is_a(value, dict) and type(value) is not dict:
+        derived: Any = value
+        value = dict(pairs_in(derived)) if dict.__contains__(derived, "PATH") else {}
     if "PATH" not in value:
         return False
     same = [name for name, one in os.environ.items() if isinstance(value.get(name), str) and value[name] == one]

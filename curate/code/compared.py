@@ -97,6 +97,8 @@ def _can_be_compared(value: Any, known: dict[int, tuple[Any, bool]]) -> bool:
 
 def _viewed(value: Any) -> list[Any]:
     """Returns what a mapping is made of."""
+    if is_a(value, UserDict):
+        return [dict(own_dict(value).get("data", {}))]
     return list(value.maps) if is_a(value, ChainMap) else [dict(value)]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _HOLD: tuple[Any, ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
+DECIMAL_BITS = 14_000
+"""Bits of numbers up to which Python makes decimals of them, however it is set up."""
 Kinds = type | types.UnionType | tuple[Any, ...]
 
 
@@ -47,13 +49,16 @@ def pairs_in(value: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def shown(value: Any) -> str:
-    """Returns the text of a number, a text or bytes; of a class that writes its own, that of what it is derived from.
+    """Returns the text of a number, a text or bytes; of a class that writes its own, that of what it is derived from;
+    of a number of more than 4,000 digits, which Python refuses to write as decimals, the hexadecimal ones.
 
     >>> class Odd(int):
     ...     def __repr__(self): raise ValueError
     >>> shown(Odd(1)), shown("a")
     ('1', "'a'")
     """
+    if issubclass(type(value), int) and int.bit_length(value) > DECIMAL_BITS:
+        return hex(int(value))
     kinds: tuple[Any, ...] = type(value).__mro__
     return str(next(one for one in kinds if not isinstance(one.__repr__, types.FunctionType)).__repr__(value))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import types
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import curate
+from curate.code.closures import Unhashable
 from curate.code.function import callable_text
 from curate.code.kinds import is_a, own_dict
 from curate.job.definition import job_digest
@@ -87,6 +89,42 @@ def test_what_is_derived_from_pythons_is_told_by_what_it_holds(source: str, used
         texts.append(callable_text("f", module.f))
         assert module.ASKED == []
     assert texts[0] == texts[1] != texts[2]
+
+
+RAISE = "): raise ValueError('asked')"
+RAISING = {
+    "a dictionary": f"class P(dict):\n    def __contains__(self, key{RAISE}\n    def get(self, key{RAISE}\np = P(a=1)",
+    "a path": f"import pathlib\nclass P(type(pathlib.Path())):\n    def __str__(self{RAISE}\np = P('a')",
+    "a moment": f"import datetime\nclass Z(datetime.tzinfo):\n    def utcoffset(self, at{RAISE}\n"
+    "p = datetime.datetime(2026, 1, 1, tzinfo=Z())",
+    "a mapping": f"import collections.abc\nclass P(collections.abc.Mapping):\n    def __getitem__(self, key{RAISE}\n"
+    "    def __iter__(self): return iter('a')\n    def __len__(self): return 1\np = P()",
+    "a table of Python's": "import collections\n"
+    f"class P(collections.UserDict):\n    def __iter__(self{RAISE}\np = P(a=1)",
+    "a choice": f"import enum\nclass P(enum.Enum):\n    A = 1\n    @property\n    def name(self{RAISE}\np = P.A",
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("source", RAISING.values(), ids=RAISING)
+def test_what_raises_when_it_is_asked_is_told_or_refused_by_name(source: str, modules: Modules) -> None:
+    """The error of such a class ended a write, with a traceback of curate's and no word of what it was about."""
+    for used in ("def f(row): return p", "def by(p): return lambda row: p\nf = by(p)", "def f(row, p=p): return p"):
+        module = modules.load(f"{source}\n{used}\n")
+        with suppress(Unhashable):
+            callable_text("f", module.f)
+
+
+@pytest.mark.parametrize("bits", [13_000, 14_001, 20_000])
+def test_a_number_of_any_length_counts(bits: int, modules: Modules) -> None:
+    """A mask of 20,000 bits has more digits than Python writes: that was a ValueError."""
+    uses = [
+        f"k = (1 << {bits}) + N\ndef f(row): return k",
+        f"def by(k): return lambda row: k\nf = by([(1 << {bits}) + N])",
+    ]
+    for source in uses:
+        one, same, other = (callable_text("f", modules.load(source.replace("N", last)).f) for last in "112")
+        assert one == same != other
 
 
 def test_an_attribute_is_where_python_has_it() -> None:
