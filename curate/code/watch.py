@@ -28,6 +28,7 @@ _MOST_WATCHED = 10_000
 """Values that are looked at around a run; of more, code that changes one of them is another one after it."""
 _MOST_BYTES = 8 << 20
 """Of an array, bytes up to which it is looked at."""
+_TABLES_OF_NAMES = frozenset({"globals", "vars", "exec", "__globals__", "__dict__"})
 _ARRAYS = (np.ndarray, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 _ARRAYS = (np.ndarray, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 
@@ -89,12 +90,12 @@ def _parts_of(value: Any) -> Iterator[Any]:
 @functools.lru_cache(maxsize=4096)
 def _binds(code: types.CodeType) -> bool:
     """Returns whether code imports a module, or gives a variable of its own, or of a function around it, another
-    value."""
+    value, or asks for the table of all names, by which it may."""
     inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
     used = {*code.co_code[::2]}
     around = bool(code.co_freevars) and dis.opmap["STORE_DEREF"] in used
     binds = around or bool(used & {dis.opmap["STORE_GLOBAL"], dis.opmap["IMPORT_NAME"]})
-    return binds or any(map(_binds, inner))
+    return binds or not _TABLES_OF_NAMES.isdisjoint(code.co_names) or any(map(_binds, inner))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -149,6 +149,8 @@ CHANGED = {
     "a list that is put in order": "c = [3, 1, 2]\ndef f(x): c.sort()",
     "what is loaded": "import json\nc = json.loads('[1]')\ndef f(x): c.append(x)",
     "a number that is loaded": "import json\nc = json.loads('1')\ndef f(x):\n    global c\n    c += 1",
+    "a number by the table of names": "c = 1\ndef f(x): globals()['c'] = x + 5",
+    "a number by a text": "c = 1\ndef f(x): exec('global c; c += 1')",
     "an attribute": "class O:\n    def __init__(self): self.n = {}\n    def put(self, x): self.n[x] = 1\no = O()\n"
     "def f(x): o.put(x)",
     "an attribute of an object in an object": "class I: n = 0\nclass O:\n    def __init__(self): self.i = I()\n"
