@@ -21,8 +21,7 @@ from curate.code.closures import (
 from curate.code.compared import held
 from curate.code.digest import code_digest
 from curate.code.kinds import is_a
-from curate.code.names import names_used
-from curate.code.sources import Module, Sources, Used
+from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.variables import Variables
 
 _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"

@@ -9,8 +9,6 @@ import types
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from curate.code.syntax import definition
-
 CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
 """Methods that change what they are called on."""
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -135,16 +133,3 @@ def _own(scope: ast.AST, around: frozenset[str]) -> frozenset[str]:
         if one is scope or not isinstance(one, _SCOPES):
             queue += ast.iter_child_nodes(one)
     return frozenset(found - stated)
-
-
-def names_used(function: types.FunctionType) -> ast.AST:
-    """Returns a tree with the names that a function uses.
-
-    A lambda has no source of its own, only the statement around it, so its names are taken from what was compiled.
-    """
-    if (tree := definition(function)) is not None:
-        return tree
-    names = names_in(function.__code__)
-    roots = [ast.Name(name, ast.Load()) for name in names if name in function.__globals__]
-    parts: list[ast.expr] = [ast.Attribute(root, name, ast.Load()) for root in roots for name in names]
-    return ast.Tuple([*roots, *parts], ast.Load())

@@ -23,7 +23,8 @@ from curate import jobs
 from curate.code.closures import is_curates, module_of
 from curate.code.kinds import is_a
 from curate.code.loaded import changed_since_import
-from curate.code.names import own_names
+from curate.code.names import names_in, own_names
+from curate.code.syntax import definition
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 
@@ -414,3 +415,16 @@ def installed() -> tuple[Path, ...]:
     folders = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     return tuple(Path(folder).resolve() for folder in folders)
+
+
+def names_used(function: FunctionType) -> ast.AST:
+    """Returns a tree with the names that a function uses.
+
+    A lambda has no source of its own, only the statement around it, so its names are taken from what was compiled.
+    """
+    if (tree := definition(function)) is not None:
+        return tree
+    names = names_in(function.__code__)
+    roots = [ast.Name(name, ast.Load()) for name in names if name in function.__globals__]
+    parts: list[ast.expr] = [ast.Attribute(root, name, ast.Load()) for root in roots for name in names]
+    return ast.Tuple([*roots, *parts], ast.Load())

@@ -42,9 +42,9 @@ from curate.code.compared import (
     says,
 )
 from curate.code.kinds import is_a, own_dict
-from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read, names_used
+from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read
 from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns
-from curate.code.sources import Module, Sources, Used
+from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.started import BEGUN, as_started, is_new
 from curate.code.syntax import canonical
 from curate.dataclass import dataclass
