@@ -30,7 +30,6 @@ _MOST_BYTES = 8 << 20
 """Of an array, bytes up to which it is looked at."""
 _TABLES_OF_NAMES = frozenset({"globals", "vars", "exec", "__globals__", "__dict__"})
 _ARRAYS = (np.ndarray, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
-_ARRAYS = (np.ndarray, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 
 
 @contextmanager
