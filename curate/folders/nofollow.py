@@ -14,8 +14,9 @@ import contextlib
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from curate.around import contextmanager
 from curate.errors import ConfigError
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -56,22 +57,14 @@ def open_folder(root: str, path: str, *, make: int = 0) -> int:
     return here
 
 
-class folder:  # noqa: N801 - used like a function
-    """Gives a block what `open_folder` returns, and closes it."""
-
-    # Not made of a generator: there is one for each shard, however small.
-    __slots__ = ("_descriptor", "_how")
-
-    def __init__(self, root: str, path: str, *, make: int = 0) -> None:
-        self._how = root, path, make
-
-    def __enter__(self) -> int:
-        root, path, make = self._how
-        self._descriptor = open_folder(root, path, make=make)
-        return self._descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+@contextmanager
+def folder(root: str, path: str, *, make: int = 0) -> Iterator[int]:
+    """Yields what `open_folder` returns, and closes it."""
+    descriptor = open_folder(root, path, make=make)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _step(above: int, part: str, done: str, make: int) -> int:

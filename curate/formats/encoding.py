@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 from curate.dataclass import dataclass
@@ -212,12 +211,6 @@ def detect(uri: str, how: ReadAs | None = None) -> Encoding:
             f"cannot tell how to read {uri!r}: expected a name ending in {', '.join(_FORMATS)}, "
             f"optionally (but for .parquet) followed by {_either(_CODECS)}"
         )
-    return _found(format, codec, tabs)
-
-
-@cache
-def _found(format: Format, codec: Codec | None, tabs: bool) -> Encoding:
-    # One for all files of a kind: it is asked for of each, more than once.
     return Encoding(format, codec, tabs=tabs)
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -68,17 +68,14 @@ class Secrets:
             text = text.replace(spelling, HIDDEN)
         return text
 
-    def hidden(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
         """Takes secrets out of the exceptions that leave the block: their tracebacks go into the ledger, and the texts
         of those that end a process, such as `sys.exit()`."""
-        return self._hidden() if self._spellings else nullcontext()
-
-    @contextmanager
-    def _hidden(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if not self._shows(error):
+            if not self._spellings or not self._shows(error):
                 raise
             for link in _chain(error):
                 # Past what its class does with attributes: it may take none.

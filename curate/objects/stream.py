@@ -12,7 +12,7 @@ go of the interpreter.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO, Literal, Self, cast
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 from isal import igzip
 from isal.igzip_lib import IsalError
 
+from curate.around import contextmanager
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound, StorageError
 from curate.objects.charset import FETCH, POINTER
 from curate.prefetch import ReadAhead
@@ -41,31 +42,20 @@ _SMALL_BYTES = 256 << 10
 """Stored bytes of an object for which a thread is not worth its start."""
 
 
-class naming:  # noqa: N801 - used like a function
+@contextmanager
+def naming(uri: str, store: Store | None = None) -> Iterator[None]:
     """Turns "it is gone" and "it was replaced" into CorruptInput with the URI. Given its store, "its bucket is gone"
     becomes a StorageError: that says nothing of the object."""
-
-    # Not made of a generator: there is one for each shard, however small.
-    __slots__ = ("_store", "_uri")
-
-    def __init__(self, uri: str, store: Store | None = None) -> None:
-        self._uri, self._store = uri, store
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, ObjectNotFound):
-            if self._store is not None:
-                _refuse_lost_bucket(self._uri, self._store)
-            how = "put it back, or run the job again, which says how to take it out"
-            raise CorruptInput(
-                f"{self._uri}: the object was removed after the plan was made: {error}; {how}"
-            ) from error
-        if isinstance(error, GenerationMismatch):
-            how = "run the job again, which looks at it anew, or says how to replace outputs of its other parts"
-            text = f"{self._uri}: the object was replaced after the plan was made: {error}; {how}"
-            raise CorruptInput(text) from error
+    try:
+        yield
+    except ObjectNotFound as error:
+        if store is not None:
+            _refuse_lost_bucket(uri, store)
+        how = "put it back, or run the job again, which says how to take it out"
+        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}; {how}") from error
+    except GenerationMismatch as error:
+        how = "run the job again, which looks at it anew, or says how to replace outputs of its other parts"
+        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}; {how}") from error
 
 
 def _refuse_lost_bucket(uri: str, store: Store) -> None:

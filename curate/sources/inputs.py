@@ -7,7 +7,6 @@ its operator is like any other, and only this file knows that there are no rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -168,18 +167,8 @@ class FileRows(InputFiles):
 
     def _reading(self, uri: str) -> Encoding:
         """Returns how an input is read into the columns that are known."""
-        found = self.encoding(uri)
-        # `how` is the same for all: a schema takes long to hash.
-        kind = found.format, found.codec, found.tabs
-        if (reading := self._readings.get(kind)) is None:
-            typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
-            reading = self._readings[kind] = replace(found, typed=typed, job_reads_all=not self._declared)
-        return reading
-
-    @cached_property
-    def _readings(self) -> dict[Any, Encoding]:
-        """What `_reading` has returned: of millions of shards, few differ."""
-        return {}
+        typed = frozenset(name for name, type in (self.columns or {}).items() if type is not None)
+        return replace(self.encoding(uri), typed=typed, job_reads_all=not self._declared)
 
     def read_whole(self, shard: Shard, given: Any) -> Iterable[Object]:
         del given

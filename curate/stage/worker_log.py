@@ -21,13 +21,14 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
 from curate import log
+from curate.around import contextmanager
 from curate.clock import Clock
 from curate.ledger import layout
 from curate.ledger.compression import compress
@@ -125,12 +126,31 @@ class WorkerLog:
         self._retry_s = 0.0
         self._segments = 0
 
-    def shard(self, shard: str, attempt: int, timeout_s: float | None = None) -> AbstractContextManager[None]:
+    @contextmanager
+    def shard(self, shard: str, attempt: int, timeout_s: float | None = None) -> Iterator[None]:
         """Listens to events and prints within a block, which works on one attempt at a shard.
 
         With `timeout_s`, after which the worker will be killed, the stack of this thread is logged a little before.
         """
-        return _Listening(self, shard, attempt, timeout_s)
+        self._shard, self._attempt, self._active = shard, attempt, True
+        out, err = self._stdout.over(sys.stdout), self._stderr.over(sys.stderr)
+        # The same two objects every time: handlers that `setup` makes keep the one that they found.
+        sys.stdout = self._stdout if out is not None else out
+        sys.stderr = self._stderr if err is not None else err
+        log.listen(self._event)
+        alarm = None if timeout_s is None else self._alarm(timeout_s)
+        try:
+            yield
+        finally:
+            log.stop_listening(self._event)
+            if alarm is not None:
+                alarm.cancel()
+            # Unless user code has put something else there, for itself or for good.
+            sys.stdout = _at_work(out) if sys.stdout is self._stdout else sys.stdout
+            sys.stderr = _at_work(err) if sys.stderr is self._stderr else sys.stderr
+            self._stdout.end()
+            self._stderr.end()
+            self._active = False
 
     def say(
         self,
@@ -340,39 +360,6 @@ class WorkerLog:
                 # The next try is the same bytes under the same name, whether or not these arrived.
                 self._segments -= 1
                 raise
-
-
-class _Listening:
-    """Has the log listen to one attempt at a shard."""
-
-    # Not made of a generator: there is one for each shard, however small.
-    __slots__ = ("_alarm", "_err", "_out", "_owner", "_what")
-
-    def __init__(self, owner: WorkerLog, *what: Any) -> None:
-        self._owner, self._what = owner, what
-
-    def __enter__(self) -> None:
-        mine = self._owner
-        mine._shard, mine._attempt, timeout_s = self._what
-        mine._active = True
-        self._out, self._err = mine._stdout.over(sys.stdout), mine._stderr.over(sys.stderr)
-        # The same two objects every time: handlers that `setup` makes keep the one that they found.
-        sys.stdout = None if self._out is None else mine._stdout
-        sys.stderr = None if self._err is None else mine._stderr
-        log.listen(mine._event)
-        self._alarm = None if timeout_s is None else mine._alarm(timeout_s)
-
-    def __exit__(self, *_: object) -> None:
-        mine = self._owner
-        log.stop_listening(mine._event)
-        if self._alarm is not None:
-            self._alarm.cancel()
-        # Unless user code has put something else there, for itself or for good.
-        sys.stdout = _at_work(self._out) if sys.stdout is mine._stdout else sys.stdout
-        sys.stderr = _at_work(self._err) if sys.stderr is mine._stderr else sys.stderr
-        mine._stdout.end()
-        mine._stderr.end()
-        mine._active = False
 
 
 class _Tee:

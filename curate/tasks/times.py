@@ -84,10 +84,6 @@ class Times:
         given = [
             (self.amounts[name], amount) for name, amount in zip(SUMS, (took_s, size, rows), strict=True) if amount
         ]
-        if first == last:
-            for amounts, amount in given:
-                amounts[last] += amount
-            return
         # A span between the first and the last one has its whole length of it.
         inner = self.span_s / took_s if took_s > 0 else 1.0
         outer = {at: self._share(at, begin, end) for at in (first, last)}
