@@ -161,10 +161,8 @@ class Ledger:
     def read_plan(self, listing: OutputListing) -> ShardPlan:
         """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged."""
         names = sorted(listing.plan_parts, key=_part_number)
-        table = PackedTable.of(SCHEMA.empty_table())
-        for name, data in ahead(lambda name: self.store.read(self.uri(name)), names, READERS):
-            table = table.plus(self._part(name, data))
-        return ShardPlan.of([table])
+        parts = ahead(lambda name: self.store.read(self.uri(name)), names, READERS)
+        return ShardPlan.of([self._part(name, data) for name, data in parts])
 
     def next_part(self, listing: OutputListing) -> str:
         """Returns the name of the part that would be appended to the plan in the listing."""

@@ -133,18 +133,13 @@ class PackedTable:
 
     def filter(self, mask: Any) -> PackedTable:
         """Returns the rows for which an array of booleans says so."""
-        kept: list[bytes | pa.RecordBatch] = []
-        rows: list[int] = []
+        packer = Packer(self.schema)
         for number, (start, stop) in enumerate(zip(self._starts[:-1], self._starts[1:], strict=True)):
-            here = mask[start:stop]
-            if count := int(np.count_nonzero(here)):
-                block = self._blocks[number]
-                if count < stop - start:
-                    some = self._block(number, self.schema.names, keep=False).filter(pa.array(here))
-                    block = _packed(some) if isinstance(block, bytes) else some
-                kept.append(block)
-                rows.append(count)
-        return PackedTable(self.schema, kept, rows)
+            if mask[start:stop].all():
+                packer.put(self._blocks[number], stop - start)
+            elif mask[start:stop].any():
+                packer.add(_unpacked(self._blocks[number]).filter(pa.array(mask[start:stop])))
+        return packer.table()
 
     def reordered(self, rows: Any) -> PackedTable:
         """Returns these rows, in their order."""
@@ -161,19 +156,21 @@ class PackedTable:
         return packer.table()
 
     def plus(self, *others: PackedTable) -> PackedTable:
-        """Returns the rows of this table and of others of the same columns."""
+        """Returns the rows of this table and of others of the same columns. Small blocks that follow each other become
+        one: a plan has a part for each time that its inputs grew, and looks through it read block by block."""
         tables = [one for one in (self, *others) if len(one)]
         if len(tables) < 2:
             return tables[0] if tables else self
+        packer = Packer(self.schema)
         blocks = [block for one in tables for block in one._blocks]
-        loose = [number for number, block in enumerate(blocks) if not isinstance(block, bytes)]
-        for number in loose[LOOSE_BLOCKS:]:
-            blocks[number] = _packed(blocks[number])
-        found = PackedTable(self.schema, blocks, np.concatenate([np.diff(one._starts) for one in tables]))
-        for name in set.intersection(*(set(one._ends) for one in tables)):
-            ends = [one._ends[name] for one in tables]
-            found._ends[name] = [end for low, _ in ends for end in low], [end for _, high in ends for end in high]
-        return found
+        rows = np.concatenate([np.diff(one._starts) for one in tables]).tolist()
+        for together in _small_together(rows):
+            if len(together) > 1:
+                some = pa.Table.from_batches([_unpacked(blocks[number]) for number in together])
+                packer.add(some.combine_chunks(memory_pool=POOL).to_batches()[0])
+            else:
+                packer.put(blocks[together[0]], rows[together[0]])
+        return packer.table()
 
     def find(self, name: str, value: str) -> int:
         """Returns the first row that has this text in a column; -1 if none has."""
@@ -223,8 +220,7 @@ class PackedTable:
         found = self._read.get((number, columns))
         if found is None:
             # They come in the order of the schema, whatever is asked for.
-            options = pa.ipc.IpcReadOptions(included_fields=sorted(columns), use_threads=False)
-            found = pa.ipc.open_stream(pa.py_buffer(block), options=options).read_next_batch().select(list(names))
+            found = _unpacked(block, sorted(columns)).select(list(names))
             if keep:
                 # Another thread may be in here: what is there is replaced, and never changed.
                 kept = self._read if len(self._read) < GROUP_BLOCKS else {}
@@ -240,6 +236,24 @@ def _packed(block: pa.RecordBatch, codec: str = SMALL) -> bytes:
     return found
 
 
+def _unpacked(block: bytes | pa.RecordBatch, columns: list[int] | None = None) -> pa.RecordBatch:
+    if not isinstance(block, bytes):
+        return block
+    options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+    return pa.ipc.open_stream(pa.py_buffer(block), options=options).read_next_batch()
+
+
+def _small_together(rows: Sequence[int]) -> Iterator[range]:
+    """Yields the numbers of blocks that have these numbers of rows: those together that are one block at most."""
+    start = together = 0
+    for number, count in enumerate(rows):
+        if together + count > BLOCK_ROWS and number > start:
+            yield range(start, number)
+            start, together = number, 0
+        together += count
+    yield range(start, len(rows))
+
+
 class Packer:
     """Makes a packed table of rows as they come."""
 
@@ -253,8 +267,14 @@ class Packer:
     def add(self, block: pa.RecordBatch) -> None:
         """Adds a block, of `BLOCK_ROWS` rows at most; an empty one is none."""
         if len(block):
-            self._blocks.append(block if len(self._blocks) < self.loose else _packed(block, self._codec))
-            self._rows.append(len(block))
+            self.put(block, len(block))
+
+    def put(self, block: bytes | pa.RecordBatch, rows: int) -> None:
+        """Adds a block of some rows, which may be packed."""
+        if not isinstance(block, bytes) and len(self._blocks) >= self.loose:
+            block = _packed(block, self._codec)
+        self._blocks.append(block)
+        self._rows.append(rows)
 
     def extend(self, table: pa.Table) -> None:
         """Adds the rows of a table."""

@@ -108,6 +108,20 @@ def test_texts_are_found_where_they_are(
             assert positions(texts_of(asked, cut), table, "name").tolist() == expected
 
 
+@given(sizes=BLOCKS, parts=st.lists(LISTS, max_size=8))
+def test_many_small_tables_are_as_few_blocks_as_one(sizes: dict[str, int], parts: list[list[str]]) -> None:
+    """Two of their blocks that follow each other are never one block at most, however they were put together."""
+    with blocks_of(sizes):
+        at_once = packed_of([]).plus(*map(packed_of, parts))
+        one_by_one = packed_of([])
+        for part in parts:
+            one_by_one = one_by_one.plus(packed_of(part))
+        for table in (at_once, one_by_one):
+            assert table["name"].to_pylist() == [name for part in parts for name in part]
+            of_two = np.diff(table._starts)[:-1] + np.diff(table._starts)[1:]
+            assert not len(of_two) or of_two.min() > packed.BLOCK_ROWS
+
+
 @given(sizes=BLOCKS, parts=st.lists(LISTS, max_size=3))
 def test_what_is_there_twice_is_found(sizes: dict[str, int], parts: list[list[str]]) -> None:
     """By the first row of the same text, as in a list; nothing is said of a table whose texts all differ."""
