@@ -382,9 +382,9 @@ def is_cached(cls: type, name: str) -> bool:
     return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
 
 
-def held(value: Any) -> Iterator[types.FunctionType | type]:
-    """Yields the functions and classes in a value, and the classes of what is in it, each once: in lists, dictionaries,
-    partials and methods, and what functions close over, wrap and have as defaults."""
+def held(value: Any) -> Iterator[types.FunctionType | types.ModuleType | type]:
+    """Yields the functions, classes and modules in a value, and the classes of what is in it, each once: in lists,
+    dictionaries, partials and methods, and what functions close over, wrap and have as defaults."""
     seen, queue = set[int](), [value]
     for one in queue:
         if type(one) in PLAIN or id(one) in seen or is_plain(one):
@@ -394,7 +394,7 @@ def held(value: Any) -> Iterator[types.FunctionType | type]:
             parts = chain(one, one.values()) if type(one) is dict else one
             queue += [inner for inner in parts if type(inner) not in PLAIN]
             continue
-        if is_a(one, types.FunctionType | type):
+        if is_a(one, types.FunctionType | types.ModuleType | type):
             yield one
         elif type(one).__module__ != "builtins":
             queue.append(type(one))

@@ -21,6 +21,7 @@ from curate.code.closures import (
 from curate.code.compared import held
 from curate.code.digest import code_digest
 from curate.code.kinds import is_a
+from curate.code.names import AROUND, globals_read, names_in
 from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.variables import Variables
 
@@ -57,10 +58,14 @@ def callable_text(name: str, function: Any) -> str:
         module = sources.module(lies_in) if lies_in else None
         if module is not None:
             names = names_used(one)
-            used = list(sources.used_by(module, names))
+            used = [*sources.used_by(module, names), *_of_modules(one, sources)]
             variables.take(module, names, used, [one.__code__])
             queue += used
     digests = []
+    around = {id(inner) for one in functions for _, inner in closed_over(one)}
+    for held_whole in further:
+        if isinstance(held_whole, types.ModuleType) and id(held_whole) not in around:
+            queue += variables.take_all(held_whole)
     for cls in (one for one in further if isinstance(one, type)):
         if (defined := sources.of(cls)) is not None:
             queue.append(defined)
@@ -70,6 +75,15 @@ def callable_text(name: str, function: Any) -> str:
     trees = list(variables.trees(queue))
     digests += [code_digest(one, is_identity=True, instead=_INSTEAD) for one in classes]
     return "\n".join([text, *trees, *variables.texts(), *digests])
+
+
+def _of_modules(function: types.FunctionType, sources: Sources) -> Iterator[Used]:
+    """Yields the statements of modules that a function closes over, as where the one around it imports them."""
+    asked = globals_read([function.__code__], AROUND)
+    names = names_in(function.__code__)
+    for name, value in closed_over(function):
+        if is_a(value, types.ModuleType):
+            yield from sources.of_module(value, asked.get(name, ()), names)
 
 
 def _decorating(value: Any, sources: Sources) -> Module | None:

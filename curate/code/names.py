@@ -35,14 +35,20 @@ def globals_named(node: ast.AST) -> Read | None:
         return None
 
 
-def globals_read(codes: Sequence[types.CodeType]) -> Read:
-    """Returns the global names that compiled code reads, each with the attributes that it asks of them."""
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+AROUND = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+"""What Python loads the variables with of functions around one."""
+
+
+def globals_read(codes: Sequence[types.CodeType], loads: Sequence[str] = _GLOBAL) -> Read:
+    """Returns the global names that compiled code reads, or those of functions `AROUND` it, each with the attributes
+    that it asks of them."""
     found: Read = {}
     queue = list(codes)
     for code in queue:
         name, is_asked, handed = "", False, WHOLE
         for one in dis.get_instructions(code):
-            if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            if one.opname in loads:
                 if name:  # handed on, or called
                     found[name][handed] = None
                 name, is_asked = one.argval, name == "getattr"

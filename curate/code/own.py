@@ -9,14 +9,16 @@ from __future__ import annotations
 import ast
 import builtins
 import datetime as dt
+import hashlib
 import math
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from curate.code.closures import value_text
 from curate.code.kinds import is_a
 from curate.code.names import own_names
 from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level, walruses
@@ -245,6 +247,14 @@ def told_from(value: Any, folder: Path) -> Any:
     at = os.path.relpath(value, folder)
     is_near = at.split("/").count("..") <= min(_ABOVE, len(folder.parts) - 2)
     return type(value)(at) if is_near else value
+
+
+def beside_environment(value: Mapping[Any, Any]) -> dict[Any, str]:
+    """Returns what a copy of the environment, as for a subprocess, has that this has not: digests, as there are secrets
+    in it."""
+    known = dict(os.environ)
+    texts = {name: value_text("", one) for name, one in value.items() if known.get(name) != one}
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:

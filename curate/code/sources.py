@@ -11,7 +11,7 @@ import importlib.util
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate, chain
@@ -23,7 +23,7 @@ from curate import jobs
 from curate.code.closures import is_curates, module_of
 from curate.code.kinds import is_a
 from curate.code.loaded import changed_since_import
-from curate.code.names import names_in, own_names
+from curate.code.names import CALLED, WHOLE, names_in, own_names
 from curate.code.syntax import definition
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
@@ -119,6 +119,20 @@ class Sources:
             is_there = Path(module.path).name == Path(code.__code__.co_filename).name
             found = module.around(code.__code__.co_firstlineno) if is_there else None
         return None if found is None else Used(module, found, name)
+
+    def of_module(self, module: ModuleType, asked: Collection[str], names: Collection[str]) -> Iterator[Used]:
+        """Yields the statements of a module that code has as a value, of which it is `asked` for these attributes, and
+        what these are asked for, which is among all `names` of the code; all statements where it is handed on."""
+        if {WHOLE, CALLED}.intersection(asked):
+            yield from self._all_of(module.__name__)
+        elif self.module(module.__name__) is not None:
+            for name in asked:
+                inner: Any = vars(module).get(name)
+                if is_a(inner, ModuleType):
+                    has = [one for one in names if one in vars(inner)]
+                    yield from self.of_module(inner, has or [WHOLE], has)
+                else:
+                    yield from self._in(module.__name__, name)
 
     def used_by(self, module: Module, node: ast.AST) -> Iterator[Used]:
         """Yields the top-level statements that `node`, a part of `module`, names; all of a module that it hands on, as

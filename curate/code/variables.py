@@ -14,7 +14,6 @@ import ast
 import enum
 import hashlib
 import inspect
-import os
 import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ from curate.code.compared import (
 )
 from curate.code.kinds import is_a, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read
-from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns
+from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns, beside_environment
 from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.started import BEGUN, as_started, is_new
 from curate.code.syntax import canonical
@@ -144,12 +143,17 @@ class Variables:
         """Returns the statements of the user's code that variables hold and no statement names: what a decorator put
         into a table, or is set from outside."""
         found: dict[tuple[str, int], Used] = {}
-        for variable in self._found.values():
+        for variable in list(self._found.values()):
             if id(variable) not in self._looked:
                 self._looked[id(variable)] = variable
                 owner = variable.name.partition(".")[0] if "." in variable.name else ""
                 for one in () if type(variable.value) in PLAIN else held(variable.value):
                     # The methods of a class are in its body, or made of that, as those of a dataclass.
+                    if isinstance(one, types.ModuleType):
+                        # The attributes that are asked of a module by its name are known.
+                        further = self.take_all(one) if owner or one is not variable.value else []
+                        found |= {_place(each): each for each in further if _place(each) not in self._places}
+                        continue
                     is_method = bool(owner) and owner in _qualname(one).split(".")[:-1]
                     used = None if is_method else self._sources.of(one)
                     if used is None and not owner and is_made_of_text(one, self._sources):
@@ -158,6 +162,14 @@ class Variables:
                     elif used is not None and _place(used) not in self._places:
                         found[_place(used)] = used
         return list(found.values())
+
+    def take_all(self, module: types.ModuleType) -> list[Used]:
+        """Takes in a module that is in a value, of which anything may be asked, and returns its statements."""
+        if (known := self._sources.module(module.__name__)) is None:
+            return []
+        used = list(self._sources.of_module(module, [WHOLE], ()))
+        self.take(known, ast.Tuple([], ast.Load()), used)
+        return used
 
     def _used_by_made(self, code: types.FunctionType | type) -> list[Used]:
         """Takes in what a function uses that was compiled from a text in a module, and returns its statements."""
@@ -319,7 +331,7 @@ class Variables:
         if is_a(value, types.MethodType) and is_object(value.__self__, self._sources):
             value = value.__self__
         if is_a(value, dict) and is_environment(value):
-            yield one.name, _beside_environment(value)
+            yield one.name, beside_environment(value)
         elif is_a(value, enum.Enum) and says(inner := own_dict(value).get("_value_"), self._sources):
             is_told = type(inner) in PLAIN or _is_stated(one, inner)
             yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
@@ -411,14 +423,6 @@ def _which(statement: ast.stmt, function: types.FunctionType) -> str:
     lines = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in same]
     at = function.__code__.co_firstlineno
     return str(lines.index(at)) if len(same) > 1 and at in lines else ""
-
-
-def _beside_environment(value: Mapping[Any, Any]) -> dict[Any, str]:
-    """Returns what a copy of the environment, as for a subprocess, has that this has not: digests, as there are secrets
-    in it."""
-    known = dict(os.environ)
-    texts = {name: value_text("", one) for name, one in value.items() if known.get(name) != one}
-    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
 def _short(text: str) -> str:

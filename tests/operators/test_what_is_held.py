@@ -131,6 +131,36 @@ FROM = {
         "",
     ),
     "itself": ("import p\ndef f(row): return p.q.h.g(row)", "from . import h\nimport p as q"),
+    "what a function around it imports": (
+        "def make():\n    from p import h\n    def f(row): return h.g(row)\n    return f\nf = make()",
+        "",
+    ),
+    "what one around a lambda does": ("def make():\n    import p.h\n    return lambda row: p.h.g(row)\nf = make()", ""),
+    "what one closes over and hands on": (
+        "import operator, p.h\ndef make(h): return lambda row: operator.attrgetter('g')(h)(row)\nf = make(p.h)",
+        "",
+    ),
+    "what a helper closes over": (
+        "import importlib\ndef make(h): return lambda row: h.g(row)\nh = make(importlib.import_module('p.h'))\n"
+        "def f(row): return h(row)",
+        "",
+    ),
+    "a default of a lambda": ("import p.h\nf = lambda row, h=p.h: h.g(row)", ""),
+    "what a partial is given": ("import functools, p.h\nf = functools.partial(lambda h, row: h.g(row), p.h)", ""),
+    "in a list": ("import p.h\ndef make(hs): return lambda row: hs[0].g(row)\nf = make([p.h])", ""),
+    "in a table of a name that is computed": (
+        "import importlib\nT = {n: importlib.import_module(n) for n in ['p.h']}\ndef f(row): return T['p.h'].g(row)",
+        "",
+    ),
+    "in a class": (
+        "class C:\n    import p.h as h\n    def o(self, x): return self.h.g(x)\ndef f(row): return C().o(row)",
+        "",
+    ),
+    "of an object": (
+        "import p.h\nclass C:\n    def __init__(self, h): self.h = h\n    def o(self, x): return self.h.g(x)\n"
+        "f = C(p.h).o",
+        "",
+    ),
 }
 VALUES = {
     "in an expression": "(k := read())\ndef f(row): return k",
@@ -325,6 +355,19 @@ def test_code_of_a_package_counts_however_it_is_called(source: str, package: str
             modules.forget(name)
         modules.write("p.__init__", package)
         modules.write("p.h", f"def g(x): return x + {k}")
+        texts.append(text_of(modules, source))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_of_a_module_that_is_closed_over_what_is_asked_counts(modules: Modules) -> None:
+    """As of one that its own module imports; of one in another one, too."""
+    texts = []
+    for used, other in ("01", "02", "11"):
+        for name in ("p", "p.h"):
+            modules.forget(name)
+        modules.write("p.__init__", f"def other(): return {other}")
+        modules.write("p.h", f"def g(x): return x + {used}\ndef other(): return {other}")
+        source = "def make():\n    import p.h\n    def f(row): return p.h.g(row)\n    return f\nf = make()"
         texts.append(text_of(modules, source))
     assert texts[0] == texts[1] != texts[2]
 
