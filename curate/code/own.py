@@ -21,7 +21,8 @@ from typing import Any
 from curate.code.closures import value_text
 from curate.code.kinds import is_a
 from curate.code.names import own_names
-from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level, walruses
+from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level
+from curate.code.syntax import walruses
 from curate.dataclass import dataclass, replace
 
 OWN = re.compile(

@@ -24,7 +24,7 @@ from curate.code.closures import is_curates, module_of
 from curate.code.kinds import is_a
 from curate.code.loaded import changed_since_import
 from curate.code.names import CALLED, WHOLE, names_in, own_names
-from curate.code.syntax import definition
+from curate.code.syntax import definition, walruses
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 
@@ -121,8 +121,8 @@ class Sources:
         return None if found is None else Used(module, found, name)
 
     def of_module(self, module: ModuleType, asked: Collection[str], names: Collection[str]) -> Iterator[Used]:
-        """Yields the statements of a module that code has as a value, of which it is `asked` for these attributes, and
-        what these are asked for, which is among all `names` of the code; all statements where it is handed on."""
+        """Yields the statements of a module that is in a value: of what it is `asked` for, which if it is a module
+        has some of all `names` in the code; all statements where it is handed on."""
         if {WHOLE, CALLED}.intersection(asked):
             yield from self._all_of(module.__name__)
         elif self.module(module.__name__) is not None:
@@ -232,6 +232,14 @@ class Sources:
             for star in (*local.stars, *module.imports.stars):
                 yield from self._in(star, name)
 
+    def computes(self, module_name: str, name: str) -> bool:
+        """Returns whether a module of the user's has a name by its `__getattr__` alone."""
+        module = self.module(module_name)
+        if module is None or name[:2] == "__" or module.imports.stars or not module.binds("__getattr__"):
+            return False
+        is_package = Path(module.path).name == "__init__.py"
+        return not (module.binds(name) or (is_package and self.module(f"{module_name}.{name}") is not None))
+
     def _in(self, module_name: str, name: str) -> list[Used]:
         module = self.module(module_name)
         # A package that imports a module of its own has that by a name which is looked for in it again.
@@ -239,7 +247,8 @@ class Sources:
             return []
         self._sought.add((module_name, name))
         try:
-            return list(self._named(module, Imports(), name))
+            asked = "__getattr__" if self.computes(module_name, name) else name
+            return list(self._named(module, Imports(), asked))
         finally:
             self._sought.remove((module_name, name))
 
@@ -305,17 +314,6 @@ def names_assigned(node: ast.AST) -> set[str]:
         return {*(one for one in caught if one), *(one.target.id for one in walruses(node))}
     found = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return found.union(one.target.id for one in walruses(node))
-
-
-@lru_cache(maxsize=4096)
-def walruses(node: ast.AST) -> tuple[ast.NamedExpr, ...]:
-    """Returns the `name := value` in the expressions of a statement, without those of statements inside of it."""
-    found, queue = [], [node]
-    for one in queue:
-        found += [one] if isinstance(one, ast.NamedExpr) else []
-        inner = () if isinstance(one, ast.Lambda) else ast.iter_child_nodes(one)
-        queue += [child for child in inner if isinstance(child, ast.expr | ast.withitem | ast.comprehension)]
-    return tuple(found)
 
 
 def _first_line(statement: ast.stmt) -> int:

@@ -7,6 +7,7 @@ import inspect
 import textwrap
 import types
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 _SILENT = ("ctx", "kind", "type_comment", "type_ignores")
@@ -45,6 +46,17 @@ def definition(function: Any) -> ast.FunctionDef | None:
     bare = types.FunctionType(function.__code__, function.__globals__, closure=function.__closure__)
     tree = source_of(bare)
     return tree if isinstance(tree, ast.FunctionDef) and tree.name == bare.__name__ else None
+
+
+@lru_cache(maxsize=4096)
+def walruses(node: ast.AST) -> tuple[ast.NamedExpr, ...]:
+    """Returns the `name := value` in the expressions of a statement, without those of statements inside of it."""
+    found, queue = [], [node]
+    for one in queue:
+        found += [one] if isinstance(one, ast.NamedExpr) else []
+        inner = () if isinstance(one, ast.Lambda) else ast.iter_child_nodes(one)
+        queue += [child for child in inner if isinstance(child, ast.expr | ast.withitem | ast.comprehension)]
+    return tuple(found)
 
 
 def _text(value: Any) -> str:

@@ -287,7 +287,8 @@ class Variables:
         values = _values(module)
         for name in names:
             key = (module.name, name)
-            if name not in values or module.binds(name) or name.startswith("__") or key in self._found:
+            is_bound = module.binds(name) and not self._is_computed_in(module, name)
+            if name not in values or is_bound or name.startswith("__") or key in self._found:
                 continue
             stars = [vars(sys.modules[one]) for one in module.imports.stars if one in sys.modules]
             if any(one.get(name) is values[name] for one in stars):
@@ -295,6 +296,9 @@ class Variables:
             nodes = [one for statement in module.body for one in ast.walk(statement) if isinstance(one, ast.stmt)]
             found = [(False, value) for node in nodes for _, value in assigns(node, name)]
             self._found[key] = _Variable(name, values[name], Used(module, ast.Pass(), name, name), found or _NOTHING)
+
+    def _is_computed_in(self, module: Module, name: str) -> bool:
+        return any(self._sources.computes(*one) for one in module.imports.names.get(name, ()))
 
     def _take_defaults(self, used: Used, name: str, statement: _Def, value: Any) -> None:
         function: Any = inspect.unwrap(value) if callable(value) else None

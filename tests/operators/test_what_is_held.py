@@ -97,6 +97,7 @@ CODE = {
     "def f(row): return C.o(row)",
 }
 """Each changes from `+ 1` to `+ 2`."""
+COMPUTES = "def __getattr__(name):\n    if name == 'o': return g\n    raise AttributeError(name)"
 FROM = {
     "a package that imports it": ("import p\ndef f(row): return p.h.g(row)", "from . import h"),
     "a package that imports it by its name": ("import p\ndef f(row): return p.h.g(row)", "import p.h"),
@@ -130,6 +131,11 @@ FROM = {
         "def f(row): return B.__subclasses__()[0]().o(row)",
         "",
     ),
+    "a name that its module computes": (
+        "from p import o\ndef f(row): return o(row)",
+        COMPUTES.replace("g\n", "__import__('importlib').import_module('p.h').g\n"),
+    ),
+    "the code that computes a name of its module": ("import p.h\ndef f(row): return p.h.o(row)", ""),
     "itself": ("import p\ndef f(row): return p.q.h.g(row)", "from . import h\nimport p as q"),
     "what a function around it imports": (
         "def make():\n    from p import h\n    def f(row): return h.g(row)\n    return f\nf = make()",
@@ -354,7 +360,7 @@ def test_code_of_a_package_counts_however_it_is_called(source: str, package: str
         for name in ("p", "p.h"):
             modules.forget(name)
         modules.write("p.__init__", package)
-        modules.write("p.h", f"def g(x): return x + {k}")
+        modules.write("p.h", f"def g(x): return x + {k}\n{COMPUTES}")
         texts.append(text_of(modules, source))
     assert texts[0] == texts[1] != texts[2]
 
