@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -68,3 +70,25 @@ def own_dict(value: Any) -> dict[str, Any]:
     found = (vars(base).get("__dict__") for base in type(value).__mro__)
     known = next((one for one in found if type(one) in _HAS_DICT), None)
     return {} if known is None else known.__get__(value)
+
+
+def defaults_of(cls: type) -> dict[str, Any]:
+    """Returns the defaults of the fields of a named tuple, which has descriptors for them; none of another class.
+
+    >>> import collections
+    >>> defaults_of(collections.namedtuple("P", "a b", defaults=[1]))
+    {'b': 1}
+    """
+    named = own_dict(cls).get("_field_defaults") if issubclass(type(cls), type) else None
+    return named if type(named) is dict else {}
+
+
+def is_called(imported: str, value: Any) -> bool:
+    """Returns whether a value is what is imported by a name in full: a module, or what one has."""
+    above, _, name = imported.rpartition(".")
+    known = sys.modules.get(imported)
+    return known is value or (above in sys.modules and vars(sys.modules[above]).get(name) is value)
+
+
+def is_path(value: Any) -> bool:
+    return is_a(value, PurePath) or (is_a(value, str) and value.startswith("/") and "\n" not in value)

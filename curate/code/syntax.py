@@ -102,3 +102,20 @@ def _assigns(statement: ast.stmt, names: Collection[str]) -> bool:
     else:
         return False
     return all(isinstance(target, ast.Name) and target.id in names for target in targets)
+
+
+def qualname(code: types.FunctionType | type) -> str:
+    """Returns the name that code was written with; `functools.wraps` gives a wrapper that of another function."""
+    return code.__qualname__ if isinstance(code, type) else code.__code__.co_qualname
+
+
+def which(statement: ast.stmt, function: types.FunctionType) -> str:
+    """Returns which of several functions of its name, as in both branches of an `if`, one is."""
+    same = [
+        one
+        for one in ast.walk(statement)
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == function.__code__.co_name
+    ]
+    lines = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in same]
+    at = function.__code__.co_firstlineno
+    return str(lines.index(at)) if len(same) > 1 and at in lines else ""

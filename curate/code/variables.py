@@ -18,7 +18,7 @@ import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from curate.code.closures import PLAIN, Unhashable, closed_over, fields_of, is_environment, made_text, value_text
@@ -40,12 +40,12 @@ from curate.code.compared import (
     of_self,
     says,
 )
-from curate.code.kinds import is_a, own_dict
+from curate.code.kinds import defaults_of, is_a, is_called, is_path, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read
 from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns, beside_environment
 from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.started import BEGUN, as_started, is_new
-from curate.code.syntax import canonical
+from curate.code.syntax import canonical, qualname, which
 from curate.dataclass import dataclass
 from curate.log import get_logger
 
@@ -154,7 +154,7 @@ class Variables:
                         further = self.take_all(one) if owner or one is not variable.value else []
                         found |= {_place(each): each for each in further if _place(each) not in self._places}
                         continue
-                    is_method = bool(owner) and owner in _qualname(one).split(".")[:-1]
+                    is_method = bool(owner) and owner in qualname(one).split(".")[:-1]
                     used = None if is_method else self._sources.of(one)
                     if used is None and not owner and is_made_of_text(one, self._sources):
                         self._made[id(one)] = f"{variable.name} has {_short(made_text(one))}"
@@ -182,8 +182,10 @@ class Variables:
     def take_body(self, used: Used, cls: type) -> None:
         """Takes in what the body of a class assigns."""
         body = used.statement.body if isinstance(used.statement, ast.ClassDef) else []
+        defaults = defaults_of(cls) if body else {}
         for name in sorted(vars(cls).keys() - {*self._left_out}):
-            self._add(f"{cls.__name__}.{name}", vars(cls)[name], used, body, is_public=not name.startswith("_"))
+            value = defaults.get(name, vars(cls)[name])
+            self._add(f"{cls.__name__}.{name}", value, used, body, is_public=not name.startswith("_"))
         for one in body:
             if isinstance(one, _Def):
                 method = vars(cls).get(one.name)
@@ -221,6 +223,25 @@ class Variables:
                 yield f"{one.name} is a {kind.__qualname__}"
             if (origin := self._origin(one)) is not None:
                 yield from self._text(one, origin)
+        if is_a(one.value, types.FunctionType) and (given := self._given(one)):
+            origin = self._origin(one) or Origin()
+            values = {name: self._compared(value, one, origin) for name, value in given.items()}
+            yield from (f"{one.name}.{name} = {_short(value_text(name, value))}" for name, value in values.items())
+
+    def _given(self, one: _Variable) -> dict[str, Any]:
+        """Returns what a function was given that no statement tells: attributes that code asks it for, as a table that
+        was read, and what the functions close over that it chooses from by a type."""
+        has = own_dict(one.value)
+        if isinstance(registry := has.get("registry"), types.MappingProxyType):
+            functions = [by for by in registry.values() if isinstance(by, types.FunctionType)]
+            return {"registry": registry} if any(any(closed_over(by)) for by in functions) else {}
+        module = one.used.module
+        asked = self._attributes.get((module.name, one.name), {})
+        kept = [name for name in asked if name in has and (module.name, f"{one.name}.{name}") not in self._changed]
+        kept = [name for name in kept if self._counts(has[name])]
+        nodes = [*(node for _, node in one.assigned), *getattr(one.used.statement, "decorator_list", [])]
+        is_told = bool(kept and nodes) and not (_is_computed(one) or self._origins.of(module, nodes).reads)
+        return {} if is_told else {name: has[name] for name in kept}
 
     def _origin(self, one: _Variable) -> Origin | None:
         """Returns what a variable is computed from; None if it is all a process's own, or nothing that a statement does
@@ -252,7 +273,7 @@ class Variables:
         """Yields which of the user's functions a computed one is, and what values those that made it were given."""
         for function in held(one.value):
             if isinstance(function, types.FunctionType) and self._sources.of(function) is not None:
-                yield f"{one.name} is {_qualname(function)} {_which(one.used.statement, function)}".rstrip()
+                yield f"{one.name} is {qualname(function)} {which(one.used.statement, function)}".rstrip()
                 for name, value in closed_over(function):
                     value = as_started(function, name, value)
                     if name in origin.variables or (origin.is_own and origin.is_like_own(value)):
@@ -276,7 +297,7 @@ class Variables:
         for name in names:
             found = module.imports.called(name)
             if name in values and len(found) > 1 and any(map(self._is_of_user, found)):
-                which = next((one for one in found if _is_called(one, values[name])), "another")
+                which = next((one for one in found if is_called(one, values[name])), "another")
                 self._imported[module.name, name] = f"{name} is {which}"
 
     def _is_of_user(self, imported: str) -> bool:
@@ -340,10 +361,11 @@ class Variables:
             is_told = type(inner) in PLAIN or _is_stated(one, inner)
             yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
         elif is_data(value) and not (_is_stated(one, value) and is_of_parts(value)):
-            if not (origin.is_placed and not origin.reads and _is_path(value)):
+            if not (origin.is_placed and not origin.reads and is_path(value)):
                 yield one.name, self._compared(value, one, origin, is_known=True)
         elif is_a(value, CODE):
-            return
+            if origin.reads and (defaults := defaults_of(value)):
+                yield one.name, self._compared(defaults, one, origin)
         elif has_objects(value, self._sources):
             yield one.name, self._compared(value, one, origin)
         elif is_whole(value) or not (is_object(value, self._sources) or attributes_of(value)):
@@ -416,35 +438,11 @@ def _is_chosen(variable: _Variable) -> bool:
     return len(variable.assigned) > 1 or any(isinstance(node, kinds) for _, node in variable.assigned)
 
 
-def _qualname(code: types.FunctionType | type) -> str:
-    """Returns the name that code was written with; `functools.wraps` gives a wrapper that of another function."""
-    return code.__qualname__ if isinstance(code, type) else code.__code__.co_qualname
-
-
-def _which(statement: ast.stmt, function: types.FunctionType) -> str:
-    """Returns which of several functions of its name, as in both branches of an `if`, one is."""
-    same = [one for one in ast.walk(statement) if isinstance(one, _Def) and one.name == function.__code__.co_name]
-    lines = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in same]
-    at = function.__code__.co_firstlineno
-    return str(lines.index(at)) if len(same) > 1 and at in lines else ""
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _is_called(imported: str, value: Any) -> bool:
-    """Returns whether a value is what is imported by a name in full: a module, or what one has."""
-    above, _, name = imported.rpartition(".")
-    known = sys.modules.get(imported)
-    return known is value or (above in sys.modules and vars(sys.modules[above]).get(name) is value)
 
 
 def _is_stated(variable: _Variable, value: Any) -> bool:
     """Returns whether what is assigned to a variable makes this value of code, literals and other variables alone, with
     no function of the user's in between: the text of each tells it."""
     return len(variable.assigned) == 1 and is_made_by(variable.used.module, variable.assigned[0][1], value)
-
-
-def _is_path(value: Any) -> bool:
-    return is_a(value, PurePath) or (is_a(value, str) and value.startswith("/") and "\n" not in value)

@@ -176,6 +176,18 @@ VALUES = {
     "by a function": "def start():\n    global k\n    k = read()\nstart()\ndef f(row): return k",
     "by a name that is computed": "globals()['k'] = read()\ndef f(row): return k",
     "in a module": "import sys\nsetattr(sys.modules[__name__], 'k', read())\ndef f(row): return k",
+    "in a function": "def f(row): return f.k\nf.k = read()",
+    "in a helper": "def h(x): return h.k\nh.k = read()\ndef f(row): return h(row)",
+    "in a helper by a name": "def h(x): return h.k\nsetattr(h, 'k', read())\ndef f(row): return h(row)",
+    "in a helper of another module": "import with_k\nwith_k.h.k = read()\ndef f(row): return with_k.h(row)",
+    "in a function by a decorator": "def by():\n    def over(h): h.k = read(); return h\n    return over\n@by()\n"
+    "def h(x): return h.k\ndef f(row): return h(row)",
+    "a default of a named tuple": "import collections\nP = collections.namedtuple('P', 'k', defaults=[read()])\n"
+    "def f(row): return P().k",
+    "a default of one with types": "import typing\nclass P(typing.NamedTuple):\n    k: int = read()\n"
+    "def f(row): return P().k",
+    "one for each type closes over it": f"import functools\n{MADE}\n@functools.singledispatch\ndef h(x): return 0\n"
+    f"h.register(int, make(read()))\n{CALLED}",
     "in a class": "class f:\n    def __call__(self, row): return self.k\nf.k = read()",
     "in a class that is used": "class C: pass\nC.k = read()\ndef f(row): return C.k",
     "in an object": "class O:\n    def __init__(self, k): self.k = k\n    def o(self): return self.k\n"
@@ -207,6 +219,17 @@ VALUES = {
     "f = make(s)",
 }
 """Each computes its value as the program starts."""
+TOLD = {
+    "a default": "import collections\nP = collections.namedtuple('P', 'k', defaults=[1])\n"
+    "class Q(P): pass\ndef h(x): return P().k\ndef f(row): return h(row)",
+    "an attribute": "def h(x): return h.k\nh.k = [1, 2]\ndef f(row): return h(row)",
+    "what a decorator is given": "def by(k):\n    def over(h): h.k = k; return h\n    return over\n@by([1])\n"
+    "def h(x): return h.k\ndef f(row): return h(row)",
+    "what it counts": "def h(x):\n    h.k += 1\n    return x\nh.k = 0\ndef f(row): return h(row)",
+    "one for each type": "import functools\n@functools.singledispatch\ndef h(x): return 0\n@h.register\n"
+    "def _(x: int): return 1\ndef f(row): return h(row)",
+}
+"""Nothing is computed in these: no value is beside their statements."""
 RECORDS = {
     "a record": "dataclasses.dataclass(R)(read())",
     "one with slots": "dataclasses.dataclass(slots=True)(R)(read())",
@@ -390,7 +413,9 @@ def test_code_of_a_wrapper_counts_that_lies_in_another_module(modules: Modules) 
 
 def computed(modules: Modules, source: str, tmp_path: Path) -> list[Any]:
     texts = []
+    modules.write("with_k", "def h(x): return h.k")
     for k in "112":
+        modules.forget("with_k")
         (tmp_path / "k").write_text(k)
         texts.append(text_of(modules, f"K = {str(tmp_path / 'k')!r}\n{READ}\n{source}"))
     return texts
@@ -400,6 +425,11 @@ def computed(modules: Modules, source: str, tmp_path: Path) -> list[Any]:
 def test_a_value_counts_however_it_is_set(source: str, modules: Modules, tmp_path: Path) -> None:
     one, same, other = computed(modules, source, tmp_path)
     assert one == same != other
+
+
+@pytest.mark.parametrize("source", TOLD.values(), ids=TOLD)
+def test_what_statements_tell_of_a_function_adds_nothing(source: str, modules: Modules) -> None:
+    assert " = " not in str(text_of(modules, source))
 
 
 @pytest.mark.parametrize("source", OWN.values(), ids=OWN)
