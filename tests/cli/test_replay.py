@@ -42,6 +42,15 @@ class Letters(FileJob):
         yield {"letters": len(data)}
 
 
+class Leaving(Job):
+    """Ends its process at every batch."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        raise SystemExit(3)
+
+
 @pytest.fixture
 def places(tmp_path: Path) -> tuple[Path, Path]:
     """Inputs of which the second has failed, and the output."""
@@ -177,10 +186,11 @@ def test_the_debugger_stops_where_the_job_raised(
     assert "\n(Pdb) 1\n" in talk
 
 
-def test_a_job_that_ends_the_process(tmp_path: Path, curate: Curate) -> None:
-    """On Ray a worker would die of it; here it is told."""
+@pytest.mark.parametrize("job", [Choosy(), Leaving()], ids=["now", "always"])
+def test_a_job_that_ends_the_process(job: Job, tmp_path: Path, curate: Curate) -> None:
+    """On Ray a worker would die of it; here it is told, also where no shard has ever got far enough for a schema."""
     write_jsonl(tmp_path / "in" / "a.jsonl", GOOD)
-    run_job(Choosy(), tmp_path / "in", tmp_path / "out")
+    run_job(job, tmp_path / "in", tmp_path / "out", clock=FakeClock())
     write_jsonl(tmp_path / "in" / "a.jsonl", [{"id": "a", "text": "exit"}])
     shown = curate("replay", str(tmp_path / "out"), "--shard", "a", "--json")
     assert (shown.code, shown.json["failure"]["kind"], shown.json["failure"]["error"]) == (
