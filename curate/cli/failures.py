@@ -69,7 +69,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
     if failed:
         line(console, Text())
         _fact(console, "retry", retry_command(root) if again else AGAIN)
-        if again and any(group.signature.frame for group in groups):
+        if again and any(group.in_code for group in groups):
             on = after_code_change(by_code=is_by_code(found.job["identity"]))
             _fact(console, "", f"after a change of the job's code: {on}")
     return 0

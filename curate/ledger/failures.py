@@ -16,7 +16,7 @@ import numpy as np
 from curate.dataclass import dataclass, field
 from curate.ledger import layout
 from curate.tasks.events import Launch, Outcome
-from curate.tasks.failure import ShardRecord
+from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
 
 KEPT_TRACEBACKS = 100
@@ -168,6 +168,11 @@ class Group:
     first: float = 0.0
     last: float = 0.0
     """When the first and the last of these tries failed, in seconds since 1970."""
+
+    @property
+    def in_code(self) -> bool:
+        """Returns whether a change of the job's code may be what mends it: it raised, or returned what it must not."""
+        return bool(self.signature.frame) or self.example.get("kind") == FailureKind.USER_ERROR
 
     def _add(self, failure: Mapping[str, Any]) -> None:
         time = float(failure["time"])

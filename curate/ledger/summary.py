@@ -49,6 +49,13 @@ class FailureGroup:
     """One of them."""
     frame: str = ""
     """The innermost frame in user code, such as "jobs/toxicity.py:41 in process"; empty where there is none."""
+    user_error: bool = False
+    """Whether user code raised, or returned what it must not: that has no frame there."""
+
+    @property
+    def in_code(self) -> bool:
+        """Returns whether a change of the job's code may be what mends it."""
+        return self.user_error or bool(self.frame)
 
     @property
     def at(self) -> str:

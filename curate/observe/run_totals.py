@@ -13,7 +13,7 @@ from curate.ledger.manifest import ShardPlan
 from curate.ledger.summary import FailureGroup
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.tasks.failure import Failure, ShardProgress, ShardRecord
+from curate.tasks.failure import Failure, FailureKind, ShardProgress, ShardRecord
 
 MOST_GROUPS = 100
 """Different errors that are kept apart; further ones are counted together."""
@@ -53,6 +53,8 @@ class RunTotals:
     _counts: Counter[Signature] = field(default_factory=Counter)
     _examples: dict[Signature, tuple[str, str]] = field(default_factory=dict)
     """What the first of each group said, and a shard of it."""
+    _in_code: set[Signature] = field(default_factory=set)
+    """Those of which one was user code that raised, or returned what it must not."""
     _signatures: Signatures = field(default_factory=Signatures)
     _groups: list[Signature] = field(default_factory=list)
     """Groups in the order of their numbers."""
@@ -147,6 +149,8 @@ class RunTotals:
             self._groups.append(alike)
         self._counts[alike] += 1
         self._examples.setdefault(alike, (failure.error, shard))
+        if failure.kind is FailureKind.USER_ERROR:
+            self._in_code.add(alike)
         self._group_of[index] = self._groups.index(alike) + 1
 
     def failed_no_more(self, index: int) -> None:
@@ -189,7 +193,7 @@ class RunTotals:
     def failures(self) -> tuple[FailureGroup, ...]:
         """Returns what shards have failed of, most shards first."""
         return tuple(
-            FailureGroup(error, count, shard, alike.frame)
+            FailureGroup(error, count, shard, alike.frame, alike in self._in_code)
             for alike, count in self._counts.most_common()
             for error, shard in [self._examples[alike]]
         )

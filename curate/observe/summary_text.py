@@ -143,7 +143,7 @@ def render(summary: Summary) -> str:
     if summary.failed:
         again = f": curate retry {output}" if left <= 0 else ", run it again: curate retry would leave the other shards"
         lines.append(f"What failed: curate failures {output}; after fixing the cause{again}")
-        if any(one.frame for one in summary.failures):
+        if any(one.in_code for one in summary.failures):
             lines.append(f"After a change of the job's code: {after_code_change(by_code=summary.by_code)}")
         lines.append(f"For all of it, see: curate status {output}")
     elif summary.state.exit_code:

@@ -48,6 +48,7 @@ class Leaving(Job):
     version = "1"
 
     def process(self, batch: pa.Table) -> pa.Table:
+        del batch
         raise SystemExit(3)
 
 

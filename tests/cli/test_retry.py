@@ -266,17 +266,18 @@ class TestChangedCode:
             assert "a job without `version` is known by its code" in refused.err
             assert "Put the code back, choose another output, or start over with --overwrite" in refused.err
 
+    @pytest.mark.parametrize("body", [CHOKES, "return batch.to_pylist()"], ids=["raised", "returned"])
     @pytest.mark.parametrize(
         ("version", "advice"),
         [("version = '1'", "the same with --accept-code-change"), ("batch_size = 10", "run it with --overwrite")],
     )
     def test_what_failed_in_the_code_is_told_with_what_goes_on_once_it_is_fixed(
-        self, tmp_path: Path, curate: Curate, version: str, advice: str
+        self, tmp_path: Path, curate: Curate, version: str, advice: str, body: str
     ) -> None:
         """`curate retry` alone is refused then: it was all that was said, and is right where an input is mended."""
         write_jsonl(tmp_path / "in" / "a.jsonl", POISON)
         job, output = tmp_path / "job.py", str(tmp_path / "out")
-        job.write_text(SCRIPT.format(version=version, body=self.CHOKES))
+        job.write_text(SCRIPT.format(version=version, body=body))
         asked = ("run", str(job), "--input", str(tmp_path / "in"), "--output", output, "--backend", "inline")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "modules", sys.modules.copy())

@@ -65,15 +65,17 @@ def test_a_process_that_forgot_to_return_is_told(books: Books, *, hint: bool) ->
 
 
 @pytest.mark.parametrize("by_code", [False, True])
-@pytest.mark.parametrize("frame", ["", "a.py:3 in process"])
+@pytest.mark.parametrize(("frame", "raised"), [("", False), ("a.py:3 in process", False), ("", True)])
 def test_what_goes_on_after_a_change_of_code_is_said_where_the_code_of_the_job_raised(
-    frame: str, *, by_code: bool
+    frame: str, *, raised: bool, by_code: bool
 ) -> None:
     """Nowhere else: a shard that was killed, or could not be read, is no defect of that code."""
-    text = render(replace(failed(), failures=(FailureGroup("ValueError: x", 1, "a/b", frame),), by_code=by_code))
-    assert ("After a change of the job's code: " in text) is bool(frame)
-    assert ("the same with accept_code_change=True" in text) is (bool(frame) and not by_code)
-    assert ("overwrite=True" in text) is (bool(frame) and by_code)
+    group = FailureGroup("ValueError: x", 1, "a/b", frame, raised)
+    text = render(replace(failed(), failures=(group,), by_code=by_code))
+    in_code = raised or bool(frame)
+    assert ("After a change of the job's code: " in text) is in_code
+    assert ("the same with accept_code_change=True" in text) is (in_code and not by_code)
+    assert ("overwrite=True" in text) is (in_code and by_code)
 
 
 @pytest.mark.parametrize("state", [RunState.ABORTED, RunState.INTERRUPTED])
