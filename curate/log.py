@@ -86,7 +86,7 @@ def _configure() -> None:
     ]
     if on_terminal:
         console = structlog.dev.ConsoleRenderer(
-            exception_formatter=structlog.dev.plain_traceback, pad_event_to=0, pad_level=False
+            colors=_coloured(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=0, pad_level=False
         )
         # The traceback is text by then, as all else.
         renderer: list[Any] = [_harmless, console]
@@ -100,6 +100,11 @@ def _configure() -> None:
         logger_factory=lambda *_: Printer(getattr(sys.stderr, "beneath", sys.stderr)),
         cache_logger_on_first_use=False,
     )
+
+
+def _coloured() -> bool:
+    """Returns whether this terminal is to have colours, as rich decides for all else that is shown on it."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def ensure_configured() -> None:

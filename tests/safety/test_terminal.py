@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pytest
 import structlog
+from rich.console import Console
 
 from curate import log
 from curate.cli import main
@@ -197,6 +198,23 @@ def test_logs_are_harmless(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> N
     text = re.sub("\x1b\\[[0-9;]*m", "", screen.getvalue())
     assert "red]x" in text
     assert not ACTING.search(text.replace("\n", "")), ascii(text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("NO_COLOR", "1"), ("NO_COLOR", ""), ("TERM", "dumb"), ("TERM", "unknown"), ("TERM", "xterm"), ("TERM", "")],
+)
+def test_logs_have_colours_where_all_else_has(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are not printed by rich, which prints all else and knows what people ask for."""
+    for one in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(one, raising=False)
+    monkeypatch.setenv(variable, value)
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    console = Console(file=screen)
+    log.configure()
+    log.get_logger(job="a").info("an event", field="b")
+    assert ("\x1b" in screen.getvalue()) == (console.color_system is not None and not console.no_color)
 
 
 def test_a_job_of_an_evil_name_shows_its_progress_harmless(capsys: pytest.CaptureFixture[str]) -> None:
