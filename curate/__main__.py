@@ -9,9 +9,12 @@ from typing import Any
 def main() -> Any:
     """Runs the command line. Ctrl-C ends it without a traceback while it imports what it needs, too."""
     try:
-        from curate.cli.main import main as run
+        from curate.runtime.interrupts import obeyed_everywhere
 
-        return run()
+        with obeyed_everywhere():
+            from curate.cli.main import main as run
+
+            return run()
     except KeyboardInterrupt:
         from curate.errors import EXIT_INTERRUPTED
 

@@ -24,12 +24,10 @@ from typing import Any, Self
 
 from curate.around import contextmanager
 from curate.ledger.summary import RunState
-from curate.runtime.interrupts import end_process, leave_at_once
+from curate.runtime.interrupts import end_process, leave_at_once, send_again
 from curate.runtime.protocol import Backend
 from curate.tasks.dispatcher import GRACE_S, Interrupts
 
-AGAIN_S = 0.02
-"""After which a signal is sent again that could raise nothing where it arrived."""
 SAID_AFTER_S = 3.0
 """After which who interrupted tasks is told that what takes so long is no task any more."""
 LEAVE_WITHIN_S = 1.4
@@ -155,9 +153,7 @@ class Signals:
         self._arrived()
         # SystemExit: Ray's handler of SIGTERM, while `ray.init` runs.
         number = signal.SIGINT if issubclass(ignored.exc_type, KeyboardInterrupt) else signal.SIGTERM
-        again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
+        send_again(number)
 
     def _on_interrupt(self, *_signal: Any) -> None:
         if self._backend is None:

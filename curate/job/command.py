@@ -33,6 +33,7 @@ from curate.keywords import on_command_line
 from curate.observe.progress import Display, LiveDisplay, LogDisplay
 from curate.observe.summary_text import render
 from curate.resume.options import parse_run_options
+from curate.runtime.interrupts import obeyed_everywhere
 from curate.units import escape_controls, json_line
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def main(cls: JobClass) -> None:
     """Runs the job's command on the program's arguments and ends the process."""
     refuse_while_imported()
     try:
-        with naming_lost_folder():
+        with obeyed_everywhere(), naming_lost_folder():
             command(cls).main(prog_name=sys.argv[0])
     except ConfigError as error:  # parameters that can be no options, and a folder that is gone
         tell_error(error)

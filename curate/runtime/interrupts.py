@@ -13,7 +13,35 @@ from typing import Any, NoReturn
 
 from curate.around import contextmanager
 
+AGAIN_S = 0.02
+"""After which a signal is sent again that could raise nothing where it arrived."""
 LEFT = b"left at once, without waiting for what ran; what is done is kept: run it again to resume\n"
+
+
+def send_again(number: int) -> None:
+    """Sends a signal to this process in a moment, from a thread of its own."""
+    again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
+
+
+@contextmanager
+def obeyed_everywhere() -> Iterator[None]:
+    """Has a Ctrl-C end its block also where it arrives in a finaliser or a callback of the interpreter, as imports have
+    many: it can raise nothing there, so Python would tell of it and go on. It is sent again then."""
+    before = sys.unraisablehook
+
+    def heed(ignored: Any) -> None:
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
+            send_again(signal.SIGINT)
+        else:
+            before(ignored)
+
+    sys.unraisablehook = heed
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

@@ -110,6 +110,44 @@ def test_who_leaves_at_once_says_how_to_go_on(block: str) -> None:
     assert "Traceback" not in ended.stderr
 
 
+FINALISED = """
+import signal, sys
+import curate
+from curate.graph import entry
+
+class Copy(curate.Job):
+    version = "1"
+    def process(self, batch):
+        return batch
+
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+checked = entry._checked
+
+def after_a_finaliser(*given):
+    Last()
+    return checked(*given)
+
+entry._checked = after_a_finaliser
+if __name__ == "__main__":
+    Copy.main()
+"""
+
+
+@pytest.mark.parametrize("program", [[], ["-m", "curate", "run"]], ids=["a script", "curate run"])
+def test_an_interrupt_before_a_run_begins_is_obeyed_wherever_it_arrives(program: list[str], tmp_path: Path) -> None:
+    """A finaliser can raise nothing: Python told of the interrupt, and the job ran to its end."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 3))
+    (tmp_path / "copy_job.py").write_text(FINALISED)
+    where = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--backend", "inline"]
+    run = [sys.executable, *program, str(tmp_path / "copy_job.py"), *where]
+    ended = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 130, ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 HANGS = """
 import sys, threading
 import curate
