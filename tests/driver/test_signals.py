@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +25,18 @@ from tests.job.inline import numbered, write_jsonl
 from tests.support.fakes import FakeBackend, FakeClock
 
 
+@pytest.fixture
+def _as_before() -> Iterator[None]:
+    """Gives signals back after a run that was interrupted, as a program that ends need not: whatever other tests start
+    would have inherited that SIGHUP is ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_as_before")
 @pytest.mark.parametrize("times", [1, 2])
 def test_those_that_come_in_the_middle_of_a_call_are_counted(times: int) -> None:
     """Python calls a handler once for all of them."""
@@ -34,20 +46,16 @@ def test_those_that_come_in_the_middle_of_a_call_are_counted(times: int) -> None
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.02)
 
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     signals = Signals(True, get_logger())
-    try:
-        with signals, signals.in_order(FakeBackend(FakeClock(), lambda _: [])), signals.while_tasks_run():
-            sender = threading.Thread(target=send)
-            sender.start()
-            hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # one call, and no look at signals in it
-            sender.join()
-        assert signals.interrupts.interrupts == times
-    finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
+    with signals, signals.in_order(FakeBackend(FakeClock(), lambda _: [])), signals.while_tasks_run():
+        sender = threading.Thread(target=send)
+        sender.start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # one call, and no look at signals in it
+        sender.join()
+    assert signals.interrupts.interrupts == times
 
 
+@pytest.mark.usefixtures("_as_before")
 def test_one_that_comes_in_a_finaliser_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
     """It can raise nothing there: Python would tell of it, and go on as if there had been none."""
 
@@ -61,15 +69,10 @@ def test_one_that_comes_in_a_finaliser_comes_again(capfd: pytest.CaptureFixture[
             for _ in range(1000):
                 pass
 
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     hook = sys.unraisablehook
-    try:
-        with pytest.raises(KeyboardInterrupt), Signals(True, get_logger()):
-            wait(Deaf())
-        assert sys.unraisablehook is hook
-    finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
+    with pytest.raises(KeyboardInterrupt), Signals(True, get_logger()):
+        wait(Deaf())
+    assert sys.unraisablehook is hook
     assert "Traceback" not in capfd.readouterr().err
 
 
