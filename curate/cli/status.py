@@ -59,6 +59,7 @@ SHOWN_OPERATORS = 20
 SHOWN_NAME = 40
 """Characters of an operator's name."""
 BAR_COLUMNS = 40
+"""Of a bar where there is room."""
 
 
 GONE = "gone"
@@ -117,7 +118,8 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
     part = status.done / status.total if status.total else float(status.state == COMPLETE)
     # Rounded down: 100 % is said of nothing that is not done.
     percent = math.floor(1000 * part) / 10
-    line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
+    counts = f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"
+    line(console, Text.assemble(_bar(console, part, console.width - len(counts)), counts))
     names = max((len(ellipsize(one.name, SHOWN_NAME)) for one in status.stages), default=0)
     for number, one in enumerate(status.stages):
         fact(console, "" if number else "stages", _stage(number + 1, one, names, at=one.key == status.stage))
@@ -346,10 +348,11 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
 # Lines
 
 
-def _bar(console: Console, part: float) -> tuple[str, str]:
+def _bar(console: Console, part: float, room: int) -> tuple[str, str]:
+    columns = max(0, min(BAR_COLUMNS, room))
     full, empty = ("█", "░") if console.encoding.startswith("utf") else ("#", ".")
-    filled = math.floor(BAR_COLUMNS * part)
-    return full * filled + empty * (BAR_COLUMNS - filled), "green"
+    filled = math.floor(columns * part)
+    return full * filled + empty * (columns - filled), "green"
 
 
 def _state(state: str) -> tuple[str, str]:
