@@ -250,6 +250,15 @@ def _is_index(array: pa.DictionaryArray) -> bool:
 # From user code, which returned it, or gave it. Errors begin with `where`: "map(f) returned", "from_items was given".
 
 
+def returned(where: str, value: Any) -> str:
+    """Returns what user code returned, for an error: by its type, and as a mistake where it is nothing.
+
+    >>> returned("map(f) returned", 1), returned("map(f) returned", None)
+    ('map(f) returned int', 'map(f) returned NoneType (is a `return` missing?)')
+    """
+    return f"{where} {type(value).__name__}{' (is a `return` missing?)' if value is None else ''}"
+
+
 def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table:
     """Returns what user code made of a batch as a table; `before` is the batch. Raises TypeError, SchemaMismatch."""
     if isinstance(value, pa.RecordBatch):
@@ -260,7 +269,7 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
         value = from_pandas(where, value, before)
     if not isinstance(value, pa.Table):
         raise TypeError(
-            f"{where} {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame "
+            f"{returned(where, value)}, expected a pyarrow.Table, a dictionary of columns, a data frame "
             "of pandas, or an iterator of them"
         )
     names = value.column_names

@@ -18,7 +18,7 @@ from curate.dataclass import dataclass, field, replace
 from curate.errors import BadRow, SchemaMismatch
 from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column
-from curate.operators.convert import is_data_frame, rows, rows_to_table, to_table
+from curate.operators.convert import is_data_frame, returned, rows, rows_to_table, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator, hint
 from curate.pipeline.bad_rows import reason_of, row_at, row_text
 from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
@@ -119,13 +119,15 @@ class MapRows(UdfOperator):
         if not self.flat:
             return [self._row(result)]
         if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
-            raise TypeError(f"{self.name} returned {type(result).__name__}, expected a list of dictionaries")
+            raise TypeError(f"{returned(f'{self.name} returned', result)}, expected a list of dictionaries")
         # Here, for it may be a generator, whose rows are part of the call.
         return list(map(self._row, result))
 
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
-            raise TypeError(f"{self.name} returned {type(value).__name__}, expected a dictionary (one row)")
+            several = not (self.flat or isinstance(value, str | bytes)) and isinstance(value, Iterable)
+            instead = "; flat_map takes several rows for each" if several else ""
+            raise TypeError(f"{returned(f'{self.name} returned', value)}, expected a dictionary (one row){instead}")
         return row_as_it_is(value)
 
 
@@ -183,7 +185,7 @@ class MapIsolated(UdfOperator):
             elif isinstance(result, Mapping):
                 made.append(result)
             else:
-                raise TypeError(f"{self.name} returned {type(result).__name__}, expected a dictionary (one row)")
+                raise TypeError(f"{returned(f'{self.name} returned', result)}, expected a dictionary (one row)")
         if made:
             gave = rows_to_table(f"{self.name} returned", made, table.schema, self.output_schema)
             yield self.declared(gave, table, place)

@@ -270,8 +270,13 @@ class TestErrors:
     def test_another_type(self, value: object) -> None:
         """What was found, and what is expected."""
         found = curate.range(4).map_batches(lambda _: value)
-        assert f"returned {type(value).__name__}, expected a pyarrow.Table" in self.failing(found, TypeError)
-        assert "expected a dictionary" in self.failing(curate.range(4).map(lambda _: value), TypeError)
+        what = f"returned {type(value).__name__}{' (is a `return` missing?)' if value is None else ''}, expected"
+        assert f"{what} a pyarrow.Table" in self.failing(found, TypeError)
+        text = self.failing(curate.range(4).map(lambda _: value), TypeError)
+        assert f"{what} a dictionary" in text
+        assert ("flat_map takes several rows for each" in text) is isinstance(value, list)
+        if not isinstance(value, list):
+            assert f"{what} a list" in self.failing(curate.range(4).flat_map(lambda _: value), TypeError)
 
     def test_a_row_with_other_keys(self) -> None:
         """A column that only some rows have would come and go with the batch."""
