@@ -71,8 +71,10 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
             try:
                 exact = with_wide_literals(expression, inside)
                 left = {group.id for group in fragment.subset(exact, schema=inside).row_groups}
-            except pa.ArrowNotImplementedError:
-                break  # of a type that statistics say nothing of
+            except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+                # Of a type that statistics say nothing of, or not to be computed of what they say, such as a division
+                # by zero: a filter before it may drop such rows, and otherwise they say so when they are read.
+                break
         else:
             break  # it has to be seen which rows it drops
         groups = [

@@ -149,6 +149,27 @@ def test_statistics_tell_neither_nan_nor_zeros_apart(
     assert [row["n"] for row in kept] == table.filter(make(of))["n"].to_pylist()
 
 
+OF_ALL_BUT_ONE: dict[int, tuple[Callable[[Any], Any], Callable[[int], bool]]] = {
+    0: (lambda n: pc.divide(pc.scalar(12), n) > 3, lambda n: 12 // n > 3),
+    2**62: (lambda n: n + n > 3, lambda n: n + n > 3),
+    -(2**63): (lambda n: n - 1 > 3, lambda n: n - 1 > 3),
+    300: (lambda n: n.cast(pa.int8()) > 3, lambda n: n > 3),
+}
+"""Filters by a number that nothing can be computed of."""
+
+
+@pytest.mark.parametrize("number", OF_ALL_BUT_ONE)
+def test_what_cannot_be_computed_of_statistics_is_computed_of_rows(number: int) -> None:
+    """So not of rows that a filter before drops, though a row group has nothing else; of others it fails, as ever."""
+    expression, is_kept = OF_ALL_BUT_ONE[number]
+    root = stored([(one, None, None) for one in (number, number, 1, 2, number, 5)], 2)
+    ds = curate.read_parquet(f"{root}/in")
+    kept = ds.filter(pc.field("n") != number).filter(expression(pc.field("n")))
+    assert kept.to_arrow()["n"].to_pylist() == [one for one in (1, 2, 5) if is_kept(one)]
+    with pytest.raises(pa.ArrowInvalid):
+        ds.filter(expression(pc.field("n"))).take_all()
+
+
 def test_row_groups_are_left_out_by_other_fields_of_a_struct() -> None:
     """That one of its fields is a float is no reason to read them."""
     schema = pa.schema([("of", pa.struct([("x", pa.float64()), ("n", pa.int64())]))])
