@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from curate.arrow.batches import rechunk
 from curate.dataclass import dataclass, field, replace
 from curate.errors import CorruptInput
+from curate.objects.bad_line import RejectedRow, RowNumbers
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
 from curate.sources.protocol import FileListing, Piece, Projection, SourceDefaults, StoreOf
@@ -31,6 +32,8 @@ class Slice:
 
     shard: Shard
     """The row groups that they are in."""
+    before: int
+    """Rows of the file before these row groups."""
     skip: int
     take: int
 
@@ -83,21 +86,40 @@ class Sliced(FileListing, SourceDefaults):
     def read(
         self, data: OutputSlices, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[pa.Table]:
-        return counted(rechunk(self._rows(data, view, batch_rows, store_of), batch_rows), tally)
+        return counted(rechunk(self._rows(data, view, batch_rows, tally, store_of), batch_rows), tally)
 
-    def _rows(self, output: OutputSlices, view: Projection, batch_rows: int, store_of: StoreOf) -> Iterator[pa.Table]:
+    def _rows(
+        self, output: OutputSlices, view: Projection, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[pa.Table]:
         # Rows that a filter would leave out have their place, too.
         whole = replace(view, filters=())
         for one in output.slices:
-            left, skip = one.take, one.skip
-            for table in self.files.read(one.shard, whole, batch_rows, ShardBooks(BadRowBudget()), store_of):
-                own = table.slice(skip, left)
-                skip = max(0, skip - table.num_rows)
-                left -= own.num_rows
-                if own.num_rows:
-                    yield own
-                if not left:
+            read, own = 0, _OwnRows(one, tally)
+            for table in self.files.read(one.shard, whole, batch_rows, own, store_of):
+                # Of all rows, those that are bad among them: another output may begin to read behind these.
+                numbers = RowNumbers() if own.numbers is None else own.numbers
+                places = numbers.between(read, read + table.num_rows) - 1
+                read += table.num_rows
+                start, stop = np.searchsorted(places, [one.skip, one.skip + one.take]).tolist()
+                if start < stop:
+                    yield table.slice(start, stop - start)
+                if table.num_rows and places[-1] >= one.skip + one.take - 1:
                     break
+
+
+class _OwnRows(ShardBooks):
+    """Hands on bad rows of a slice, and none of the row groups around it, which are of other outputs."""
+
+    def __init__(self, of: Slice, tally: ShardBooks) -> None:
+        super().__init__(BadRowBudget())
+        self._of, self._tally = of, tally
+
+    def bad_row(self, row: RejectedRow) -> None:
+        if self.numbers is not None:
+            self.numbers.add(row.line)
+        if self._of.skip < row.line <= self._of.skip + self._of.take:
+            at = f"row {self._of.before + row.line:,} of {self._of.shard.uri}"
+            self._tally.bad_row(replace(row, at=at))
 
 
 def sliced(files: Files, count: int) -> Sliced:
@@ -144,4 +166,4 @@ def _slice(item: Object, rows: Any, sizes: Any, start: int, stop: int) -> Slice:
     before = int(ends[first - 1]) if first else 0
     size = int(sizes[first:last].sum() * (stop - start) / max(1, int(rows[first:last].sum())))
     shard = Shard("", item.uri, SliceKind.ROW_GROUPS, first, last, size, item.size, item.generation)
-    return Slice(shard, start - before, stop - start)
+    return Slice(shard, before, start - before, stop - start)

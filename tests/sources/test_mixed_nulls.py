@@ -1,0 +1,49 @@
+"""Files of which some have nulls where the first one has none: such rows are bad, and each is bad once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import curate
+from curate.dataset.dataset import Dataset
+from curate.observe.browse import quarantined
+from curate.observe.job import find_job
+
+
+def schema(*, nulls: bool) -> pa.Schema:
+    return pa.schema([("id", pa.int64()), ("list", pa.list_(pa.field("element", pa.int64(), nullable=nulls)))])
+
+
+def mixed(folder: Path, rows: int, bad: set[int], group: int) -> Dataset:
+    """Row 0 in a file that has no nulls, all others in one that does."""
+    folder.mkdir()
+    lists = [[None] if number in bad else [number] for number in range(rows)]
+    table = pa.table([range(rows), lists], schema=schema(nulls=True))
+    pq.write_table(table.slice(0, 1).cast(schema(nulls=False)), folder / "0.parquet")
+    pq.write_table(table.slice(1), folder / "1.parquet", row_group_size=group)
+    return curate.read_parquet(folder)
+
+
+def ids(ds: Dataset) -> list[int]:
+    return [row["id"] for row in ds.iter_rows()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_row_of_a_repartition_is_there_once(seed: int, tmp_path: Path) -> None:
+    """Wherever outputs begin in a row group, and whichever rows of it are bad: these are quarantined by place."""
+    numbers = random.Random(seed)
+    bad = set(numbers.sample(range(1, 12), 3))
+    ds = mixed(tmp_path / "in", 12, bad, numbers.choice([2, 3, 5])).repartition(numbers.choice([3, 4]))
+    kept = [number for number in range(12) if number not in bad]
+    assert ids(ds) == kept
+    summary = ds.write_parquet(tmp_path / "out", backend="inline")
+    assert ids(curate.read_parquet(tmp_path / "out")) == kept
+    assert (summary.books.rows_in, summary.books.rows_out, summary.books.quarantined) == (12, 9, 3)
+    # By their numbers in the second file, whose first row is number 1 of all.
+    places = [row.at for _, row in quarantined(find_job(str(tmp_path / "out")))]
+    assert places == [f"row {number} of {tmp_path}/in/1.parquet" for number in sorted(bad)]
