@@ -12,6 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from curate.arrow.batches import joined
+from curate.arrow.schema import may_be_strict
 from curate.dataset.base import Base
 from curate.dataset.batches import Batches, fraction_of
 from curate.dataset.execute import connection, settled
@@ -52,7 +53,11 @@ class Consuming(Base, Batches):
         if known is not None:
             return known
         found = schema_of(self._plan)
-        least = self if found is None or not len(found) else self._part(self._apply(ops.Select((found.names[0],))))
+        least = self
+        if found is not None and len(found):
+            # Rows with a null in a column that has none are left out, wherever it is read.
+            names = [one.name for at, one in enumerate(found) if not at or may_be_strict(one)]
+            least = self._part(self._apply(ops.Select(tuple(names))))
         with self._watching():
             return sum(block.num_rows for block in least._blocks())
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.arrow.schema import may_be_strict
+from curate.arrow.types import type_to_read
 from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, SchemaMismatch, did_you_mean, listed
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
@@ -204,7 +205,9 @@ class Files(FileShards):
         if self.format is not Format.PARQUET:
             return None
         with ThreadPoolExecutor(READERS) as pool:
-            return sum(pool.map(_rows_in_footer, (item for item, _ in self._named())))
+            strict = [one for one in self.inside if may_be_strict(one)]
+            found = list(pool.map(lambda named: _rows_in_footer(named[0], strict), self._named()))
+        return None if None in found else sum(one for one in found if one is not None)
 
     def describe(self) -> str:
         """Returns how much there is to read, as far as the listing tells: files, stored bytes, shards."""
@@ -362,9 +365,16 @@ def _is_array(item: Object) -> bool:
     return stored_as_array(open_store(item.uri), item)
 
 
-def _rows_in_footer(object: Object) -> int:
+def _rows_in_footer(object: Object, strict: Sequence[pa.Field]) -> int | None:
+    """Returns how many rows a file has; None where nulls in columns that have none may make some bad."""
     with open_store(object.uri).open(object) as stream:
         try:
-            return int(pq.read_metadata(pa.PythonFile(stream, mode="r")).num_rows)
+            footer = pq.read_metadata(pa.PythonFile(stream, mode="r"))
         except pa.ArrowInvalid as error:
             raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
+    own = {one.name: one for one in footer.schema.to_arrow_schema()} if strict and footer.num_rows else {}
+    for field in strict if own else ():
+        found = own.get(field.name)
+        if found is None or (found.nullable and not field.nullable) or not type_to_read(found.type).equals(field.type):
+            return None
+    return int(footer.num_rows)

@@ -47,3 +47,11 @@ def test_each_row_of_a_repartition_is_there_once(seed: int, tmp_path: Path) -> N
     # By their numbers in the second file, whose first row is number 1 of all.
     places = [row.at for _, row in quarantined(find_job(str(tmp_path / "out")))]
     assert places == [f"row {number} of {tmp_path}/in/1.parquet" for number in sorted(bad)]
+
+
+def test_rows_are_counted_as_they_are_read(tmp_path: Path) -> None:
+    """And by the footers, where no row is bad, or nobody reads the column."""
+    ds = mixed(tmp_path / "in", 6, {2, 4}, 2)
+    for one, count in ((ds, 4), (ds.limit(5), 4), (ds.sort("id"), 4), (ds.union(ds), 8), (ds.select_columns("id"), 6)):
+        assert one.count() == len(ids(one)) == count
+    assert curate.read_parquet(tmp_path / "in" / "0.parquet").count() == 1
