@@ -63,8 +63,8 @@ def read_parquet(
     reading task (default 1).
 
     With `include_paths`, the last column is `path`: the file that a row is from. Folders like `year=2024` become the
-    last columns, unless `partitioning` is None. The output of a job must be complete, except with
-    `allow_incomplete_input`.
+    last columns, unless `partitioning` is None; a column that the first file has keeps the values in the files. The
+    output of a job must be complete, except with `allow_incomplete_input`.
 
     Raises ConfigError for a path that matches nothing, an incomplete output of a job, files of another format, an
     unknown column, or a schema that does not fit the first file. Reading raises SchemaMismatch, with both schemas, for
