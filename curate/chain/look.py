@@ -37,18 +37,27 @@ class Looks:
     states: dict[str, StepState] = field(default_factory=dict)
     found: dict[str, FoundJob] = field(default_factory=dict)
     """The jobs of those that have begun."""
+    known: dict[str, Any] = field(default_factory=dict)
+    """The files that these have planned; None: the list of them is gone."""
     stores: Stores = field(default_factory=Stores)
 
 
 def look(steps: Sequence[Step], now: float) -> Looks:
-    """Returns the state of each step, in order. Reads listings and ledgers, and writes nothing."""
+    """Returns the state of each step, in order. Reads listings and ledgers, and writes nothing.
+
+    While other drivers run the chain, each step is seen no earlier than those that read it, and what is listed no
+    earlier than what was planned of it: seen the other way, what a step has planned would seem to be removed.
+    """
     looks = Looks(now)
+    begun = {step.name: _begun(step, looks) for step in reversed(steps)}
     for step in steps:
-        looks.states[step.name] = _state(step, steps, looks)
+        state = begun[step.name]
+        looks.states[step.name] = state if state.problem else _with_inputs(state, step, inputs_of(step, steps), looks)
     return looks
 
 
-def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
+def _begun(step: Step, looks: Looks) -> StepState:
+    """Returns the state of a step as its output and its ledger tell it, without its inputs."""
     state = StepState(step.name, step.output, step.reads, only_steps=not step.input)
     if problem := problem_of(step):
         return replace(state, problem=problem)
@@ -57,13 +66,21 @@ def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
             found = find_job(step.output)
             status = status_of(found, looks.now)
     except NoJobError:
-        return _with_inputs(state, step, inputs_of(step, steps), looks)
+        return state
     except DamagedError as error:
-        return _with_inputs(replace(state, damaged=str(error)), step, inputs_of(step, steps), looks)
+        return replace(state, damaged=str(error))
     except ConfigError as error:
         return replace(state, problem=str(error))
-    looks.found[step.name] = found
-    state = replace(
+    try:
+        with of_step(step.name):
+            known = _known(found, looks)
+    except ObjectNotFound:
+        # An overwrite was cut off that had removed the list of its inputs: the job says whether it goes on with these.
+        known = None
+    except ConfigError as error:
+        return replace(state, problem=str(error))
+    looks.found[step.name], looks.known[step.name] = found, known
+    return replace(
         state,
         state=status.state,
         total=status.total,
@@ -75,7 +92,6 @@ def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
         extensible=found.job.get("extensible", False),
         differs=_differs(step, found.job),
     )
-    return _with_inputs(state, step, inputs_of(step, steps), looks)
 
 
 def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Looks) -> StepState:
@@ -92,13 +108,9 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
     except ConfigError as error:
         return replace(state, problem=str(error))
     found = looks.found.get(state.name)
-    try:
-        known = NONE if found is None else _known(found, looks)
-    except ObjectNotFound:
-        # An overwrite was cut off that had removed the list of its inputs: the job says whether it goes on with these.
+    known = looks.known.get(state.name, NONE)
+    if known is None:
         known = listed
-    except ConfigError as error:
-        return replace(state, problem=str(error))
     expected = _expected(step, looks)
     is_new = pc.invert(pc.is_in(listed["uri"], value_set=known["uri"].combine_chunks()))
     new = listed.filter(is_new)
