@@ -77,6 +77,8 @@ def _begun(step: Step, looks: Looks) -> StepState:
     except ObjectNotFound:
         # An overwrite was cut off that had removed the list of its inputs: the job says whether it goes on with these.
         known = None
+    except DamagedError as error:
+        return replace(state, damaged=str(error))
     except ConfigError as error:
         return replace(state, problem=str(error))
     looks.found[step.name], looks.known[step.name] = found, known

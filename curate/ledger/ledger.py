@@ -119,7 +119,7 @@ class Ledger:
         return {name: told.get(name, other) for name, other in missing.items()}
 
     def read_inputs(self, name: str) -> Any:
-        """Returns the list of inputs of that name, a table of `INPUTS`. Raises ObjectNotFound, ConfigError."""
+        """Returns the list of inputs of that name, a table of `INPUTS`. Raises ObjectNotFound, DamagedError."""
         data = self.store.read(self.uri(name))
         try:
             # By this thread: one of Arrow's may let go of the bytes when Python is gone, which aborts the process.
@@ -128,7 +128,7 @@ class Ledger:
             if inputs_name(data) != name:
                 raise ValueError("its bytes are not those that were written")
         except (pa.ArrowException, ValueError, KeyError, OSError) as error:
-            raise ConfigError(
+            raise DamagedError(
                 f"{self.uri(name)} is not a list of inputs ({error}); the ledger is damaged: choose another output, or "
                 f"{start_over()}"
             ) from error

@@ -104,13 +104,13 @@ def test_one_step_that_was_made_anew_changes_nothing_for_those_after_it(chain: C
     assert ran(chain.run(backend="inline")) == {}
 
 
-@pytest.mark.parametrize("damaged", [layout.JOB, f"{layout.PLAN}00000.parquet"])
+@pytest.mark.parametrize("damaged", [layout.JOB, f"{layout.PLAN}00000.parquet", layout.inputs_of("*")])
 def test_a_damaged_ledger_is_refused_until_its_step_is_made_anew(
     chain: Chain, place: Path, curate: Curate, damaged: str
 ) -> None:
     """As for a job alone: an overwrite is the remedy, is what the message says, and is asked about."""
     expected = rows(place)
-    file = place / "out" / "sorted" / damaged
+    (file,) = (place / "out" / "sorted").glob(damaged)
     file.write_bytes(file.read_bytes()[:40])
     refused = curate("run", "sorted.toml", "--backend", "inline")
     assert refused.code == 2
