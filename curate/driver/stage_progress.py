@@ -159,7 +159,7 @@ class JobProgress:
             self._stages |= {key: StageReport(key, name.removeprefix(f"{self.job}: ")), LAST: last}
         if self._handed_over:
             # The last stage has ended, and some is made again: that is another run.
-            self._begin()
+            self._begin(new_run_id(self._clock.now(), [self.run_id]))
         self._at, self._beat = key, None
         return StageHandle(self, key)
 

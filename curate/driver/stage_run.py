@@ -33,7 +33,6 @@ from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import companion, companion_name, side_name
 from curate.ledger.stages import remove_empty
 from curate.ledger.summary import RunState, Summary, together
-from curate.log import get_logger
 from curate.observe import registry
 from curate.pipeline.classify import ended_by
 from curate.resume.commit import LostRaceError, commit, renew
@@ -90,13 +89,15 @@ def run_stage(
     `seen`, which says that nothing is left to do, raises WorkLeftError if there is.
     """
     started_s, started = clock.monotonic(), clock.now()
-    run_id = (at and at.run_id) or new_run_id(started)
-    log = get_logger(job=stage.record.name, run=run_id)
+    named = at and at.run_id
+    run_id = named or new_run_id(started)
     rounds: list[Summary] = []
     while True:
         prepared = prepare(stage, options, run_id, clock, seen, ahead)
         if seen is not None and len(prepared.todo):
             raise WorkLeftError
+        # Only now the runs are known that it comes behind.
+        named = run_id = prepared.run_id = named or new_run_id(started, prepared.run_ids)
         if prepared.has_work and not rounds:
             refuse_rivals(
                 prepared.ledger,
@@ -117,7 +118,7 @@ def run_stage(
             ended = _Run(prepared, options, account, clock, signals, last).execute(chosen)
             return together([*rounds, ended])
         except LostRaceError:
-            log.info("another driver wrote to the ledger first; planning again")
+            account.log.info("another driver wrote to the ledger first; planning again")
             # What this run had to remove is gone. What is there now, the other driver made.
             options = replace(options, overwrite=False)
         except _DisturbedError as disturbed:

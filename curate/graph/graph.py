@@ -148,7 +148,7 @@ class JobRun:
                         made = self._run_checkpoint(before, options)
                         if made.state is not RunState.COMPLETE:
                             return made
-                run_id = new_run_id(self._clock.now())
+                run_id = new_run_id(self._clock.now(), job.listing.run_ids)
                 job.last, options = begin(job, options, self._clock, run_id)
                 root = stages_root(output, alone=alone)
                 if root == scratch_of(output):

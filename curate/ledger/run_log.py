@@ -13,11 +13,12 @@ import contextlib
 import getpass
 import os
 import platform
+import re
 import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,21 +42,34 @@ STALLED_S = 60.0
 """A run that was silent for this long is shown as stalled."""
 FIRST_SEGMENT_S = 2.0
 LAST_SEGMENT_S = 60.0
+_RUN_ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}")
 CLOSE_S = 150.0
 """How long the end of a run waits for the ledger: longer than a store goes on trying one call, then the run ends."""
 
 
-def new_run_id(now: float) -> str:
+def new_run_id(now: float, known: Iterable[str] = ()) -> str:
     """Returns a run id that sorts by start time, to the millisecond: a finished job is run again within a second.
 
-    >>> new_run_id(0)[:20]
-    '19700101T000000.000Z'
+    It sorts behind the runs that are `known`, whose clocks may be ahead of this one: what the newest run says counts.
+
+    >>> new_run_id(0)[:20], new_run_id(0, {"20240101T000000.999Z-0a1b2c"})[:20]
+    ('19700101T000000.000Z', '20240101T000001.000Z')
     """
+    from datetime import datetime
+
+    starts = [_start_of(now)]
+    for one in known:
+        if one[:20] >= starts[0] and _RUN_ID.fullmatch(one):
+            with contextlib.suppress(ValueError, OverflowError):  # no run began then: there is no such day
+                starts.append(_start_of(datetime.fromisoformat(one[:20]).timestamp() + 0.0015))
+    return f"{max(starts)}-{uuid.uuid4().hex[:6]}"
+
+
+def _start_of(now: float) -> str:
     from datetime import UTC, datetime
 
     second, millisecond = divmod(int(now * 1000), 1000)
-    start = datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%S")
-    return f"{start}.{millisecond:03}Z-{uuid.uuid4().hex[:6]}"
+    return f"{datetime.fromtimestamp(second, UTC).strftime('%Y%m%dT%H%M%S')}.{millisecond:03}Z"
 
 
 def other_python(ledger: Ledger) -> str:

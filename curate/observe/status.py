@@ -231,7 +231,7 @@ def job_status(
     That run is the newest that is at work, else the newest. `heartbeats` in any order; `summary` is there if the job
     was complete when it was written.
     """
-    newest_first = sorted(heartbeats, key=lambda beat: (beat.started, beat.run_id), reverse=True)
+    newest_first = sorted(heartbeats, key=lambda beat: beat.run_id, reverse=True)
     runs = [run_status(beat, now) for beat in newest_first]
     chosen = next((number for number, run in enumerate(runs) if run.state == RUNNING), 0)
     newest = newest_first[chosen] if newest_first else None

@@ -143,7 +143,7 @@ def _damaged(output: str, now: float, notes: list[str]) -> Page:
     ledger = open_ledger(root_of(output))
     listing = ledger.list()
     beats = newest_heartbeats(ledger, listing.run_ids)
-    runs = [run_status(beat, now) for beat in sorted(beats, key=lambda beat: (beat.started, beat.run_id), reverse=True)]
+    runs = [run_status(beat, now) for beat in sorted(beats, key=lambda beat: beat.run_id, reverse=True)]
     try:
         job = ellipsize(str(ledger.read_json(layout.JOB).get("job", "?")), SHOWN_NAME)
     except CurateError:

@@ -109,6 +109,16 @@ def test_run_ids_sort_by_start_and_never_collide() -> None:
     assert all(re.fullmatch(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}", one) for one in ids)
 
 
+def test_a_run_id_sorts_behind_all_that_are_known_whatever_the_clocks_say() -> None:
+    """What is no run id, of whatever day, moves nobody."""
+    known = {"zzz", "20261399T000000.000Z-0a1b2c", "99991231T235959.999Z-0a1b2c"}
+    assert new_run_id(1_700_000_000.0, known) < "2024"
+    for now in (1_700_000_000.0, 1_700_000_000.0, 1_600_000_000.0, 1_699_999_999.9995, 1_800_000_000.0, 0.0):
+        newest = new_run_id(now, known)
+        assert all(one < newest for one in known if one.startswith("202") and "1399" not in one)
+        known.add(newest)
+
+
 def is_gone(beat: dict[str, Any]) -> bool:
     return Process.of(beat).state() is ProcessState.GONE
 

@@ -237,11 +237,13 @@ def test_rates_agree_with_all_points_kept(steps: list[tuple[float, int]]) -> Non
     assert len(window._points) <= 2 or now_s - window._points[1][0] <= 60.0
 
 
-def test_runs_are_newest_first() -> None:
-    """Whatever order they were read in."""
-    beats = [beat(f"r{k}", "failed", started=NOW - 100 * k) for k in range(1, 5)]
+@pytest.mark.parametrize("apart", [100, 0, -86400])
+def test_runs_are_newest_first(apart: int) -> None:
+    """Whatever order they were read in, by their ids: each is made to come behind all that were there, whatever the
+    clocks of their machines say."""
+    beats = [beat(f"r{k}", "failed", started=NOW + apart * k) for k in range(1, 5)]
     for order in itertools.permutations(beats):
-        assert [run.run_id for run in status(*order).runs] == ["r1", "r2", "r3", "r4"]
+        assert [run.run_id for run in status(*order).runs] == ["r4", "r3", "r2", "r1"]
 
 
 @pytest.mark.parametrize(
