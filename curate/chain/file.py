@@ -28,6 +28,8 @@ def read_steps(path: str) -> list[Step]:
         raise ConfigError(f"{path} cannot be read ({error}); pass the TOML file of a chain of jobs") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; correct it there") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: its lists or tables lie too deep in each other; take some levels out") from error
     try:
         return [_step(name, table) for name, table in _tables(told).items()]
     except ConfigError as error:

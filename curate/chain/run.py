@@ -10,7 +10,7 @@ from typing import Any
 from curate.chain.look import look
 from curate.chain.names import same_names
 from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, takes_removed, verdicts
-from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
+from curate.chain.steps import FOR_ONE_RUN, ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, CurateError, did_you_mean
@@ -278,7 +278,7 @@ def stage_of(step: Step, chain: Mapping[str, str] | None = None) -> Stage:
     own = {name: value for name, value in step.options.items() if name not in STEP_OPTIONS}
     for name in own:
         if name in ONE_RUN:
-            raise ConfigError(f"{name} is for one run; take it out of the step")
+            raise ConfigError(FOR_ONE_RUN.format(name))
     if isinstance(step.job, Job):
         if own:
             raise ConfigError(

@@ -16,6 +16,7 @@ from curate.storage.uris import absolute, normalise
 
 ONE_RUN = ("limit", "sample", "retry_failed", "overwrite", "accept_code_change", "allow_concurrent", "part", "notify")
 """Options of a run that a step cannot have: they are for one run, and a chain is run many times."""
+FOR_ONE_RUN = "{} is for one run; take it out of the step"
 STEP_OPTIONS = tuple(name for name in OPTIONS if name not in ("input", "output", *ONE_RUN))
 """Options of a run that a step may have."""
 

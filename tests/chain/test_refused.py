@@ -21,6 +21,7 @@ ORDERED = 'job = "steps_of_test.py:Ordered"'
 
 BAD = {
     "no TOML": ("[steps.a\n", "pipeline.toml is not valid TOML: ", "correct it there"),
+    "too deep": (f"x = {'[' * 3000}{']' * 3000}\n", "pipeline.toml: its lists or tables lie too deep in each other"),
     "empty": ("", "pipeline.toml: it has no steps; write a table for each: [steps.scored]"),
     "another table": ("[step.a]\n", "it has the key 'step', expected tables of steps; did you mean 'steps'?"),
     "no table": ("[steps]\na = 1\n", "steps.a is 1, expected a table; write [steps.scored]"),

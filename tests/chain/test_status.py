@@ -200,6 +200,7 @@ def test_the_file_is_the_value(place: Path) -> None:
             "steps_of_test.py:Kept has no parameter 'leats'; did you mean 'least'?",
         ),
         ("steps_of_test.py:Kept", {"least": "two"}, "least is 'two' (str), expected int"),
+        ("steps_of_test.py:Kept", {"overwrite": True}, "overwrite is for one run; take it out of the step"),
         ("steps_of_test.py:Kept", {"least": True}, "least is True (bool), expected int"),
         ("steps_of_test.py:Kept", {"least": 2, "batch_size": 7, "max_failed_shards": "1"}, ""),
         ("quality", {"min_word": 3}, "quality has no parameter 'min_word'; did you mean"),
