@@ -108,7 +108,10 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
             one = _listed(path, looks, made=path not in step.input)
             listed = pa.concat_tables([listed, one.select(NONE.schema.names).cast(NONE.schema)])
     except ConfigError as error:
-        return replace(state, problem=str(error))
+        name = path.rstrip("/").rpartition("/")[2]
+        meant = path in step.input and name in looks.states and name != step.name
+        hint = f'; the output of the step {name!r} is input_from = "{name}"' if meant else ""
+        return replace(state, problem=f"{error}{hint}")
     found = looks.found.get(state.name)
     known = looks.known.get(state.name, NONE)
     if known is None:

@@ -58,6 +58,11 @@ BAD = {
         "step 'kept': its input ",
         "reaches the output of step 'scored'; name the step instead: input_from = 'scored'",
     ),
+    "a step as input": (
+        CHAIN.replace('input_from = "clean"', 'input = "clean"'),
+        "/clean' does not exist, as a file or a directory; check the path; the output of the step 'clean' is "
+        'input_from = "clean"',
+    ),
     "own output": (CHAIN.replace('"in/*.jsonl"', '"out/clean"'), "reaches its own output", "choose an output beside"),
     "no such job": (
         CHAIN.replace("steps_of_test.py:Kept", "toxicityy"),
