@@ -491,6 +491,8 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             error = error if str(error) else TimeoutError(f"slower than {retry.slow_bytes_per_s:,} bytes a second")
             raise TransientStorageError(f"{type(error).__name__}: {error}") from error
         response = _Response(status, headers, body)
+        if _is_page(response):
+            raise _not_gcs(request, response)
         if _is_of_gcs(response):
             # Also if it refuses: it is there.
             REACHED.add(_place())
@@ -582,7 +584,24 @@ def _error(request: _Request, response: _Response) -> StorageError:
 
 def _is_of_gcs(response: _Response) -> bool:
     """Returns whether GCS, or what speaks its language, made an answer, and no proxy or web server."""
-    return "x-guploader-uploadid" in map(str.lower, response.headers) or b'"error"' in response.body[:1000]
+    named = any(name.lower().startswith(("x-guploader-", "x-goog-")) for name in response.headers)
+    return named or b'"error"' in response.body[:1000]
+
+
+def _is_page(response: _Response) -> bool:
+    """Returns whether a proxy answered with a page of its own: whatever its status, it tells nothing of an object."""
+    is_html = response.headers.get("Content-Type", "").lower().startswith("text/html")
+    return is_html and response.status not in _TRANSIENT and not _is_of_gcs(response)
+
+
+def _not_gcs(request: _Request, response: _Response) -> StorageError:
+    """Returns the error of what a proxy answered: it will pass where GCS has answered before."""
+    place, said = _place(), " ".join(response.body[:1000].decode(errors="replace").split())[:80]
+    passes = response.status < 300 or place in REACHED
+    return (TransientStorageError if passes else StorageError)(
+        f"{request.what}: what answers is not {place.name} (found {response.status}, {said!r}; expected JSON, or an "
+        f"object); check {place.check}, then run again"
+    )
 
 
 def _denied(what: str, why: str) -> PermissionDenied:

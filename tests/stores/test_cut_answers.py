@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from curate.errors import GenerationMismatch, ObjectNotFound
+from curate.errors import GenerationMismatch, ObjectNotFound, StorageError, TransientStorageError
+from curate.requests.reached import REACHED
 from curate.storage.protocol import Object, Outcome, Store
 from curate.stores import gcs
 from curate.stores.gcs import GCSStore
 from curate.testing.clock import FakeClock
-from tests.support.emulator import Cut
+from tests.support.emulator import Cut, page
 from tests.support.gcs_emulator import GcsEmulator
 
 X, NEW = "gs://bucket/x", "gs://bucket/new"
@@ -134,6 +135,39 @@ def test_what_does_not_come_in_whole_is_asked_for_again(
             assert found == list(emulator.objects())
         case _:
             assert found == {"stat": len(CONTENT), "replace": 4, "delete": True}[call]
+
+
+@pytest.mark.ci(26)
+@pytest.mark.quick(13)
+@pytest.mark.parametrize("call", TABLE)
+@pytest.mark.parametrize("status", [200, 403, 404, 412])
+def test_a_page_of_a_proxy_tells_nothing_of_an_object(
+    emulator: GcsEmulator, gcs: GCSStore, monkeypatch: pytest.MonkeyPatch, call: str, status: int
+) -> None:
+    """Neither that it is what was read, nor that it is gone, or taken, or may not be read: it is asked for again."""
+    row = prepared(emulator, call, monkeypatch)
+    assert gcs.stat(X).size == len(CONTENT)
+    expected = {"stat": len(CONTENT), "replace": 4, "delete": True, "read a range": CONTENT[1:8]}
+    expected |= {"read the end": CONTENT[-4:], "list, second page": [X, "gs://bucket/y"], "list": [X]}
+    emulator.answer_once(row.operation, page(status), monkeypatch)
+    found = row.do(gcs)
+    assert gcs.transient_failures == 1
+    if isinstance(found, Object):
+        assert emulator.objects()[found.uri] == (LARGE if row.do is large else b"new")
+    else:
+        assert found == expected.get(call, CONTENT)
+    assert (X in emulator.objects()) == (call != "delete")
+
+
+def test_a_page_where_gcs_never_answered(emulator: GcsEmulator, gcs: GCSStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a wrong address, which says so at once."""
+    monkeypatch.setattr(REACHED, "_places", set())
+    emulator.answer_once("get", page(404), monkeypatch)
+    with pytest.raises(
+        StorageError, match=r"is not GCS at .* \(found 404, .*sign in.* STORAGE_EMULATOR_HOST, then"
+    ) as told:
+        gcs.read(X)
+    assert not isinstance(told.value, ObjectNotFound | TransientStorageError)
 
 
 LOST: dict[str, dict[str, Any]] = {

@@ -42,7 +42,7 @@ from curate.stores.s3.client import Client, Request
 from curate.stores.s3.probe import CREATORS, refuse_lax
 from curate.stores.s3.store import S3Store
 from curate.testing.clock import FakeClock
-from tests.support.emulator import Answer, Asked, Cut
+from tests.support.emulator import Answer, Asked, Cut, page
 from tests.support.s3_emulator import SECRET, S3Emulator
 
 X, NEW = "s3://bucket/x", "s3://bucket/new"
@@ -158,6 +158,21 @@ def test_what_does_not_come_in_whole_is_asked_for_again(
     assert do(s3) == result
     assert s3.calls.as_dict() == emulator.counts()
     assert len(clock.sleeps) <= 1
+    _left(emulator, call)
+
+
+@pytest.mark.ci(24)
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("status", [200, 403, 404, 412])
+def test_a_page_of_a_proxy_tells_nothing_of_an_object(
+    emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch, call: str, status: int
+) -> None:
+    """Neither that it is what was read, nor that it is gone, or taken, or may not be read: it is asked for again."""
+    kind, do, result = CALLS[call]
+    emulator.answer_once(kind, page(status), monkeypatch)
+    assert do(s3) == result
+    assert s3.transient_failures == 1
     _left(emulator, call)
 
 

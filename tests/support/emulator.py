@@ -115,6 +115,11 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def page(status: int) -> Answer:
+    """Returns what a proxy answers in place of a store, with a page of its own."""
+    return Answer(status, b"<html><body>Please sign in</body></html>", {"Content-Type": "text/html; charset=utf-8"})
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One request, read."""
@@ -274,6 +279,13 @@ class Emulator(ABC):
         """Creates an empty bucket, unless there is one."""
         with self._lock:
             self._buckets.setdefault(name, Bucket())
+
+    def answer_once(self, operation: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Has something in between answer the next request of this operation, which does not arrive here."""
+        effect, left = self._effect, [answer]
+        monkeypatch.setattr(
+            self, "_effect", lambda asked: left.pop() if left and asked.operation == operation else effect(asked)
+        )
 
     def hide_bucket(self, name: str) -> Bucket:
         """Takes a bucket away, with all that is in it; returns it, for `show_bucket`."""

@@ -72,6 +72,12 @@ class Response:
         # Headers first: the body may be 8 MiB of an object.
         return any(name.startswith("x-amz-") for name in self.headers) or bool(self.failure()[0])
 
+    @property
+    def is_page(self) -> bool:
+        """Whether a proxy answered with something of its own: whatever its status, it tells nothing of an object."""
+        is_html = self.headers.get("content-type", "").lower().startswith("text/html") and "etag" not in self.headers
+        return (is_html or (self.status >= 300 and bool(self.body))) and not self.is_of_s3
+
     def failure(self) -> tuple[str, str, str]:
         """Returns code, message and region of an error's body; proxies answer in other formats, or not at all."""
         try:
@@ -117,8 +123,8 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
     """Returns the error that a refusing answer stands for. `now_s` is this machine's time."""
     status, (code, message, _) = response.status, response.failure()
     said = f"S3 answered {status}{f' {code}' if code else ''}{f' ({message})' if message else ''}"
-    if response.body and status not in _TRANSIENT and not response.is_of_s3:
-        return (TransientStorageError if asked.has_answered else StorageError)(
+    if response.is_page and status not in _TRANSIENT:
+        return (TransientStorageError if asked.has_answered or status < 300 else StorageError)(
             f"{asked.what}: what answers at {asked.endpoint} is not S3 (found {status}, {message[:80]!r}; expected "
             "XML); check AWS_ENDPOINT_URL and proxies, then run again"
         )

@@ -118,7 +118,7 @@ class Client:
         if response.is_of_s3:
             # Also if it refuses: it is there.
             REACHED.add(self.place)
-        if response.status >= 300 and response.status not in request.answers:
+        if response.is_page or (response.status >= 300 and response.status not in request.answers):
             raise error(self._asked(request), response, time.time())
         return response
 
