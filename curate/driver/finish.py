@@ -129,7 +129,7 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     unnamed = [name for name in listing.quarantine if layout.quarantine_hash(name) not in named]
     unknown = np.flatnonzero(told == UNKNOWN)
     # What was set aside of an input that was removed, or has changed, must not stay by mere counting.
-    exact = len(prepared.plan.removed) > 0 or bool(prepared.uncommitted.stale)
+    exact = prepared.plan.planned_anew or bool(prepared.uncommitted.stale)
     if not unnamed or (len(unnamed) <= len(unknown) and not exact):
         return 0
     known = {*prepared.listing.plan_parts, *prepared.run_ids, prepared.run_id}

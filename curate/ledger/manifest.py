@@ -95,16 +95,19 @@ class ShardPlan:
     """The same with the shards that were taken out, where they were; None: none was."""
     once_out: Any = None
     """One boolean for each shard that was ever planned: it was taken out once. None: none was."""
+    planned_anew: bool = False
+    """Whether a shard was planned more than once: its input is another one now, or was taken out."""
 
     @classmethod
-    def of(cls, parts: Sequence[PackedTable], once_out: Any = None) -> ShardPlan:
-        """Returns the plan that these parts, in order, make; `once_out` is of the shards of the first ones."""
+    def of(cls, parts: Sequence[PackedTable], once_out: Any = None, planned_anew: bool = False) -> ShardPlan:
+        """Returns the plan that these parts, in order, make; `once_out` and `planned_anew` are of the first ones."""
         table = PackedTable.of(SCHEMA.empty_table()).plus(*parts)
         out = taken_out = table.where("kind", lambda kinds: pc.equal(kinds, text(REMOVED)))
         if once_out is not None:
             out = out.copy()
             out[: len(once_out)] |= once_out
         first = firsts(table, "id")
+        anew = planned_anew or first is not None
         if first is not None:
             # The place of the first row of an id and the value of the last: exactly the rule.
             last = np.arange(len(table))
@@ -114,12 +117,16 @@ class ShardPlan:
             out[first[out]] = True
             out = out[places]
         if not out.any():
-            return cls(table)
-        return cls(table.filter(~taken_out), table, out) if taken_out.any() else cls(table, None, out)
+            return cls(table, planned_anew=anew)
+        if taken_out.any():
+            return cls(table.filter(~taken_out), table, out, anew)
+        return cls(table, None, out, anew)
 
     def plus(self, part: PackedTable) -> ShardPlan:
         """Returns the plan with one more part."""
-        return ShardPlan.of([self.table if self.written is None else self.written, part], self.once_out)
+        return ShardPlan.of(
+            [self.table if self.written is None else self.written, part], self.once_out, self.planned_anew
+        )
 
     @cached_property
     def came_back(self) -> Any:

@@ -213,6 +213,26 @@ def test_rows_set_aside_of_an_earlier_input_do_not_stay(tmp_path: Path) -> None:
     check_same_as_fresh(Parted(), source, tmp_path / "out", tmp_path / "fresh")
 
 
+def test_rows_set_aside_of_an_earlier_input_go_though_a_kill_left_no_events(tmp_path: Path) -> None:
+    """As many files as outputs of which no event tells, and yet one too many: these name the same one now."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    for name in "abc":
+        write_jsonl(source / f"{name}.jsonl", rows(name))
+    run_job(Parted(), source, out)
+    before = everything(out)
+    for name in "ab":
+        write_jsonl(source / f"{name}.jsonl", rows(name, "same"))
+    run_job(Parted(), source, out, redo_stale=True)
+    # What is there if it is killed when it has removed the first of two, and before it says what it has done.
+    _, left = sorted(before.keys() - everything(out).keys() - {layout.SUMMARY})
+    (out / left).write_bytes(before[left])
+    (out / layout.SUMMARY).unlink()
+    for events in sorted((out / layout.RUNS).glob("*/events-*"))[-1:]:
+        events.unlink()
+    assert run_job(Parted(), source, out).attempts == 0
+    check_same_as_fresh(Parted(), source, out, tmp_path / "fresh")
+
+
 @pytest.mark.parametrize("rerun", [False, True])
 def test_one_that_comes_back_is_a_new_shard(source: Path, out: Path, tmp_path: Path, rerun: bool) -> None:
     """It is done as what it is now, with and without a run in between; and can be taken out again."""
