@@ -483,6 +483,7 @@ def sync_directories(root: str) -> int:
     """Makes the names published below `root` survive a power loss; returns the number of directories synced.
 
     Publishing syncs contents, which is what surviving a kill takes; the directories are synced once, at a run's end.
+    Raises StorageError for one that the disk cannot keep: nobody may be told that it would survive.
     """
     synced = 0
     for directory, _, _ in os.walk(_path(root)):
@@ -490,8 +491,12 @@ def sync_directories(root: str) -> int:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue  # another driver, which has completed the job, removes its stages
+        except OSError as error:
+            raise _translated(error, directory) from error
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise _translated(error, directory) from error
         finally:
             os.close(descriptor)
         synced += 1

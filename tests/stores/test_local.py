@@ -603,6 +603,23 @@ def test_a_folder_that_another_driver_removes_meanwhile_is_not_synced(
     assert sync_directories(str(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("call", ["open", "fsync"])
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.EIO, "failed on .*run again"), (errno.EDQUOT, "free space and run")]
+)
+def test_a_folder_that_the_disk_cannot_keep_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, said: str
+) -> None:
+    """As a file is: nobody is told that a crash of the machine would lose nothing, and no run ends in a traceback."""
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StorageError, match=rf"{tmp_path}.*{said}"):
+        sync_directories(str(tmp_path))
+
+
 def test_whoever_may_not_write_to_a_directory_may_not_delete_there() -> None:
     """Nor another's file where only owners may. Asked as another user, in a child."""
     with tempfile.TemporaryDirectory(dir="/tmp") as root:
