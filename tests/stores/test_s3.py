@@ -608,6 +608,22 @@ class TestBadInput:
         ):
             S3Store(Retry(clock=FakeClock())).stat(X)
 
+    @pytest.mark.quick
+    @pytest.mark.parametrize(
+        ("status", "code"),
+        [(403, "QuotaExceeded"), (400, "XMinioAdminBucketQuotaExceeded"), (507, "XMinioStorageFull"), (507, "Full")],
+    )
+    def test_no_room_is_no_right_that_is_missing(
+        self, emulator: S3Emulator, s3: S3Store, status: int, code: str
+    ) -> None:
+        emulator.fail(operation="put", status=status, reason=code)
+        with pytest.raises(
+            StorageError, match=rf"{status} {code}.* is full; free space there or raise the quota"
+        ) as told:
+            s3.publish(NEW, b"new")
+        assert not isinstance(told.value, PermissionDenied | TransientStorageError)
+        assert NEW not in emulator.objects()
+
     def test_who_pays_is_sent(self, emulator: S3Emulator, s3: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
         sent: list[str] = []
         get = emulator._get

@@ -29,8 +29,8 @@ _TRANSIENT_CODES = frozenset(
 _WRONG_KEYS = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired"}
 )
-
-
+_FULL_CODES = frozenset({"QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"})
+"""Of Ceph and MinIO; with 403, 400 and 507."""
 _SKEW_S = 900.0
 """By how much clocks may differ."""
 
@@ -148,6 +148,11 @@ def error(asked: Asked, response: Response, now_s: float) -> StorageError:
             f"{asked.what}: the bucket does not exist at {asked.endpoint}; check its name and AWS_ENDPOINT_URL, or "
             f"make it: aws s3 mb s3://{asked.uri.split('/')[2]}",
             asked.uri,
+        )
+    if code in _FULL_CODES or status == 507:
+        return StorageError(
+            f"{asked.what}: {said}: the bucket's quota, or the disk of the service at {asked.endpoint}, is full; free "
+            "space there or raise the quota, then run again"
         )
     if status in (401, 403) or code in _WRONG_KEYS:
         return denied(asked, said, code)
