@@ -496,10 +496,13 @@ def sync_directories(root: str) -> int:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            raise _translated(error, directory) from error
+            # Of a file system that keeps no folder apart, as some shares, nobody can ask more than it does by itself.
+            if error.errno != errno.EINVAL:
+                raise _translated(error, directory) from error
+        else:
+            synced += 1
         finally:
             os.close(descriptor)
-        synced += 1
     return synced
 
 

@@ -620,6 +620,16 @@ def test_a_folder_that_the_disk_cannot_keep_is_named(
         sync_directories(str(tmp_path))
 
 
+def test_folders_of_a_file_system_that_syncs_none_end_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some shares answer that a folder is nothing to sync: each run would fail at its end."""
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    assert sync_directories(str(tmp_path)) == 0
+
+
 def test_whoever_may_not_write_to_a_directory_may_not_delete_there() -> None:
     """Nor another's file where only owners may. Asked as another user, in a child."""
     with tempfile.TemporaryDirectory(dir="/tmp") as root:
