@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import aiohttp
 import fsspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -36,7 +37,7 @@ from curate.testing.clock import FakeClock
 from tests.support.s3_emulator import S3Emulator
 
 CONTENT = bytes(range(256)) * 40
-LARGE = b"".join(n.to_bytes(4, "big") for n in range(3 << 18))
+LARGE = np.arange(3 << 18, dtype=">u4").tobytes()
 """More than a stream asks for at once."""
 
 
