@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import pickle
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -17,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
-from curate.arrow.recast import recast
+from curate.arrow.recast import without_views
 from curate.arrow.schema import format_schema
-from curate.arrow.types import contains, plain_type, value_type
+from curate.arrow.types import contains, is_list_view, is_view, plain_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError, unknown_column
 
@@ -36,10 +35,6 @@ column. Not so in `struct_field`, which is given the column."""
 _WORD = re.compile(r"\w+", re.ASCII)
 
 
-_CALL = re.compile(r"(\w+)\(")
-"""A function in the text of an expression."""
-
-
 def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
     """Returns a table of these expressions over `table`, row by row, in order."""
     known = Columns(table.schema)
@@ -49,18 +44,37 @@ def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -
 def _project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
     import pyarrow.acero as acero  # 60 ms, which processes that need no expression need not wait
 
-    return _run(table, acero.Declaration("project", acero.ProjectNodeOptions(list(expressions), list(names))))
+    node = acero.Declaration("project", acero.ProjectNodeOptions(list(expressions), list(names)))
+    try:
+        if not _casts_views(expressions, table.schema):
+            return _run(table, node)
+    except pa.ArrowNotImplementedError:
+        if not any(contains(type, is_view) for type in table.schema.types):
+            raise
+    if len(expressions) == 1:
+        return _run(without_views(table), node)
+    # Each for itself, so that what needs no other types keeps its own.
+    return pa.table([_project(table, [one], ["value"])["value"] for one in expressions], list(names))
+
+
+def _casts_views(expressions: Sequence[Any], schema: pa.Schema) -> bool:
+    """Returns whether expressions may cast views of lists, of which Arrow makes other lists, and says nothing."""
+    views = [field.name for field in schema if contains(field.type, is_list_view)]
+    texts = map(str, expressions) if views else ()
+    return any("cast(" in text and any(name in text for name in views) for text in texts)
 
 
 def filter_by(table: pa.Table, expression: Any) -> pa.Table:
     """Returns the rows for which `expression` is true, in order; not those for which it is null."""
     import pyarrow.acero as acero
 
-    try:
-        exact = with_wide_literals(expression, table.schema)
-        return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(exact)))
-    except pa.ArrowNotImplementedError:  # of a column of views or runs, which is not looked at as well
-        return rows_where(table, chosen_by(table, expression))
+    if not _casts_views([expression], table.schema):
+        try:
+            exact = with_wide_literals(expression, table.schema)
+            return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(exact)))
+        except pa.ArrowNotImplementedError:  # of a column of views or runs, which is not looked at as well
+            pass
+    return rows_where(table, chosen_by(table, expression))
 
 
 def chosen_by(table: pa.Table, expression: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -241,7 +255,7 @@ def columns_of_all(expressions: Iterable[Any], schema: pa.Schema) -> frozenset[s
     """Returns the columns that any of the expressions reads."""
     known = Columns(schema)
     named = [(one, known.named_in(one)) for one in expressions]
-    return frozenset(name for one, few in named for name in few.names if not _binds(one, _without(few, name)))
+    return frozenset(name for one, few in named for name in few.names if not binds(one, _without(few, name)))
 
 
 class Columns:
@@ -269,98 +283,13 @@ def _without(schema: pa.Schema, name: str) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != name])
 
 
-def _binds(expression: Any, schema: pa.Schema) -> bool:
+def binds(expression: Any, schema: pa.Schema) -> bool:
+    """Returns whether a schema has all columns that an expression reads."""
     try:
         _project(empty(schema), [expression], ["value"])
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def misled_by_statistics(expression: Any, schema: pa.Schema) -> bool:
-    """Returns whether the statistics of Parquet may say that a filter drops rows which it keeps, as far as can be told.
-
-    They leave NaN out, and do not tell zeros apart: by them, a row group of 1.0 and NaN has nothing but ones, and one
-    of 0.0 nothing but -0.0. So it is, too, in structs.
-
-    >>> schema = pa.schema([("x", pa.float64()), ("lang", pa.string())])
-    >>> misled_by_statistics((pc.field("lang") == "en") & (pc.field("x") > 0.5), schema)
-    False
-    >>> misled_by_statistics(pc.field("x") != 1, schema)
-    True
-    >>> misled_by_statistics(pc.field("x").isin([0.0]), schema)
-    True
-    """
-    read = columns_of(expression, schema)
-    columns = [field for field in schema if field.name in read]
-    if not any(contains(column.type, pt.is_floating) for column in columns):
-        return False
-    calls = set(_CALL.findall(str(expression))) - _PLAIN_CALLS
-    if "struct_field" in calls:
-        return True  # which may say by its number which field it reads
-    paths = [path for column in columns for path in _paths_read(expression, schema, column)]
-    floats = [path for path in paths if pt.is_floating(_type_at(schema, path))]
-    if floats and len(paths) > 1 and calls:
-        # What null becomes there says nothing about other values; what is compared, or joined by and and or, is false
-        # with null only if it is false with every value.
-        return True
-    for path in floats:
-        row = {one.name: _only(one.type, path[1:] if one.name == path[0] else None) for one in schema}
-        try:
-            nan, zero, below_zero = project(pa.table(row), [expression], ["kept"])["kept"].to_pylist()
-        except pa.ArrowInvalid:
-            return True  # such as a cast of NaN to a whole number
-        if nan or (nan is None and len(paths) > 1) or zero != below_zero:
-            return True
-    return False
-
-
-_PLAIN_CALLS = {"invert", "Nested", "Name"}
-"""What stands in the text of an expression like a function, and makes no other value of a column than it has."""
-_MISLEADING = (math.nan, 0.0, -0.0)
-
-_Path = tuple[str, ...]
-"""A column, and the field in it, and the field in that, if these are structs."""
-
-
-def _paths_read(expression: Any, schema: pa.Schema, column: pa.Field) -> list[_Path]:
-    """Returns the paths of what is no struct in a column that is read, without which the expression cannot be bound."""
-    if not pt.is_struct(column.type):
-        return [(column.name,)]
-    at = schema.get_field_index(column.name)
-    return [path for path in _paths(column) if not _binds(expression, schema.set(at, _renamed(column, path[1:])))]
-
-
-def _paths(field: pa.Field) -> list[_Path]:
-    if not pt.is_struct(field.type):
-        return [(field.name,)]
-    return [(field.name, *path) for one in field.type.fields for path in _paths(one)]
-
-
-def _renamed(field: pa.Field, path: _Path) -> pa.Field:
-    """Returns a field with another name for what is at a path in it."""
-    if not path:
-        return field.with_name(f"not {field.name}")
-    return field.with_type(
-        pa.struct([_renamed(one, path[1:]) if one.name == path[0] else one for one in field.type.fields])
-    )
-
-
-def _type_at(schema: pa.Schema, path: _Path) -> pa.DataType:
-    type = schema.field(path[0]).type
-    for name in path[1:]:
-        type = type.field(name).type
-    return value_type(type)
-
-
-def _only(type: pa.DataType, path: _Path | None) -> pa.Array:
-    """Returns rows that have nothing but what misleads at a path; nothing at all without one."""
-    if path is None:
-        return pa.nulls(len(_MISLEADING), type)
-    if not path:
-        return recast(pa.array(_MISLEADING).cast(value_type(type)), type)
-    children = [_only(one.type, path[1:] if one.name == path[0] else None) for one in type.fields]
-    return pa.StructArray.from_arrays(children, fields=[one.with_nullable(True) for one in type.fields])
 
 
 def expression_text(expression: Any) -> str:

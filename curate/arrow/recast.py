@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.types import contains, is_binary, is_encoded, is_list, is_list_view, is_text
+from curate.arrow.types import contains, is_binary, is_encoded, is_list, is_list_view, is_text, viewless_type
 
 _DAY = "1970-01-01 "
 _INFINITY = "(?i)^[+-]?inf"
@@ -121,6 +121,16 @@ def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     decode = pa.DictionaryArray.dictionary_decode if pt.is_dictionary(column.type) else pc.run_end_decode
     return pa.chunked_array(map(decode, column.chunks), column.type.value_type)
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """Returns a table with plain texts, bytes and lists instead of views of them: Arrow has few functions of views."""
+    for at, field in enumerate(table.schema):
+        plain = viewless_type(field.type)
+        if not plain.equals(field.type):
+            column = pa.chunked_array([recast(chunk, plain) for chunk in table.column(at).chunks], plain)
+            table = table.set_column(at, field.with_type(plain), column)
+    return table
 
 
 def list_array(element: pa.Array, lengths: np.ndarray[Any, Any], mask: pa.Array, type: pa.DataType) -> pa.Array:

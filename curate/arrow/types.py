@@ -104,6 +104,22 @@ def value_type(type: pa.DataType) -> pa.DataType:
     return pa.binary() if pt.is_binary_view(type) else type
 
 
+def is_view(type: pa.DataType) -> bool:
+    """Returns whether values are views of texts, bytes or lists."""
+    return bool(is_list_view(type) or pt.is_string_view(type) or pt.is_binary_view(type))
+
+
+def viewless_type(type: pa.DataType) -> pa.DataType:
+    """Returns the type with plain texts, bytes and lists instead of views of them, at any depth.
+
+    >>> viewless_type(pa.list_view(pa.string_view()))
+    ListType(list<item: string>)
+    """
+    if is_list_view(type):
+        type = (pa.list_ if pt.is_list_view(type) else pa.large_list)(type.value_field)
+    return with_children(value_type(type) if is_view(type) else type, viewless_type)
+
+
 def roomy_type(type: pa.DataType) -> pa.DataType:
     """Returns the type with dictionaries whose indexes have 32 bits at least, at any depth; but not in views of lists,
     which Arrow does not cast.

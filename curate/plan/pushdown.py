@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.expressions import misled_by_statistics
 from curate.dataclass import replace
 from curate.formats.encoding import Format
+from curate.formats.statistics import misled_by_statistics
 from curate.operators.columns import Drop, FilterExpression, Rename, Select, WithColumn, WithColumns
 from curate.operators.protocol import Operator, OperatorDefaults
 from curate.operators.rows import FilterRows

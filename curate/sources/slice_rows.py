@@ -13,13 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.expressions import columns_of, filter_by, misled_by_statistics, with_wide_literals
+from curate.arrow.expressions import columns_of, filter_by, with_wide_literals
 from curate.arrow.schema import plain, widens
 from curate.dataclass import dataclass, replace
 from curate.formats.encoding import Encoding, Format
 from curate.formats.file_columns import file_columns, filled_in
 from curate.formats.read.parquet_file import broken, refuse_damaged_chunks
 from curate.formats.rows import read
+from curate.formats.statistics import misled_by_statistics
 from curate.objects.bad_line import RowNumbers
 from curate.objects.places import with_places
 from curate.objects.stream import StoredStream

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate.arrow.expressions import misled_by_statistics
 from curate.dataset.dataset import Dataset
+from curate.formats.statistics import misled_by_statistics
 from curate.ledger.summary import Summary
 from curate.sources import slice_rows as reading
 from curate.stores.memory import MemoryStore
