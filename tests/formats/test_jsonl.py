@@ -535,6 +535,29 @@ def test_a_file_without_rows_gives_an_empty_schema(content: str) -> None:
     assert sampled(content, {"a": None}) == pa.schema([])
 
 
+@pytest.mark.parametrize("codec", [None, *SUFFIX])
+@pytest.mark.parametrize(
+    ("rows", "schema"),
+    [
+        ([b'{"a": 1}', b'{"a": 1.5}'], pa.schema([("a", pa.float64())])),
+        ([b'{"a": 1}', b'{"a": null, "b": true}'], pa.schema([("a", pa.int64()), ("b", pa.bool_())])),
+        ([b'{"a": null}', b"5", b"", b'{"a": "x"}'], pa.schema([("a", pa.string())])),
+        ([b'{"a": 1}', b'{"b": 1'], pa.schema([("a", pa.int64())])),
+        ([b'{"a": 1}'], pa.schema([("a", pa.int64())])),
+    ],
+)
+def test_the_last_line_tells_the_schema_whether_or_not_it_ends(
+    rows: list[bytes], schema: pa.Schema, codec: Codec | None
+) -> None:
+    """So that its row is neither bad nor without a column for want of a line feed."""
+    store = FakeStore()
+    for end in (b"\n", b"\r\n"):
+        for last in (b"", end, end * 2):
+            data, name = end.join(rows) + last, f"a.jsonl{SUFFIX[codec] if codec else ''}"
+            object = store.put(name, PACK[codec](data) if codec else data)
+            assert sample_schema(store, object, detect(name)).equals(schema), (end, last)
+
+
 def test_a_row_longer_than_a_block_is_sampled_and_read() -> None:
     rows = json.dumps({"id": "a" * (3 << 20)}) + "\n"
     assert sampled(rows) == pa.schema([("id", pa.string())])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import orjson
@@ -147,10 +147,15 @@ def sample_jsonl(
     """Returns the schema of the first block of the file that has a row, of the lines in it that begin before so many
     bytes, or of those behind, if these have none; an empty one if there is none."""
     looked_bytes = looked_lines = 0
-    for lines in _blocks(store, object, codec):
+    blocks = _blocks(store, object, codec)
+    for lines in blocks:
         head = 1 + sum(end < most_bytes for end in accumulate(map(len, lines)))
         for some in (lines[:head], lines[head:]):
             if any(rows := _sort_out(some, 0, [], json_of)[0]):
+                if head > len(lines) and object.size <= BLOCK_BYTES:
+                    match list(islice(blocks, 2)):
+                        case [[last]]:  # it comes by itself if nothing ends it
+                            rows += _sort_out([last], 0, [], json_of)[0]
                 return infer_schema(object.uri, rows, wanted)
         looked_bytes += sum(map(len, lines))
         looked_lines += len(lines)
