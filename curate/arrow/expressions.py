@@ -23,15 +23,11 @@ from curate.arrow.unknown import empty
 from curate.errors import ConfigError, unknown_column
 
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
-
 _NAMES = re.compile(r"FieldRef\.Name\((.*?)\)")
-
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BY_POSITION = re.compile(r"(?:^|[(, ]|(?<!field_ref=FieldRef)\.)FieldPath\(\d")
 """In the text of an expression, and not in texts in it: a column by its number, or a field by one where it may be a
 column. Not so in `struct_field`, which is given the column."""
-
-
 _WORD = re.compile(r"\w+", re.ASCII)
 
 
@@ -111,12 +107,12 @@ _NOTES = {
 
 def with_wide_literals(expression: Any, schema: pa.Schema) -> Any:
     """Returns an expression in which 0.5 is a double beside whole numbers, as it is in functions of pyarrow.compute,
-    and 1 is compared with a column of uint64 as such.
+    and 1 is compared with a column of uint64, or of decimals, as such.
 
     Arrow makes 0.5 a float32 there, which has room for it, and the column as well: of `n / 3.0` seven digits would be
     right, and `n > 0.5` would fail for a number above 2^24. A float32 column that is read, and decides the type of the
     result, stays one. And it makes 1 an int64, and the column as well: `n != 1` would fail for one above 2^63, as half
-    of all hashes are.
+    of all hashes are. Beside decimals it has digits for an int8, which 1 is not: each comparison would fail.
 
     >>> schema = pa.schema([("n", pa.int64())])
     >>> type_of(pc.field("n") / 3.0, schema, "with_column('third')")
@@ -147,6 +143,8 @@ def _with_wide_literals(data: bytes, schema: pa.Schema) -> Any:
         # Of other types than before is what is calculated and not compared: that overflows, and it says so.
         if unsigned is not given and (before := _type_over(given, schema)) is not None:
             found = unsigned if _type_over(unsigned, schema) == before else given
+    if any(contains(type, pt.is_decimal) for type in schema.types) and _type_over(found, schema) is None:
+        found = _with_literals(found, _least)
     # A dictionary is decoded, but not made narrower.
     exact = _with_literals(found, lambda one: one.dictionary_encode() if pt.is_float64(one.type) else None)
     if exact is not found:
@@ -183,6 +181,13 @@ def _type_over(expression: Any, schema: pa.Schema) -> pa.DataType | None:
         return _project(empty(schema), [expression], ["value"]).schema.field(0).type
     except pa.ArrowException:
         return None
+
+
+def _least(literal: pa.Array) -> pa.Array | None:
+    """Returns a literal of int64 in the least signed type that has room for it; None for another one."""
+    if not pt.is_int64(literal.type) or (value := literal[0].as_py()) is None:
+        return None
+    return literal.cast(pa.from_numpy_dtype(np.min_scalar_type(min(value, ~value))))
 
 
 def _is_whole(literal: pa.Array) -> bool:

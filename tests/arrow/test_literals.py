@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import curate
@@ -49,3 +51,16 @@ def test_no_value_ends_in_an_error_of_arrow(value: Any) -> None:
     """Whatever it is, the error is one of curate."""
     with pytest.raises(ConfigError, match=f"of type {type(value).__name__}: "):
         curate.lit(value)
+
+
+@pytest.mark.parametrize("type", [pa.decimal128(20, 0), pa.decimal256(60, 10)])
+@pytest.mark.parametrize("whole", [0, -129, 70_000, 2**40, 2**63 - 1])
+def test_whole_numbers_are_compared_with_decimals_as_python_does(type: pa.DataType, whole: int) -> None:
+    values = [Decimal(-129), Decimal(0), None, Decimal(127), Decimal(70_000)]
+    rows = curate.from_arrow(
+        pa.table({"price": pa.array(values, type), "in": pa.array([{"price": one} for one in values])})
+    )
+    for compare in (operator.lt, operator.eq, operator.ne, operator.ge):
+        wanted = [one for one in values if one is not None and compare(one, whole)]
+        for expression in (compare(curate.col("price"), whole), ~~compare(pc.field("in", "price"), pc.scalar(whole))):
+            assert rows.filter(expression).to_arrow()["price"].to_pylist() == wanted, (compare, expression)
