@@ -31,6 +31,8 @@ something else than it was taken for."""
 MOST_SEARCHED = 1000
 """Rows of a shard that were found bad by processing parts of their batches, each at the price of some runs of
 `process`, after which a shard that is over its budget so far is given up without reading on."""
+_OPTION = "max_bad_rows (--max-bad-rows)"
+"""A worker knows not how its job was begun, and its words are shown in Python and on the command line."""
 OTHER_KEYS = "rows_with_keys_left_out"
 """A counter."""
 SHOWN_KEYS = 5
@@ -299,7 +301,7 @@ class ShardBooks:
             raise self._too_many(f"of {self.books.rows_in}")
 
     def _too_many(self, where: str) -> TooManyBadRows:
-        reasons, budget, option = self.reasons(), str(self._budget), "max_bad_rows"
+        reasons, budget, option = self.reasons(), str(self._budget), _OPTION
         if self._budget.count is None and self._budget.hopeless(self.books.quarantined):
             budget += f", and at most {HOPELESS_BAD_ROWS:,} rows unless it is a number"
             option += f" as a number of rows, such as {10 * HOPELESS_BAD_ROWS}"
@@ -329,7 +331,7 @@ class ShardBooks:
         if reasons and self._budget.is_default and all(advice([reason]) for reason in reasons):
             raise TooManyBadRows(
                 f"none of the rows of this file fits the types of its columns ({_counted(reasons)}); "
-                f"{'; or '.join([*advice(reasons), 'leave such rows out with max_bad_rows'])}"
+                f"{'; or '.join([*advice(reasons), f'leave such rows out with {_OPTION}'])}"
             )
 
     @staticmethod

@@ -103,7 +103,8 @@ class TestTally:
             tally.bad_row(bad("reason 2"))
         assert str(caught.value) == (
             "6 bad rows before its end, the budget is 5 rows (4 x reason 2, 1 x reason 0, 1 x reason 1); "
-            "fix the input (such as row 1 of the shard), or allow more with max_bad_rows"
+            "fix the input (such as row 1 of the shard), or allow more with max_bad_rows "
+            "(--max-bad-rows)"
         )
 
     @pytest.mark.parametrize(
@@ -127,7 +128,9 @@ class TestTally:
 
     def test_of_values_of_another_type_it_says_how_to_declare_it(self) -> None:
         tally = ShardBooks(BadRowBudget("0"))
-        with pytest.raises(TooManyBadRows, match="max_bad_rows; or declare the column's type: with schema="):
+        with pytest.raises(
+            TooManyBadRows, match=r"max_bad_rows \(--max-bad-rows\); or declare the column's type: with schema="
+        ):
             tally.bad_row(bad("column 'id' is not int64"))
         with pytest.raises(TooManyBadRows, match="'id' as string; or write the values of 't' alike in the input: "):
             tally.bad_row(bad("column 't' is not a string: found number"))
@@ -153,8 +156,8 @@ class TestTally:
             tally.bad_row(bad())
         assert str(caught.value) == (
             "100001 bad rows before its end, the budget is 90% of the rows, and at most 100,000 rows unless it is a "
-            "number (100001 x broken); fix the input (such as row 1 of the shard), or allow more with max_bad_rows as "
-            "a number of rows, such as 1000000"
+            "number (100001 x broken); fix the input (such as row 1 of the shard), or allow more with max_bad_rows "
+            "(--max-bad-rows) as a number of rows, such as 1000000"
         )
 
     def test_a_number_allows_more(self) -> None:
