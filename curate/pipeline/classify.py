@@ -109,7 +109,9 @@ def summary_of(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 - the exception is user code, and so is what it says of itself
         message = "<its message cannot be shown>"
-    return redacted(f"{type(error).__name__}: {message}{_to_install(error)}{_columns(error)}")[:MAX_ERROR]
+    return redacted(f"{type(error).__name__}: {message}{_to_install(error)}{_to_have_room(error)}{_columns(error)}")[
+        :MAX_ERROR
+    ]
 
 
 def ended_by(error: BaseException) -> str:
@@ -130,6 +132,14 @@ def _to_install(error: BaseException) -> str:
     brought = [file.stem for file in files if file.parent == jobs.FOLDER]
     extra = "embed" if "embed" in brought else "jobs"
     return "; install it where workers run" + (f": pip install 'curate[{extra}]'" if brought else "")
+
+
+def _to_have_room(error: BaseException) -> str:
+    """Returns what to do about memory that was not there; empty for any other error."""
+    if not isinstance(error, MemoryError):
+        return ""
+    what = "" if error.args else "there was too little"  # Python's own says nothing
+    return f"{what}; where a task asks for more with memory (--memory), fewer run on a machine at once"
 
 
 def asked_for_column(error: KeyError, given: pa.Table, more: str) -> None:

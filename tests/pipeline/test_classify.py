@@ -105,6 +105,15 @@ class TestKind:
         expected = f"No module named 'no_such_module'; install it where workers run{install}"
         assert failure.error == f"ModuleNotFoundError: {expected}"
 
+    def test_of_memory_that_was_not_there_it_says_how_tasks_have_more(self) -> None:
+        """Whoever raised it: Python's own says nothing at all."""
+        more = "; where a task asks for more with memory (--memory), fewer run on a machine at once"
+        for error, said in (
+            (MemoryError(), "there was too little"),
+            (pa.ArrowMemoryError("malloc failed"), "malloc failed"),
+        ):
+            assert failure_of(error).error == f"{type(error).__name__}: {said}{more}"
+
     def test_what_was_being_handled_does_not_count(self) -> None:
         """The error of a fallback is the fallback's."""
 
