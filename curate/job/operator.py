@@ -329,7 +329,8 @@ def tables_of(result: Any, where: str, sides: Sequence[str] = (), given: pa.Tabl
     if _is_outputs(result, sides):
         yield from _mapped(result, where, sides, given)
         return
-    if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable) or _is_frame(result):
+    one = isinstance(result, str | bytes | Mapping | pa.Array | pa.ChunkedArray)
+    if one or not isinstance(result, Iterable) or _is_frame(result):
         raise _wrong_type(where, result, "a pyarrow.Table, an iterable of tables, or None")
     for item in result:
         if _is_outputs(item, sides):
@@ -385,6 +386,10 @@ def _wrong_type(where: str, value: Any, expected: str, of: str = "") -> TypeErro
         expected += f"; make a table with {_FRAMES[library]}"
     elif isinstance(value, Mapping):
         expected += "; make a table with pa.table(columns), or pa.Table.from_pylist(rows)"
+    elif isinstance(value, pa.Array | pa.ChunkedArray):
+        expected += "; add a column to the batch with batch.append_column(name, column)"
+    elif of or isinstance(value, str):
+        expected += "; make a table of values, one for each row, with pa.table({name: values})"
     return TypeError(f"{where} returned {of}{type(value).__name__}, expected {expected}")
 
 

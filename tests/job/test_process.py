@@ -99,13 +99,23 @@ Frame.__module__ = "pandas.core.frame"
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("text", "Wrong.process returned str, expected a pyarrow.Table, an iterable of tables, or None"),
+        (
+            "text",
+            "Wrong.process returned str, expected a pyarrow.Table, an iterable of tables, or None; "
+            r"make a table of values, one for each row, with pa.table\({name: values}\)",
+        ),
+        (
+            pa.array([1]),
+            r"returned Int64Array, expected .*, or None; add a column .* batch.append_column\(name, column\)",
+        ),
+        (pa.chunked_array([["a"]]), r"returned ChunkedArray, expected .*, or None; add a column to the batch"),
+        ([pa.array([1])], "returned a list of Int64Array, expected pyarrow.Tables in it; add a column to the batch"),
         (b"x", "Wrong.process returned bytes, expected"),
         (3, "Wrong.process returned int, expected"),
         ({"a": [1]}, "Wrong.process returned dict, expected .*; make a table with pa.table"),
         ([{"a": 1}], "Wrong.process returned a list of dict, expected .*pa.Table.from_pylist"),
         ([[]], "Wrong.process returned a list of list, expected pyarrow.Tables in it"),
-        (["a"], "Wrong.process returned a list of str, expected pyarrow.Tables in it"),
+        (["a"], "Wrong.process returned a list of str, expected pyarrow.Tables in it; make a table of values"),
         (Frame(), r"Wrong.process returned Frame, expected .*; make a table with pa.Table.from_pandas\(frame\)"),
     ],
 )
