@@ -283,6 +283,31 @@ def test_what_no_output_is_is_told_as_what_it_is(
     assert err.startswith(f"error: {says.format(file=file)}")
 
 
+@pytest.mark.parametrize("command", ["failures", "verify", "retry"])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            '[steps.a]\noutput = "a"\n[steps.b]\noutput = "gs://b/out/"\n',
+            "pass the output of one: {folder}/a, gs://b/out\n",
+        ),
+        ("steps = 3", "(it is a file)"),
+        ("[steps.a]\noutput = 3", "(it is a file)"),
+        ("[steps.a]\n", "(it is a file)"),
+        ("no toml", "(it is a file)"),
+    ],
+)
+def test_of_the_file_of_a_chain_the_outputs_of_its_steps_are_named(
+    command: str, text: str, says: str, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """What is a file of something else is only that."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text(text)
+    code, out, err = run(*command.split(), str(file))
+    assert (code, out) == (2, "")
+    assert says.format(folder=tmp_path) in err
+
+
 def test_something_else_than_a_job_is_told_apart_from_nothing(
     root: str, run: Callable[..., tuple[int, str, str]]
 ) -> None:
