@@ -17,13 +17,11 @@ import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
 from curate.arrow.recast import without_views
-from curate.arrow.schema import format_schema
+from curate.arrow.schema import unfit
 from curate.arrow.types import contains, is_list_view, is_view, plain_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError, unknown_column
 
-_NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
-_NAMES = re.compile(r"FieldRef\.Name\((.*?)\)")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BY_POSITION = re.compile(r"(?:^|[(, ]|(?<!field_ref=FieldRef)\.)FieldPath\(\d")
 """In the text of an expression, and not in texts in it: a column by its number, or a field by one where it may be a
@@ -219,21 +217,7 @@ def _type_of(expression: Any, known: Columns, where: str) -> pa.DataType:
     try:
         return project(empty(known.named_in(expression)), [expression], ["value"]).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        told = ConfigError(f"{where}: {_problem(error, schema)}")
-        if len(schema):
-            names = frozenset(schema.names)
-            told.column = next((name for name in _NAMES.findall(str(error)) if name not in names), None)
-        raise told from error
-
-
-def _problem(error: Exception, schema: pa.Schema) -> str:
-    found = _NO_MATCH.match(str(error))
-    if found is None:
-        return f"{error}; the rows have {format_schema(schema)}"
-    name, *inside = _NAMES.findall(found[0])
-    if inside and name in schema.names:
-        return f"column {name!r} has no field {'.'.join(inside)!r}; it is {schema.field(name).type}"
-    return unknown_column(name, schema.names)
+        raise unfit(where, error, schema) from error
 
 
 def refuse_unknown(where: str, wanted: Iterable[str], names: Sequence[str]) -> None:

@@ -64,3 +64,15 @@ def test_whole_numbers_are_compared_with_decimals_as_python_does(type: pa.DataTy
         wanted = [one for one in values if one is not None and compare(one, whole)]
         for expression in (compare(curate.col("price"), whole), ~~compare(pc.field("in", "price"), pc.scalar(whole))):
             assert rows.filter(expression).to_arrow()["price"].to_pylist() == wanted, (compare, expression)
+
+
+@pytest.mark.parametrize("compare", [operator.gt, operator.eq, operator.add])
+@pytest.mark.parametrize("value", [3, 0.5, True, Decimal(1)])
+def test_types_that_do_not_go_together_are_named_with_what_to_write(compare: Any, value: Any) -> None:
+    """And not in the words of Arrow, which has kernels."""
+    rows = curate.from_items([{"id": "a"}])
+    with pytest.raises(
+        ConfigError, match=r"there is no '\w+' of string, .*; write a value as its column is.*cast"
+    ) as told:
+        rows.with_column("found", compare(curate.col("id"), value)).take_all()
+    assert "kernel" not in str(told.value)
