@@ -134,6 +134,9 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     there, and for what cannot be taken out or replaced."""
     stage, stores, todo = prepared.stage, prepared.stores, prepared.uncommitted
     patterns = [parse_input(text) for text in options.inputs]
+    again = partial(stage.rows.inputs, patterns, stores.of)
+    if stage.rows.grows and stage.limit is None and prepared.inputs_may_be_behind(options):
+        prepared.planned(prepared.plan, again())
     if stage.rows.grows and prepared.growth.new.any():
         new = prepared.inputs.table.filter(prepared.growth.new)
         refuse_own((block[0] for block in new.batches("uri")), prepared.output)
@@ -142,7 +145,7 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     if (prepared.growth.new.any() or prepared.listing.summary is None or dropping) and (first or not limited):
         # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
         # another job's output by mistake was not removed. A limit that was decided reads nothing beyond its plan.
-        known, again = None if dropping else prepared.plan.table, partial(stage.rows.inputs, patterns, stores.of)
+        known = None if dropping else prepared.plan.table
         prepared.inputs, prepared.holes = list_whole(patterns, again, stores.of, prepared.inputs, known)
         prepared.planned(prepared.plan)
         dropping = options.drop_removed and bool(prepared.growth.missing.any())
@@ -415,14 +418,12 @@ def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
         f"inputs   {format_count(len(prepared.inputs.table), 'object')}",
         f"shards   {len(prepared.scope):,} of {len(prepared.plan):,} in the plan",
     ]
-    if rivals:
-        lines.append(rivals)
+    lines += [rivals] * bool(rivals)
     if prepared.uncommitted.remove is not None:
         removed = format_count(len(prepared.uncommitted.remove), "output")
         lines.append(f"remove   {removed} and the ledger ({option('overwrite')})")
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
-    if part:
-        lines.append(part)
+    lines += [part] * bool(part)
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")

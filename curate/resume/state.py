@@ -16,8 +16,10 @@ from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
+from curate.ledger.packed import positions
 from curate.objects.samples import shard_samples
 from curate.resume.history import History, JobOutputs
+from curate.resume.options import RunOptions
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.job_record import JobRecord
@@ -113,11 +115,26 @@ class Prepared:
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
 
-    def planned(self, plan: ShardPlan) -> None:
-        """Takes a plan in the place of the one that there is, which is then compared anew."""
-        self.plan = plan
+    def planned(self, plan: ShardPlan, inputs: Inputs | None = None) -> None:
+        """Takes a plan, and `inputs`, in the place of those that there are, which are then compared anew."""
+        self.plan, self.inputs = plan, inputs or self.inputs
         for name in ("growth", "matched"):
             self.__dict__.pop(name, None)
+
+    def inputs_may_be_behind(self, options: RunOptions) -> bool:
+        """Returns whether inputs are to be listed again before this run acts on how the plan differs from them.
+
+        The plan is read after they were listed. What another driver has planned in between came, or changed, since the
+        listing: it seems removed, or changed; and what that one has taken out seems new.
+        """
+        plan, growth = self.plan, self.growth
+        other, new = growth.changed | growth.missing, bool(growth.new.any())
+        if not (options.drop_removed or options.redo_stale or options.retry_failed or new):
+            other &= ~self.matched.done
+        if other.any() or not new or plan.written is None:
+            return bool(other.any())
+        names = self.inputs.table.filter(growth.new).batches("uri")
+        return bool((positions((block[0] for block in names), plan.written, "uri") >= 0).any())
 
     def forget_inputs(self) -> None:
         """Lets go of what only planning needs, 30 bytes a shard: nobody may ask for it from now on."""
