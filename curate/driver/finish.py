@@ -138,6 +138,7 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     ):
         return 0  # outputs of shards that another driver has added may name them: it knows of all
     if _others_replace(prepared, listing, clock):
+        prepared.beside_redo = True
         return 0
 
     def read(rank: int) -> str | None:
@@ -183,7 +184,7 @@ def publish_shard_index(prepared: Prepared) -> None:
     if now.done.all() and not _plan_has_grown(ledger, prepared.listing):
         published = publish_index(ledger, listing, now.position, suffix, prepared.record.fingerprint)
         if published is not None and _plan_has_grown(ledger, prepared.listing):
-            _remove(ledger, published)
+            _remove(ledger, published.uri, published)
 
 
 def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
@@ -191,10 +192,15 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
 
     Other drivers may be at work on the same output. Of two that end, the one that knows of more shards has the last
     word; one that adds shards removes the summary once they are in the plan, and this one looks at the plan once the
-    summary is there, so that one of both sees the other. Raises JobReplacedError if the output is another job's by now.
+    summary is there, so that one of both sees the other. Beside one that replaces outputs, as this one does, neither
+    knows what the other one replaced, nor which rows set aside it leaves: then the next run, which does, writes it.
+    Raises JobReplacedError if the output is another job's by now.
     """
-    ledger = prepared.ledger
+    ledger, replaced = prepared.ledger, bool(prepared.over)
     uri, data = ledger.uri(layout.SUMMARY), orjson.dumps(value, option=orjson.OPT_INDENT_2)
+    if replaced and (prepared.beside_redo or _plan_has_grown(ledger, prepared.listing)):
+        _remove(ledger, uri)
+        return
     published = ledger.store.publish(uri, data)
     if published.outcome is Outcome.DIFFERENT:
         if prepared.history.summarised:
@@ -214,15 +220,16 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
             # It knows of shards that were added since. Else of some that are out of the job.
             return
         # It would never be believed again, nor replaced.
-        _remove(ledger, published.object)
+        _remove(ledger, uri, published.object)
         published = ledger.store.publish(uri, data)
     if _plan_has_grown(ledger, prepared.listing):
-        _remove(ledger, published.object)
+        _remove(ledger, uri, None if replaced else published.object)
 
 
-def _remove(ledger: Ledger, seen: Object) -> None:
+def _remove(ledger: Ledger, uri: str, seen: Object | None = None) -> None:
+    """Removes an object if it is the one that was seen; without one, whatever is there."""
     with contextlib.suppress(GenerationMismatch):
-        ledger.store.delete(seen.uri, seen.generation)
+        ledger.store.delete(uri, seen.generation if seen is not None else None)
 
 
 def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:
@@ -247,4 +254,7 @@ def final_check(prepared: Prepared, generations: Any, clock: Clock) -> Any:
     ranks = lost_or_foreign(prepared, generations, listing, now)
     if not len(ranks):
         sweep_quarantine(prepared, listing, now, clock)
+    elif prepared.over:
+        # It has left to this run to sweep, which is to find for itself what is there.
+        _remove(prepared.ledger, prepared.ledger.uri(layout.SUMMARY))
     return ranks

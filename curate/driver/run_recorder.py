@@ -156,8 +156,7 @@ class RunRecorder:
 
     def _done(self, attempt: int, task: int, record: ShardRecord) -> None:
         """Books a shard, by an attempt of a task; by the 0th of task -1 if it was no task that told."""
-        self.generations[record.index] = generation_hash(record.generation)
-        books = record.books or Books()
+        books, self.generations[record.index] = record.books or Books(), generation_hash(record.generation)
         with self._lock:
             self._still.shard_ended()
             self._retrying.over(record.index)
@@ -166,6 +165,8 @@ class RunRecorder:
             self._times.done(self.clock.now(), task, record, int(self.prepared.plan.sizes[record.index]))
             if record.meters:
                 add_packed(self._gauge.meters, record.meters)
+        if record.existed and self.prepared.over:
+            self.prepared.uncommitted.made_elsewhere.add(record.index)
         if record.different:
             self.log.warning(
                 "another attempt had published different bytes: the job's code is not deterministic",

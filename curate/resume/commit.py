@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from curate.arrow.unknown import is_of_no_rows
 from curate.errors import GenerationMismatch, ObjectNotFound
-from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.stages import has_scratch, remove_stages, scratch_of
@@ -148,20 +147,23 @@ def renew(prepared: Prepared, done: Callable[[int], bool]) -> None:
     """Writes the new inputs of outputs that were out of date to the plan: of those shards that are done.
 
     After they are: killed before, the next run still finds them out of date, and whoever asks it to replace them gets
-    the same bytes again. So an output is never taken for that of an input that it was not made of.
+    the same bytes again. So an output is never taken for that of an input that it was not made of. Nor is one that
+    another driver made, which may have seen another input, and have been killed before it wrote that down.
     """
-    todo, plan = prepared.uncommitted, prepared.plan
+    todo, plan, ledger, listing = prepared.uncommitted, prepared.plan, prepared.ledger, prepared.listing
     if todo.renewed is None:
         return
     ranks = plan.ranks(todo.renewed["id"].combine_chunks()).tolist()
-    rows = todo.renewed.filter(np.array([done(rank) for rank in ranks], dtype=bool))
+    ours = [done(rank) and rank not in todo.made_elsewhere for rank in ranks]
+    rows, before = todo.renewed.filter(np.array(ours, dtype=bool)), None
     todo.renewed = None
-    if len(rows) and not prepared.ledger.append_plan(rows, prepared.listing):
-        get_logger(job=prepared.record.name).warning(
-            "another driver wrote to the plan first: outputs that were replaced are still said to be out of date",
-            shards=len(rows),
-            next=f"run again with {option('redo_stale')}, which finds them as they are to be",
-        )
+    while len(rows) and not ledger.append_plan(rows, listing):
+        # Another driver was first: what it says of these shards holds.
+        before, listing = before or ledger.read_plan(listing), ledger.list()
+        now = ledger.read_plan(listing)
+        ids = rows["id"].combine_chunks()
+        was, told = ([plan.shard(rank) if rank >= 0 else None for rank in plan.ranks(ids)] for plan in (before, now))
+        rows = rows.filter(np.array([one == other for one, other in zip(was, told, strict=True)], dtype=bool))
 
 
 def _take_away(ledger: Ledger, seen: Object) -> None:

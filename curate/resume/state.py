@@ -59,6 +59,8 @@ class PendingWrites:
     """The extra outputs of those."""
     renewed: Any = None
     """Rows of the plan with the new inputs of those shards, to be appended once they are done."""
+    made_elsewhere: set[int] = field(default_factory=set)
+    """Ranks of those that another driver has made meanwhile, maybe of other inputs."""
 
     @property
     def removed_inputs(self) -> int:
@@ -114,6 +116,8 @@ class Prepared:
     """Ranks of the shards that this run was asked for, in plan order."""
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
+    beside_redo: bool = False
+    """Whether another driver replaces outputs, and rows set aside that no output names were left to it."""
 
     def planned(self, plan: ShardPlan, inputs: Inputs | None = None) -> None:
         """Takes a plan, and `inputs`, in the place of those that there are, which are then compared anew."""
