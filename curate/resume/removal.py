@@ -64,11 +64,7 @@ def remove_job(
             refuse_special(item, called)
         if layout.stage_of(called) in kept or not layout.is_own(called):
             continue
-        if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
-            raise ConfigError(
-                f"another driver began on {ledger.root} while this one waited or started (run {run_id}); nothing was "
-                f"removed. See: curate status {shell_word(ledger.root)}, and run this again when it has ended"
-            )
+        _refuse_begun(ledger, called, run_ids, "nothing was removed")
         own[called] = item
     if is_local(ledger.root):
         refuse_links(ledger.root, [item.uri for item in outputs])
@@ -84,6 +80,12 @@ def remove_job(
             planned, rest = _parted(rest, ledger.uri(layout.PLAN))[::-1]
             rest = [*planned, *sides, *rest]
         for item in [*summaries, *outputs, *rest]:
+            if sides and item is rest[0]:
+                # Whoever began meanwhile takes them for its own where they are as they are to be, and makes main ones
+                # that are gone: a shard that has its main output is done.
+                for other in ledger.store.list(ledger.uri(layout.RUNS)):
+                    called = other.uri[len(ledger.root) + 1 :]
+                    _refuse_begun(ledger, called, run_ids, "the rest of its output stays")
             if item.uri == ledger.uri(layout.JOB):
                 # Of a driver that was paused before it wrote that all is done; it writes nothing once the job is gone.
                 ledger.store.delete(ledger.uri(layout.SUMMARY))
@@ -93,6 +95,15 @@ def remove_job(
             f"another driver is running on {ledger.root} ({error}): it began meanwhile, or had seemed dead. The rest "
             f"of its output stays. See: curate status {shell_word(ledger.root)}, and run this again when it has ended"
         ) from error
+
+
+def _refuse_begun(ledger: Ledger, called: str, run_ids: Collection[str], removed: str) -> None:
+    """Raises ConfigError if an object of the ledger, by its name, is of a run that is not one of these."""
+    if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
+        raise ConfigError(
+            f"another driver began on {ledger.root} while this one waited or started (run {run_id}); {removed}. See: "
+            f"curate status {shell_word(ledger.root)}, and run this again when it has ended"
+        )
 
 
 def _parted(objects: Iterable[Object], prefix: str) -> tuple[list[Object], list[Object]]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from curate.errors import ConfigError
 from curate.observe.verify import verify
 from curate.storage.protocol import Store
 from curate.stores.faulty import FaultyStore
@@ -176,6 +177,30 @@ def test_an_output_of_another_driver_is_not_said_to_be_of_the_input_that_this_on
     assert verify(str(out)).findings == []
     run_job(Paid(), source, tmp_path / "fresh")
     assert made(out) == made(tmp_path / "fresh")
+
+
+def test_an_overwrite_takes_no_extra_output_of_a_driver_that_began_meanwhile(tmp_path: Path) -> None:
+    """When main outputs were removed, and extra ones were not: these it found as they were to be, and made the main
+    ones, so that the shard was done. They were removed all the same, and nobody made them again."""
+    for at in range(9, 17, 2):
+        source, out, clock = tmp_path / f"{at}/in", tmp_path / f"{at}/out", FakeClock()
+        for name in "ab":
+            write(source, name)
+        assert run_job(Paid(), source, out, clock=clock).state == "complete"
+        changed(source)
+        left = [at]
+
+        def other(source: Path = source, out: Path = out, clock: FakeClock = clock) -> None:
+            run_job(Paid(), source, out, clock=clock, **BESIDE)
+
+        with (
+            wrap_stores(lambda store, left=left, other=other: At(store, left, other)),  # type: ignore[misc]
+            contextlib.suppress(ConfigError),
+        ):
+            run_job(Paid(), source, out, clock=clock, overwrite=True, confirm=lambda _: True)
+        assert left[0] <= 0
+        assert run_job(Paid(), source, out, clock=clock, **ALL).state == "complete", at
+        assert verify(str(out)).findings == [], at
 
 
 def made(out: Path) -> dict[str, bytes]:
