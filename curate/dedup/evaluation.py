@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -22,7 +21,7 @@ from curate.errors import ConfigError, did_you_mean, refuse_other
 from curate.texts import ngrams
 from curate.texts.ngrams import Tokens, said, tokens
 from curate.texts.pieces import Array
-from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
+from curate.texts.words import SPACY, WHITESPACE, Words, splitter
 from curate.units import MOST, keep_whole
 
 _TABLE_BITS = 20
@@ -89,7 +88,7 @@ class Compared:
 
     def tokens(self, texts: pa.Array) -> Tokens:
         """Returns the words of texts as they are compared."""
-        return tokens(texts.cast(pa.large_string()), lambda some: in_form(some, self.form), _splitter(self.words))
+        return tokens(texts.cast(pa.large_string()), lambda some: in_form(some, self.form), splitter(self.words))
 
     def index(self) -> Index:
         """Returns the n-grams of all sets; read once in each process. Raises ConfigError for a set that is none."""
@@ -105,11 +104,6 @@ class Compared:
 _HELD = 4
 _indexes: dict[str, Index] = {}
 """Those that were used last."""
-
-
-@cache
-def _splitter(words: str) -> Splitter:
-    return splitter(words)
 
 
 @dataclass(frozen=True)

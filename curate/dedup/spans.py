@@ -41,7 +41,7 @@ from curate.pipeline.step import BatchPosition, SideTable
 from curate.texts import units
 from curate.texts.pieces import NOT_UTF8, readable
 from curate.texts.units import LINE, PARAGRAPH, SENTENCES, UNITS, PlainSentences, Sentences, SpacySentences, Units
-from curate.texts.words import SPACY, WHITESPACE, Splitter, Words, splitter
+from curate.texts.words import SPACY, WHITESPACE, Words, splitter
 from curate.units import MOST, keep_whole
 
 REMOVED = "removed"
@@ -154,11 +154,6 @@ def _sentences(words: str) -> Sentences:
     return SpacySentences() if words == SPACY else PlainSentences()
 
 
-@cache
-def _splitter(words: str) -> Splitter:
-    return splitter(words)
-
-
 @dataclass(frozen=True, slots=True)
 class CutCopies(OfCopies):
     """Cuts the parts of texts that are copies of others, and drops the rows of which too little is left."""
@@ -203,7 +198,7 @@ class CutCopies(OfCopies):
             yield batch
             return
         tally.count(f"{self.same.unit.removesuffix('s')}s removed", len(cut.unit))
-        yield cut.left_of(batch, self.same.column, _splitter(self.same.words).words, self.same.min_words, tally)
+        yield cut.left_of(batch, self.same.column, splitter(self.same.words).words, self.same.min_words, tally)
 
     def _told(self, batch: pa.Table, cut: Cut | None, marks: pa.Table | None) -> Iterator[SideTable]:
         """Yields the spans that are cut out; also without any: that tells the columns of the extra output."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any, Protocol
 
@@ -93,8 +93,9 @@ class Splitter(Protocol):
         """Returns how many sentences each of a number of lines has."""
 
 
+@cache
 def splitter(name: str) -> Splitter:
-    """Returns what splits texts: `whitespace` or `spacy`. Raises ConfigError if spaCy is not installed."""
+    """Returns what splits texts, one a process: `whitespace` or `spacy`. Raises ConfigError without spaCy installed."""
     return PlainWords() if name == WHITESPACE else SpacyWords()
 
 
