@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from curate.arrow.sizes import row_bytes
+from curate.arrow.sizes import ranges_within, row_bytes
 from curate.arrow.types import is_text_or_binary, roomy_type
 from curate.errors import SchemaMismatch
 from curate.log import get_logger
@@ -213,18 +212,10 @@ def rechunk(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
         yield _joined(pending)
 
 
-def _cut(table: pa.Table) -> Iterator[pa.Table]:
-    """Yields as many rows as fit, again and again; the last table may grow."""
-    ends = np.cumsum(row_bytes(table))
-    at = 0
-    while True:
-        before = ends[at - 1] if at else 0
-        stop = max(at + 1, int(np.searchsorted(ends, before + MOST_BYTES, side="right")))
-        if stop >= table.num_rows:
-            yield combined(table.slice(at))
-            return
-        yield combined(table.slice(at, stop - at))
-        at = stop
+def _cut(table: pa.Table) -> list[pa.Table]:
+    """Returns as many rows as fit, again and again; the last table may grow."""
+    ranges = ranges_within(row_bytes(table), MOST_BYTES)
+    return [combined(table.slice(first, last - first)) for first, last in ranges]
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

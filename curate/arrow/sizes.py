@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -24,6 +24,21 @@ def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
             sizes[at : at + len(chunk)] += _sizes(chunk)
             at += len(chunk)
     return sizes
+
+
+def ranges_within(sizes: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Iterator[tuple[int, int]]:
+    """Yields ranges of neighbours of at most `most` together, or of one that is larger.
+
+    >>> list(ranges_within(np.array([2, 2, 9, 1]), 4))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield first, last
+        first = last
 
 
 def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:

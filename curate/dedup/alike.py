@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from curate.arrow.canonical import plain_column
 from curate.arrow.order import Order, SortKey, take_rows
+from curate.arrow.sizes import ranges_within
 from curate.arrow.types import plain_type
 from curate.dataclass import dataclass
 from curate.dedup.buckets import PAIRS, OfRows
@@ -99,7 +100,7 @@ class SendSets(_OfPairs):
     def _of(self, marks: pa.Table, chosen: pa.Table, which: Ints, schema: pa.Schema) -> Iterator[pa.Table]:
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         told = _told_of(self.near, chosen)
-        for first, last in _slices(sets.counts[which]):
+        for first, last in ranges_within(sets.counts[which], _SLICE_HASHES):
             own = which[first:last]
             sent = take_shingles(sets, own)
             lists = pa.LargeListArray.from_arrays(pa.array(sent.offsets), pa.array(sent.hashes))
@@ -131,7 +132,7 @@ class Edges(_OfPairs):
         told = _told_of(self.near, chosen)
         sent = marks[SET].combine_chunks()
         lengths = numbers(pc.list_value_length(sent))
-        for first, last in _slices(sets.counts[which] + lengths):
+        for first, last in ranges_within(sets.counts[which] + lengths, _SLICE_HASHES):
             theirs = sent.slice(first, last - first)
             offsets = numbers(theirs.offsets)
             left = Shingles(numbers(theirs.flatten()), offsets - offsets[0])
@@ -189,14 +190,3 @@ def marks_of(marks: Marks, batch: pa.Table, place: BatchPosition) -> pa.Table:
     """Returns the marks of the rows of a batch."""
     start = int(row_ids(place, 1)[0])
     return marks.of(start, start + batch.num_rows)
-
-
-def _slices(weights: Ints) -> Iterator[tuple[int, int]]:
-    """Yields ranges of at most _SLICE_HASHES together, or of one."""
-    ends = np.cumsum(weights)
-    first = 0
-    while first < len(ends):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + _SLICE_HASHES, side="right")))
-        yield first, last
-        first = last

@@ -10,12 +10,14 @@ bucket serves otherwise: at 100 TB, 186,000 segments and 23,000 outputs, ranges 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from curate.arrow.order import Order
+from curate.arrow.sizes import ranges_within
 from curate.dataclass import dataclass, replace
 from curate.exchange.protocol import OneInput
 from curate.reduce.cuts import Planned, cuts
@@ -53,7 +55,7 @@ def merge_source(order: Order, files: tuple[Object, ...], side: Side, parts: int
 
 
 def _pieces(order: Order, index: Index, plan: Planned) -> Iterator[OutputRange]:
-    number, page = 0, index.sums(index.bytes) / index.pages
+    numbers, page = itertools.count(), index.sums(index.bytes) / index.pages
     edges = [0, *plan.places.tolist(), len(plan.pages.places)]
     for part, piece in enumerate(pieces_between(index, plan, order)):
         own = piece.reads.segments
@@ -61,10 +63,6 @@ def _pieces(order: Order, index: Index, plan: Planned) -> Iterator[OutputRange]:
         bytes = np.bincount(plan.pages.segment[steps], plan.pages.bytes[steps], index.segments)
         ends = (piece.low is not None) + (piece.high is not None)
         sizes = (bytes[own] + page[own] * ends / 2).astype(np.int64)
-        first, sums = 0, np.cumsum(sizes)
-        while first < len(sizes):
-            before = int(sums[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(sums, before + MERGED_BYTES, side="right")))
+        for first, last in ranges_within(sizes, MERGED_BYTES):
             some = SegmentRanges(own[first:last])
-            yield replace(piece, number=number, reads=some, size=int(sums[last - 1]) - before)
-            first, number = last, number + 1
+            yield replace(piece, number=next(numbers), reads=some, size=int(sizes[first:last].sum()))

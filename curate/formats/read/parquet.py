@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from curate.arrow.schema import cast, widens
-from curate.arrow.sizes import row_bytes
+from curate.arrow.sizes import ranges_within, row_bytes
 from curate.arrow.types import contains, is_list_view, is_text, type_to_read
 from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
@@ -244,18 +244,13 @@ def _small(uri: str, table: pa.Table) -> Iterator[pa.Table]:
     texts = table.select([field.name for field in table.schema if _has_dictionary(field.type)])
     stored_bytes = texts.nbytes
     nested = any(pt.is_nested(field.type) for field in texts.schema)
-    ends = np.cumsum(row_bytes(texts))
-    at = 0
-    while at < table.num_rows:
-        before = int(ends[at - 1]) if at else 0
-        stop = max(at + 1, int(np.searchsorted(ends, before + _DECODE_BYTES, side="right")))
-        size = int(ends[stop - 1]) - before
-        if stop == at + 1 and size > max(_ROW_BYTES, _BOMB_TIMES * stored_bytes):
-            raise CorruptInput(f"{uri}: a row takes {size:,} bytes, decoded from {stored_bytes:,}; {_REMEDY}")
-        part = table.slice(at, stop - at)
+    sizes = row_bytes(texts)
+    for first, last in ranges_within(sizes, _DECODE_BYTES):
+        if last == first + 1 and sizes[first] > max(_ROW_BYTES, _BOMB_TIMES * stored_bytes):
+            raise CorruptInput(f"{uri}: a row takes {sizes[first]:,} bytes, decoded from {stored_bytes:,}; {_REMEDY}")
+        part = table.slice(first, last - first)
         # A cast decodes all that lies under a list, and not only what a slice of it has.
         yield part.take(pa.array(np.arange(part.num_rows))) if nested and part.num_rows < table.num_rows else part
-        at = stop
 
 
 def _has_dictionary(type: pa.DataType) -> bool:
