@@ -16,6 +16,7 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, StorageError
 from curate.folders import private
+from curate.stage.outputs import HashingSink
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local, normalise_input
 from curate.stores.open import open_store
@@ -72,11 +73,8 @@ class Asset:
 
     def open(self) -> BinaryIO:
         """Returns a stream over its bytes, for who needs some of them. Raises as `local`."""
-        store = open_store(self.uri)
-        if self.object is None:
-            self.resolve(store)
-        assert self.object is not None
-        return store.open(self.object)
+        store, object = self._found()
+        return store.open(object)
 
     def local(self) -> str:
         """Returns the path of a copy on this node, fetched by the first call on the node for this generation.
@@ -84,53 +82,54 @@ class Asset:
         Atomic, and safe with many processes at once: one fetches, the others wait. A local asset is its own copy.
         Raises ConfigError if the object does not exist, StorageError if it changed after the job started.
         """
-        store = open_store(self.uri)
-        if self.object is None:
-            self.resolve(store)
-        assert self.object is not None
+        store, object = self._found()
         if is_local(self.uri):
-            self._check_unchanged(store)
+            self._check_unchanged(store, object)
             return self.uri
-        key = hashlib.sha256(f"{self.uri}\n{self.object.generation}".encode()).hexdigest()[:16]
+        key = hashlib.sha256(f"{self.uri}\n{object.generation}".encode()).hexdigest()[:16]
         folder = Path(private.private(f"{cache_dir()}/{key}", private.CACHE))
-        copy = _Copy(folder / self.uri.rsplit("/", 1)[1], folder.with_name(f"{key}.sum"), self.object.size)
+        copy = _Copy(folder / self.uri.rsplit("/", 1)[1], folder.with_name(f"{key}.sum"), object.size)
         if not copy.is_whole():
             lock = private.open_lock(f"{folder}.lock")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not copy.is_whole():
-                    self._fetch(store, copy)
+                    self._fetch(store, object, copy)
             finally:
                 os.close(lock)
         return str(copy.path)
 
-    def _check_unchanged(self, store: Store) -> None:
+    def _found(self) -> tuple[Store, Object]:
+        store = open_store(self.uri)
+        if self.object is None:
+            self.resolve(store)
         assert self.object is not None
+        return store, self.object
+
+    def _check_unchanged(self, store: Store, object: Object) -> None:
         try:
             now = store.stat(self.uri)
         except ObjectNotFound as error:
             raise StorageError(
                 f"asset {self.uri!r} does not exist on this node; put it on storage that every node can read"
             ) from error
-        if now.generation != self.object.generation:
+        if now.generation != object.generation:
             raise self._changed()
 
-    def _fetch(self, store: Store, copy: _Copy) -> None:
-        assert self.object is not None
+    def _fetch(self, store: Store, object: Object, copy: _Copy) -> None:
         # One name for all: who fetches holds the lock, and removes what a kill left.
         partial = copy.path.with_name(f".{copy.path.name}.partial")
         try:
-            with store.open(self.object) as source, _created(partial) as sink:
-                summed = _HashingSink(sink)
+            with store.open(object) as source, _created(partial) as sink:
+                summed = HashingSink(sink)
                 shutil.copyfileobj(source, summed, _BLOCK)
+                size = summed.tell()
                 sink.flush()
                 # The name must not survive a crash of the node that the bytes do not.
                 os.fsync(sink.fileno())
-            if summed.size != self.object.size:
-                raise StorageError(
-                    f"asset {self.uri!r} has {summed.size} bytes, expected {self.object.size}; run again"
-                )
-            copy.keep(partial, summed.digest)
+            if size != object.size:
+                raise StorageError(f"asset {self.uri!r} has {size} bytes, expected {object.size}; run again")
+            copy.keep(partial, summed.checksum)
         except (ObjectNotFound, GenerationMismatch) as error:
             raise self._changed() from error
         finally:
@@ -150,24 +149,6 @@ def _instead(path: str) -> str:
 def cache_dir() -> str:
     """Returns where assets are kept on this node: `$CURATE_CACHE`, else a folder of this user's for temporaries."""
     return private.place(private.CACHE)
-
-
-class _HashingSink:
-    """A sink that knows the size and the checksum of what went into it."""
-
-    def __init__(self, sink: BinaryIO) -> None:
-        self._sink = sink
-        self._sum = xxhash.xxh3_128()
-        self.size = 0
-
-    @property
-    def digest(self) -> str:
-        return self._sum.hexdigest()
-
-    def write(self, data: bytes) -> int:
-        self._sum.update(data)
-        self.size += len(data)
-        return self._sink.write(data)
 
 
 class _Copy(NamedTuple):

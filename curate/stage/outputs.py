@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 import xxhash
 
@@ -91,7 +91,7 @@ class NameConflict:
 class HashingSink:
     """A sink that sums what goes through it."""
 
-    def __init__(self, sink: Writer) -> None:
+    def __init__(self, sink: Writer | BinaryIO) -> None:
         self._sink = sink
         self._sum = xxhash.xxh3_128()
 
