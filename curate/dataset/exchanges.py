@@ -137,7 +137,7 @@ class Exchanges(Base):
         from curate.plan import dedup
 
         same = exact.ExactDedup(key_columns("dedup_exact", columns), normalise, keep, priority, id_column)
-        return self._then(dedup.exact(self._plan, same))
+        return self._then(dedup.without_copies(self._plan, exact.DropCopies(same)))
 
     def dedup_paragraphs(
         self,
@@ -179,7 +179,7 @@ class Exchanges(Base):
         from curate.plan import dedup
 
         given = (unit, normalise, sentences, words, min_unit_words, min_words, id_column)
-        return self._then(dedup.spans(self._plan, spans.SpanDedup(column, *given)))
+        return self._then(dedup.without_copies(self._plan, spans.CutCopies(spans.SpanDedup(column, *given))))
 
     def decontaminate(
         self,

@@ -14,7 +14,7 @@ one for each shard: no digest is too heavy for a task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -334,12 +334,19 @@ class OfCopies(MarkingDefaults):
 
     __slots__ = ()
     same: Compared
+    side: ClassVar[str]
+    """The extra output that tells them, where rows have an id."""
     order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
     """What marks are sorted by: the shard that they are for, and the digest."""
 
     @property
     def name(self) -> str:
         return self.same.name
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The extra outputs that it has."""
+        return (self.side,) if self.same.id_column is not None else ()
 
     def made(self, found: pa.Schema) -> pa.Schema:
         self.same.check(found)
@@ -357,11 +364,7 @@ class DropCopies(OfCopies):
     same: ExactDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """The extra outputs that it has."""
-        return (DUPLICATES,) if self.same.id_column is not None else ()
+    side = DUPLICATES
 
     def identity(self) -> Any:
         return ["drop copies", self.same.identity()]

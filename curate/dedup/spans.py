@@ -161,11 +161,7 @@ class CutCopies(OfCopies):
     same: SpanDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """The extra outputs that it has."""
-        return (REMOVED,) if self.same.id_column is not None else ()
+    side = REMOVED
 
     def identity(self) -> Any:
         return ["cut copies", self.same.identity()]

@@ -12,9 +12,9 @@ from curate.dedup.choice import Choice
 from curate.dedup.clusters import Clusters, Members
 from curate.dedup.contamination import Common, Decontaminate, Decontamination
 from curate.dedup.dropped import DropNear
-from curate.dedup.exact import Chosen, DropCopies, ExactDedup
+from curate.dedup.exact import Chosen, DropCopies
 from curate.dedup.near import NearDedup
-from curate.dedup.spans import CutCopies, SpanDedup
+from curate.dedup.spans import CutCopies
 from curate.exchange.kinds.base import Materialize
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.udf import UdfOperator
@@ -24,16 +24,11 @@ from curate.plan.rewrites import pinned
 from curate.sources.protocol import FileListing
 
 
-def exact(rows: Plan, same: ExactDedup) -> Plan:
-    """Returns the rows of a plan without those that are copies of others. They are read twice."""
+def without_copies(rows: Plan, step: DropCopies | CutCopies) -> Plan:
+    """Returns the rows of a plan without those that are copies of others, or without the parts of texts that are. They
+    are read twice."""
     rows = rereadable(rows)
-    return Marked(rows, DropCopies(same), Exchanged((rows,), Chosen(same)))
-
-
-def spans(rows: Plan, same: SpanDedup) -> Plan:
-    """Returns the rows of a plan without the parts of texts that are copies of others. They are read twice."""
-    rows = rereadable(rows)
-    return Marked(rows, CutCopies(same), Exchanged((rows,), Chosen(same)))
+    return Marked(rows, step, Exchanged((rows,), Chosen(step.same)))
 
 
 def decontaminated(rows: Plan, how: Decontamination) -> Plan:
