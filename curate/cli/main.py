@@ -12,9 +12,11 @@ from typing import Any
 
 import click
 
+from curate import log
 from curate.backends.make import BACKENDS
 from curate.cli.chain import CHAIN, show_chain
 from curate.cli.run import RunGroup, show_jobs
+from curate.clock import SystemClock
 from curate.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CurateError
 
 WATCH_S = 2.0
@@ -58,6 +60,7 @@ def cli() -> None:
     """Runs jobs and looks at them. OUTPUT is the prefix that a job writes to, local, gs:// or s3://. No command needs a
     cluster: `run`, `retry` and `report` use one if there is one to join.
     """
+    log.configure()
 
 
 @cli.group(
@@ -92,9 +95,7 @@ def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
 
     Works while a job runs, and after it was killed: everything comes from what lies beside the output.
     """
-    from curate import log
     from curate.cli.status import show_all, show_job
-    from curate.clock import SystemClock
 
     # The output of a job may be called so, too: it is a folder.
     chain = output is not None and output.endswith(CHAIN) and not Path(output).is_dir()
@@ -102,7 +103,6 @@ def status(output: str | None, as_json: bool, watch: bool, quick: bool) -> None:
         raise click.UsageError("--quick is for one job; give the OUTPUT of a job")
     if watch and chain:
         raise click.UsageError("--watch is for one job, or for all known ones; give the OUTPUT of a step")
-    log.configure()
     watch_s = WATCH_S if watch else None
     if output is not None and chain:
         sys.exit(show_chain(output, as_json=as_json))
@@ -121,15 +121,12 @@ def forget(output: str | None, removed: bool) -> None:
 
     The next run of the job puts it on the list again.
     """
-    from curate import log
     from curate.cli.status import forget_removed
-    from curate.clock import SystemClock
     from curate.observe import registry
     from curate.units import format_count
 
     if (output is not None) == removed:
         raise click.UsageError("give the OUTPUT of a job, or --removed")
-    log.configure()
     if output is None:
         jobs, freed = forget_removed(SystemClock())
         files = f"; intermediate files of {format_count(freed, 'job')} removed from $CURATE_SCRATCH" if freed else ""
@@ -146,12 +143,10 @@ def forget(output: str | None, removed: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def failures(output: str, shard: str | None, everything: bool, as_json: bool) -> None:
     """Shows the shards of the job that writes to OUTPUT that have failed, grouped by what went wrong."""
-    from curate import log
     from curate.cli.failures import show_failures, show_shard
 
     if shard is not None and everything:
         raise click.UsageError("--shard shows every try of that shard, also after it was done; leave out --all")
-    log.configure()
     if shard is not None:
         sys.exit(show_shard(output, shard, as_json=as_json))
     sys.exit(show_failures(output, everything=everything, as_json=as_json))
@@ -201,11 +196,8 @@ def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
     Everything comes from what lies beside the output. The file needs no network and no other file; it replaces an
     earlier page of that name, and no other file.
     """
-    from curate import log
     from curate.cli.page import Asked, make_page
-    from curate.clock import SystemClock
 
-    log.configure()
     sys.exit(make_page(output, SystemClock(), Asked(file, show, as_json)))
 
 
@@ -219,11 +211,8 @@ def diff(left: str, right: str, id_column: str | None, as_json: bool) -> None:
 
     Identity with parameters and code, shards, books and schema; with --id-column, all rows are read and compared.
     """
-    from curate import log
     from curate.cli.diff import show_difference
-    from curate.clock import SystemClock
 
-    log.configure()
     sys.exit(show_difference(left, right, SystemClock(), id_column=id_column, as_json=as_json))
 
 
@@ -240,11 +229,8 @@ def serve(outputs: tuple[str, ...], port: int, show: bool, notify: str | None, a
     nothing; with --notify, it records what was sent. /metrics has the jobs in the OpenMetrics format, /healthz says
     that the server runs. Ctrl-C ends it.
     """
-    from curate import log
     from curate.cli.page import Notify, serve_pages
-    from curate.clock import SystemClock
 
-    log.configure()
     sys.exit(serve_pages(outputs, SystemClock(), port=port, show=show, notify=Notify(notify, after)))
 
 
@@ -256,11 +242,8 @@ def verify(output: str, as_json: bool) -> None:
 
     Schema, row counts, checksums and books; objects that are missing, or not of the job.
     """
-    from curate import log
     from curate.cli.verify import show_verified
-    from curate.clock import SystemClock
 
-    log.configure()
     sys.exit(show_verified(output, SystemClock(), as_json=as_json))
 
 
@@ -273,10 +256,8 @@ def verify(output: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
 def head(output: str, rows: int, columns: str | None, shard: str | None, side: str | None, as_json: bool) -> None:
     """Shows the first rows of the job that writes to OUTPUT, in the order of its plan."""
-    from curate import log
     from curate.cli.head import show_head
 
-    log.configure()
     names = None if columns is None else list(dict.fromkeys(name.strip() for name in columns.split(",")))
     sys.exit(show_head(output, min(rows, sys.maxsize), columns=names, shard=shard, side=side, as_json=as_json))
 
@@ -292,10 +273,8 @@ def quarantine(
     context: click.Context, output: str, shard: str | None, reason: str | None, rows: int, as_json: bool
 ) -> None:
     """Shows the rows that the job that writes to OUTPUT has set aside, with their reasons."""
-    from curate import log
     from curate.cli.quarantine import show_quarantine
 
-    log.configure()
     given = context.get_parameter_source("rows") is not click.core.ParameterSource.DEFAULT
     most = None if as_json and not given else min(rows, sys.maxsize)
     sys.exit(show_quarantine(output, shard=shard, reason=reason, most=most, as_json=as_json))
@@ -309,11 +288,8 @@ def quarantine(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def logs(output: str, shard: str | None, run: str | None, follow: bool, as_json: bool) -> None:
     """Shows what the workers of the job that writes to OUTPUT logged and printed, in the order of time."""
-    from curate import log
     from curate.cli.logs import show_logs
-    from curate.clock import SystemClock
 
-    log.configure()
     sys.exit(show_logs(output, SystemClock(), shard=shard, run=run, follow=follow, as_json=as_json))
 
 
@@ -330,10 +306,8 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 
     Shows its books and first rows, or the traceback; exit code 1 if it fails.
     """
-    from curate import log
     from curate.cli.replay import show_replay
 
-    log.configure()
     options["rows"] = min(options["rows"], sys.maxsize)
     sys.exit(show_replay(output, shard_id, **options))
 
@@ -376,11 +350,9 @@ def report(corpus: str, file: str | None, show: bool, as_json: bool, **how: Any)
 
     Rows are read by a job of its own, which only reads what is new when it runs again.
     """
-    from curate import log
     from curate.cli.page import Asked, make_corpus_page
     from curate.report.make import wanted
 
-    log.configure()
     sys.exit(make_corpus_page(wanted(corpus, **how), Asked(file, show, as_json)))
 
 
@@ -404,10 +376,9 @@ def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.folders.working import naming_lost_folder
     from curate.keywords import on_command_line
-    from curate.log import open_closed_streams, redacted
     from curate.units import escape_controls
 
-    open_closed_streams()
+    log.open_closed_streams()
     _read_names_as_utf8()
     found = None if set(RUN_JOBS).intersection(sys.argv[1:2]) else _NoPandas()
     if found is not None:
@@ -416,7 +387,7 @@ def main() -> Any:
         with on_command_line(), naming_lost_folder():
             return cli()
     except CurateError as error:
-        click.echo(f"error: {escape_controls(redacted(str(error)))}", err=True)
+        click.echo(f"error: {escape_controls(log.redacted(str(error)))}", err=True)
         sys.exit(EXIT_USAGE)
     except UnicodeEncodeError:
         if (broken := next((one for one in sys.argv[1:] if not _is_unicode(one)), None)) is None:
