@@ -32,7 +32,7 @@ from curate.errors import (
 from curate.requests.ranges import WHOLE_BYTES, clip, range_stream
 from curate.requests.reached import REACHED, Place
 from curate.requests.retry import Retry
-from curate.storage.protocol import Calls, Object, Published, Writer, mismatch
+from curate.storage.protocol import Calls, Object, mismatch
 from curate.storage.uris import not_an_output
 from curate.units import format_bytes
 
@@ -90,28 +90,14 @@ class ForeignStore:
 
         return range_stream(fetch, object.size)
 
-    def writer(self, uri: str, *, durable: bool = True) -> Writer:
-        del durable
-        return self._refuse(uri)
-
-    def publish(self, uri: str, data: bytes) -> Published:
-        del data
-        return self._refuse(uri)
-
-    def replace(self, uri: str, data: bytes) -> Object:
-        del data
-        return self._refuse(uri)
-
-    def delete(self, uri: str, generation: str | None = None) -> bool:
-        del generation
-        return self._refuse(uri)
-
     def may_delete(self, uri: str) -> bool:
         del uri
         return False
 
-    def _refuse(self, uri: str) -> NoReturn:
+    def _refuse(self, uri: str, *_: Any, **__: Any) -> NoReturn:
         raise ConfigError(not_an_output(uri))
+
+    writer = publish = replace = delete = _refuse
 
     def _file(self, uri: str) -> Object | None:
         """Returns the object of exactly this name, if there is one: a folder need not have a listing."""
