@@ -169,7 +169,33 @@ def read(
     of_file = file_columns(how).names
     # One object for all shards: what is known of a schema is kept by the object.
     inside = pa.schema([field for field in schema if field.name not in of_file]) if of_file else _fields_of(schema)
-    found = _read(store, object, encoding, kind, start, stop, inside, on_bad_row, on_blank_line, on_other_keys)
+    begin, end = (0, None) if kind is SliceKind.WHOLE else (start, stop)
+    found: Iterator[pa.Table]
+    match encoding.format:
+        case _ if not len(inside) and not object.size:
+            found = iter(())  # no file says a column, and this one has nothing
+        case Format.PARQUET:
+            found = read_parquet(store, object, begin, end, inside, on_bad_row, encoding)
+        case Format.JSONL:
+            told = on_bad_row, on_blank_line, on_other_keys, encoding.typed_of(inside.names)
+            found = read_jsonl(store, object, encoding.codec, begin, end, inside, *told)
+        case Format.TEXT if how is not None:
+            found = read_lines(store, object, encoding.codec, begin, end, how, on_bad_row, on_blank_line)
+        case Format.TEXT:
+            found = read_text(store, object, encoding.codec, begin, end, inside, on_bad_row, on_blank_line)
+        case Format.CSV:
+            found = read_csv(store, object, encoding, inside, on_bad_row)
+        case Format.BINARY:
+            found = read_binary(store, object, inside)
+        case Format.WEBDATASET:
+            found = read_webdataset(store, object, encoding, inside, on_bad_row, on_other_keys)
+        case Format.TFRECORDS:
+            found = read_tfrecords(store, object, encoding, inside, on_bad_row)
+        case Format.NUMPY:
+            found = read_npy(store, object, encoding, inside)
+        case Format.IMAGE:
+            assert how is not None
+            found = read_image(store, object, inside, how, on_bad_row)
     rows = rechunk(found, batch_rows)
     return rows if len(inside) == len(schema) else filled_in(object.uri, rows, all_nullable(schema), how)
 
@@ -177,49 +203,6 @@ def read(
 @per_schema
 def _fields_of(schema: pa.Schema) -> pa.Schema:
     return pa.schema(list(schema))
-
-
-def _read(
-    store: Store,
-    object: Object,
-    encoding: Encoding,
-    kind: SliceKind,
-    start: int,
-    stop: int,
-    schema: pa.Schema,
-    on_bad_row: OnBadRow,
-    on_blank_line: OnBlankLine,
-    on_other_keys: OnOtherKeys | None,
-) -> Iterator[pa.Table]:
-    """Returns the rows of a slice with the columns that a file has inside."""
-    how = encoding.how
-    if not len(schema) and not object.size:
-        return iter(())  # no file says a column, and this one has nothing
-    whole = kind is SliceKind.WHOLE
-    begin, end = (0, None) if whole else (start, stop)
-    match encoding.format:
-        case Format.PARQUET:
-            return read_parquet(store, object, begin, end, schema, on_bad_row, encoding)
-        case Format.JSONL:
-            told = on_bad_row, on_blank_line, on_other_keys, encoding.typed_of(schema.names)
-            return read_jsonl(store, object, encoding.codec, begin, end, schema, *told)
-        case Format.TEXT if how is not None:
-            return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row, on_blank_line)
-        case Format.TEXT:
-            return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
-        case Format.CSV:
-            return read_csv(store, object, encoding, schema, on_bad_row)
-        case Format.BINARY:
-            return read_binary(store, object, schema)
-        case Format.WEBDATASET:
-            return read_webdataset(store, object, encoding, schema, on_bad_row, on_other_keys)
-        case Format.TFRECORDS:
-            return read_tfrecords(store, object, encoding, schema, on_bad_row)
-        case Format.NUMPY:
-            return read_npy(store, object, encoding, schema)
-        case Format.IMAGE:
-            assert how is not None
-            return read_image(store, object, schema, how, on_bad_row)
 
 
 def _check_slice(object: Object, encoding: Encoding, kind: SliceKind) -> None:

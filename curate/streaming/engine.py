@@ -95,44 +95,34 @@ def stream_blocks(
     """
     if budget_bytes < 1:
         raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs memory for a block; pass some MiB")
-    clock, gauges = clock or SystemClock(), gauges or StreamMetrics()
-    return _streamed(program, pieces, backend, budget_bytes, label, policy, clock, stopped, gauges)
+    time, told = clock or SystemClock(), gauges or StreamMetrics()
 
+    def streamed() -> Iterator[pa.Table]:
+        if id(backend) in _at_work:
+            raise RuntimeError("another stream uses this backend; close it first, or use a separate backend")
+        _at_work.add(id(backend))
+        stream = None
+        try:
+            pools = getattr(program, "pools", ())
+            sent = [program, *(spec.program for spec in pools)] if backend.name != "inline" else []
+            with naming_unsendable("what this dataset does", sent):
+                backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
+            stream = _Stream(iter(pieces), backend, budget_bytes, label, policy, time, told)
+            # From here on: how long actors take to load their models says nothing about who waits for whom.
+            told.begin(time, budget_bytes)
+            while stream.advance(stopped):
+                # Not by a name: this frame must not keep what the consumer has let go of.
+                yield stream.deliver()
+                told.wait()
+        finally:
+            told.end()
+            _at_work.discard(id(backend))
+            backend.cancel()
+            if stream is not None:
+                # Whoever keeps what was raised keeps this frame.
+                stream.forget()
 
-def _streamed(
-    program: Program,
-    pieces: Iterable[Any],
-    backend: Backend,
-    budget_bytes: int,
-    label: Callable[[Any], str],
-    policy: Policy,
-    clock: Clock,
-    stopped: Callable[[], bool],
-    gauges: StreamMetrics,
-) -> Iterator[pa.Table]:
-    if id(backend) in _at_work:
-        raise RuntimeError("another stream uses this backend; close it first, or use a separate backend")
-    _at_work.add(id(backend))
-    stream = None
-    try:
-        pools = getattr(program, "pools", ())
-        sent = [program, *(spec.program for spec in pools)] if backend.name != "inline" else []
-        with naming_unsendable("what this dataset does", sent):
-            backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
-        stream = _Stream(iter(pieces), backend, budget_bytes, label, policy, clock, gauges)
-        # From here on: how long actors take to load their models says nothing about who waits for whom.
-        gauges.begin(clock, budget_bytes)
-        while stream.advance(stopped):
-            # Not by a name: this frame must not keep what the consumer has let go of.
-            yield stream.deliver()
-            gauges.wait()
-    finally:
-        gauges.end()
-        _at_work.discard(id(backend))
-        backend.cancel()
-        if stream is not None:
-            # Whoever keeps what was raised keeps this frame.
-            stream.forget()
+    return streamed()
 
 
 # In the worker
