@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from curate.arrow.schema import may_be_strict
 from curate.arrow.types import type_to_read
@@ -23,8 +22,7 @@ from curate.errors import ConfigError, CorruptInput, PermissionDenied, SchemaMis
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
-from curate.formats.read import parquet
-from curate.formats.read.json_array import stored_as_array
+from curate.formats.read.parquet_file import read_footer
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, sample_schema
 from curate.ledger.packed import BLOCK_ROWS
 from curate.log import get_logger
@@ -41,9 +39,10 @@ from curate.sources.columns import (
 )
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
+from curate.sources.planning import shards_of
 from curate.sources.protocol import FileListing, Piece, Projection, StoreOf
 from curate.sources.slice_rows import row_groups, slice_rows
-from curate.sources.split import bundled, shards_of
+from curate.sources.split import bundled
 from curate.sources.upstream import list_whole, refuse_holes, warn_of_holes
 from curate.storage.protocol import Object
 from curate.stores.open import open_store
@@ -110,7 +109,7 @@ class FileShards(FileListing):
 
     def _shards(self, named: tuple[Object, str]) -> list[Shard]:
         item, name = named
-        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, _groups_of, _is_array))
+        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, open_store))
 
     def _may_be_cut(self, named: tuple[Object, str]) -> bool:
         # The footers of large Parquet files are read for that, and the beginning of large ones of JSON.
@@ -353,25 +352,9 @@ def label(shard: Shard) -> str:
     return f"{shard.uri}, {shard.kind.value.replace('_', ' ')} {shard.start:,} to {shard.stop:,},"
 
 
-def _groups_of(item: Object) -> list[int] | None:
-    try:
-        return parquet.row_groups(open_store(item.uri), item)
-    except CorruptInput:
-        # Reading it as a whole says what is wrong.
-        return None
-
-
-def _is_array(item: Object) -> bool:
-    return stored_as_array(open_store(item.uri), item)
-
-
 def _rows_in_footer(object: Object, strict: Sequence[pa.Field]) -> int | None:
     """Returns how many rows a file has; None where nulls in columns that have none may make some bad."""
-    with open_store(object.uri).open(object) as stream:
-        try:
-            footer = pq.read_metadata(pa.PythonFile(stream, mode="r"))
-        except pa.ArrowInvalid as error:
-            raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
+    footer = read_footer(open_store(object.uri), object)
     own = {one.name: one for one in footer.schema.to_arrow_schema()} if strict and footer.num_rows else {}
     for field in strict if own else ():
         found = own.get(field.name)

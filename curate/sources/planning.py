@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from curate.dataclass import dataclass
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.encoding import Encoding
+from curate.formats.encoding import Encoding, Format, stem
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.keywords import option, start_over
@@ -20,7 +20,7 @@ from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan, shard_row, shar
 from curate.ledger.packed import PackedTable, RowBuffer, firsts
 from curate.log import get_logger
 from curate.sources.listing import Inputs
-from curate.sources.split import shards_of, whole
+from curate.sources.split import parts, split_bytes, split_row_groups, whole
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import KEY_BYTES, room_for_name
 from curate.tasks.shard import Shard, SliceKind
@@ -107,18 +107,45 @@ def _split(rule: Sharding, item: Object, name: str, store_of: Callable[[str], St
         # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
         return iter([whole(name, item.uri, item.size, item.generation)])
 
-    def groups_of(item: Object) -> list[int] | None:
+    def unreadable(error: CorruptInput) -> None:
+        # It fails as one shard, like any other broken input, and the rest of the job goes on.
+        get_logger(job=rule.job).warning("a large input cannot be split", error=str(error))
+
+    return shards_of(item, name, encoding, rule.shard_bytes, store_of, unreadable)
+
+
+def shards_of(
+    item: Object,
+    name: str,
+    encoding: Encoding,
+    shard_bytes: int,
+    store_of: Callable[[str], Store],
+    unreadable: Callable[[CorruptInput], None] = lambda _: None,
+) -> Iterator[Shard]:
+    """Yields the shards of an input whose path below the input's root is `name`.
+
+    Large ones alone are looked at: the footer of a Parquet file, which is one shard if it is `unreadable`, as then
+    reading it says what is wrong; and whether a file of JSON is one array, which has no lines to be split at.
+    """
+    # The whole name of a file that is one row: `a.png` and `a.jpg` may lie together.
+    called = name if encoding.format in (Format.BINARY, Format.IMAGE) else stem(name)
+    args = (called, item.uri, item.size, item.generation)
+    if item.size <= shard_bytes or not encoding.divisible:
+        yield whole(*args)
+    elif encoding.format is Format.PARQUET:
         try:
-            return row_groups(store_of(item.uri), item)
+            groups = row_groups(store_of(item.uri), item)
         except CorruptInput as error:
-            # It fails as one shard, like any other broken input, and the rest of the job goes on.
-            get_logger(job=rule.job).warning("a large input cannot be split", error=str(error))
-            return None
-
-    def is_array(item: Object) -> bool:
-        return stored_as_array(store_of(item.uri), item)
-
-    return shards_of(item, name, encoding, rule.shard_bytes, groups_of, is_array)
+            unreadable(error)
+            yield whole(*args)
+            return
+        ranges = split_row_groups(groups, shard_bytes)
+        yield from parts(*args, SliceKind.ROW_GROUPS, ranges, [sum(groups[a:b]) for a, b in ranges])
+    elif encoding.format is Format.JSONL and stored_as_array(store_of(item.uri), item):
+        yield whole(*args)
+    else:
+        ranges = split_bytes(item.size, shard_bytes)
+        yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
 
 
 def _warn_of_large(rule: Sharding, large: Sequence[Object]) -> None:

@@ -12,11 +12,10 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.arrow.batches import rechunk
 from curate.dataclass import dataclass, field, replace
-from curate.errors import CorruptInput
+from curate.formats.read.parquet_file import read_footer
 from curate.objects.bad_line import RejectedRow, RowNumbers
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
@@ -148,11 +147,7 @@ def outputs(files: Files, count: int) -> list[OutputSlices]:
 
 def _groups(item: Object) -> tuple[Any, Any]:
     """Returns the rows and the stored bytes of each row group."""
-    with open_store(item.uri).open(item) as stream:
-        try:
-            metadata = pq.read_metadata(pa.PythonFile(stream, mode="r"))
-        except pa.ArrowInvalid as error:
-            raise CorruptInput(f"{item.uri}: not a whole Parquet file: {error}") from error
+    metadata = read_footer(open_store(item.uri), item)
     all = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     rows = np.array([group.num_rows for group in all], dtype=np.int64)
     return rows, np.array([group.total_byte_size for group in all], dtype=np.int64)

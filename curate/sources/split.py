@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from curate.formats.encoding import Encoding, Format, stem
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import KIB, MIB
@@ -78,38 +77,6 @@ def parts(
     for k, ((start, stop), part_size) in enumerate(zip(ranges, sizes, strict=True)):
         part_id = f"{stem}.part-{k:05d}-of-{len(ranges):05d}"
         yield Shard(part_id, uri, kind, start, stop, part_size, size, generation)
-
-
-def shards_of(
-    item: Object,
-    name: str,
-    encoding: Encoding,
-    shard_bytes: int,
-    groups_of: Callable[[Object], Sequence[int] | None],
-    is_array: Callable[[Object], bool],
-) -> Iterator[Shard]:
-    """Yields the shards of an input whose path below the input's root is `name`.
-
-    `groups_of` returns the stored bytes of the row groups of a Parquet file, None if it cannot be read; `is_array`
-    whether a file of JSON is one array, which has no lines to be split at. They are asked for large ones only.
-    """
-    # The whole name of a file that is one row: `a.png` and `a.jpg` may lie together.
-    called = name if encoding.format in (Format.BINARY, Format.IMAGE) else stem(name)
-    args = (called, item.uri, item.size, item.generation)
-    if item.size <= shard_bytes or not encoding.divisible:
-        yield whole(*args)
-    elif encoding.format is Format.PARQUET:
-        groups = groups_of(item)
-        if groups is None:
-            yield whole(*args)
-            return
-        ranges = split_row_groups(groups, shard_bytes)
-        yield from parts(*args, SliceKind.ROW_GROUPS, ranges, [sum(groups[a:b]) for a, b in ranges])
-    elif encoding.format is Format.JSONL and is_array(item):
-        yield whole(*args)
-    else:
-        ranges = split_bytes(item.size, shard_bytes)
-        yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
 
 
 def bundled(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[tuple[Item, ...]]:

@@ -17,6 +17,7 @@ from curate.errors import CorruptInput
 from curate.objects.charset import FETCH, POINTER
 from curate.objects.stream import StoredStream
 from curate.requests.ranges import range_stream
+from curate.storage.protocol import Object, Store
 
 LET_GO_S = 1.0
 """How long threads of Arrow may hold what they were to read; they let go of it within a millisecond."""
@@ -49,6 +50,15 @@ def open_parquet(stored: StoredStream, buffer_size: int = 0) -> pq.ParquetFile:
         if rows != metadata.num_rows:
             raise ValueError(f"its row groups have {rows:,} rows, its footer says {metadata.num_rows:,}")
     return file
+
+
+def read_footer(store: Store, object: Object) -> pq.FileMetaData:
+    """Returns the footer of a file. Raises CorruptInput if it is not whole."""
+    with store.open(object) as stream:
+        try:
+            return pq.read_metadata(pa.PythonFile(stream, mode="r"))
+        except pa.ArrowInvalid as error:
+            raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
 
 
 def reopened(stored: StoredStream, footer: pq.FileMetaData, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
