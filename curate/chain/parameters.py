@@ -23,7 +23,7 @@ def problem_of(step: Step) -> str:
 
     What cannot be told from the text is not refused: a class from another file, a type that is more than a name.
     """
-    own = {name: value for name, value in step.options.items() if name not in STEP_OPTIONS}
+    own = step.parameters
     for name in own:
         if name in ONE_RUN:
             return FOR_ONE_RUN.format(name)

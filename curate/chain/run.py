@@ -275,7 +275,7 @@ def _raise(problems: Collection[str]) -> None:
 def stage_of(step: Step, chain: Mapping[str, str] | None = None) -> Stage:
     """Returns the job of a step as a stage, whose runs record the `chain` that they are of. Raises ConfigError for an
     option that it does not take."""
-    own = {name: value for name, value in step.options.items() if name not in STEP_OPTIONS}
+    own = step.parameters
     for name in own:
         if name in ONE_RUN:
             raise ConfigError(FOR_ONE_RUN.format(name))
