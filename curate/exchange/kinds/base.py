@@ -74,7 +74,13 @@ class Regrouping(ExchangeDefaults):
     """An exchange that brings rows of equal keys together, and makes other rows of them."""
 
     __slots__ = ()
+    keys: Any
+    """The columns that rows are brought together by; of a join, of both sides."""
     aligned = True
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (order_by(self.keys),)
 
 
 def order_by(keys: Sequence[str]) -> Order:

@@ -33,10 +33,6 @@ class Distinct(Regrouping):
     by: str | None = None
     reason = DUPLICATE
 
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (order_by(self.keys),)
-
     def identity(self) -> Any:
         return ["distinct", list(self.keys), self.keep, self.by]
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 from curate.arrow.expressions import refuse_unknown
 from curate.arrow.groups import groups_of, groups_of_sorted, one_chunk
 from curate.arrow.offsets import pack_rows
-from curate.arrow.order import Order
 from curate.arrow.recast import decoded
 from curate.arrow.types import value_type
 from curate.arrow.unknown import empty
@@ -100,10 +99,6 @@ class Grouped(Regrouping):
                 )
 
     @property
-    def orders(self) -> tuple[Order, ...]:
-        return (order_by(self.keys),)
-
-    @property
     def _partials(self) -> Partials:
         return Partials(self.name, self.keys, self.aggregates)
 
@@ -178,10 +173,6 @@ class GroupRows(Regrouping):
 
     name: str
     keys: tuple[str, ...]
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return (order_by(self.keys),)
 
     def identity(self) -> Any:
         return ["group_rows", list(self.keys)]
