@@ -21,7 +21,7 @@ from curate.objects.quarantine import Quarantined
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages
 from curate.tasks.shard import Shard, SliceKind
-from curate.units import ellipsize, json_line, plain_line
+from curate.units import ellipsize, format_count, json_line, plain_line
 
 SHOWN_REASONS = 20
 MOST_REASONS = 1000
@@ -60,7 +60,7 @@ def show_quarantine(
     console = Console(highlight=False)
     line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     total = reasons.total()
-    where = f", of {shards:,} shard{'' if shards == 1 else 's'}" if total else ""
+    where = f", of {format_count(shards, 'shard')}" if total else ""
     of_all = f" of {seen:,}" if reason else ""
     fact(console, "rows", Text(f"{total:,}{of_all} set aside{where}"))
     for number, (why, count) in enumerate(reasons.most_common(SHOWN_REASONS)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -68,42 +68,49 @@ MOST_GONE = 10
 UNREACHABLE = "unreachable"
 
 
+def _watched(look: Callable[[], bool], clock: Clock, watch_s: float | None) -> int:
+    """Has something shown, again and again while it goes on, which `look` says, if it is watched. Returns the exit
+    code."""
+    try:
+        while look() and watch_s is not None:
+            clock.sleep(watch_s)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
 def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None, quick: bool = False) -> int:
     """Prints the status of one job, again and again while it runs if watched. Returns the exit code.
 
     `quick`: from its ledger alone.
     """
     console = Console(highlight=False)
-    try:
-        while True:
-            status = (ledger_status if quick else read_status)(output, clock.now())
-            if as_json:
-                click.echo(json_line(status.as_dict()))
-            else:
-                more = f"curate status {'--quick ' if quick else ''}{shell_word(output)}"
-                show(console, partial(_render, console, status, clock.now()), more if watch_s is not None else "")
-            if watch_s is None or status.state != RUNNING:
-                return 0
-            clock.sleep(watch_s)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+
+    def look() -> bool:
+        status = (ledger_status if quick else read_status)(output, clock.now())
+        if as_json:
+            click.echo(json_line(status.as_dict()))
+        else:
+            more = f"curate status {'--quick ' if quick else ''}{shell_word(output)}"
+            show(console, partial(_render, console, status, clock.now()), more if watch_s is not None else "")
+        return status.state == RUNNING
+
+    return _watched(look, clock, watch_s)
 
 
 def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
     """Prints the jobs known under $CURATE_HOME, newest first; watched, again while one runs. Returns the exit code."""
     console = Console(highlight=False)
-    try:
-        while True:
-            found = look_at(registry.list_jobs(), clock.now())
-            if as_json:
-                click.echo(json_line({"jobs": [_as_dict(*one) for one in found]}))
-            else:
-                show(console, partial(_render_all, console, found), "curate status" if watch_s is not None else "")
-            if watch_s is None or not any(isinstance(job, JobStatus) and job.state == RUNNING for _, job in found):
-                return 0
-            clock.sleep(watch_s)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+
+    def look() -> bool:
+        found = look_at(registry.list_jobs(), clock.now())
+        if as_json:
+            click.echo(json_line({"jobs": [_as_dict(*one) for one in found]}))
+        else:
+            show(console, partial(_render_all, console, found), "curate status" if watch_s is not None else "")
+        return any(isinstance(job, JobStatus) and job.state == RUNNING for _, job in found)
+
+    return _watched(look, clock, watch_s)
 
 
 # One job
@@ -214,12 +221,8 @@ def _books(status: JobStatus) -> Iterator[tuple[str, str]]:
     if any(status.missing):
         yield "", missing_text(*status.missing)
     yield from (("", text) for text in incomplete_text(status.incomplete_input))
-    yield from _listed(
-        "counters", (f"{plain_line(k)} = {format_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS
-    )
-    yield from _listed(
-        "metrics", (f"{plain_line(k)} = {format_number(v)}" for k, v in status.metrics.items()), SHOWN_COUNTERS
-    )
+    for label, sums in (("counters", status.counters), ("metrics", status.metrics)):
+        yield from _listed(label, (f"{plain_line(k)} = {format_number(v)}" for k, v in sums.items()), SHOWN_COUNTERS)
     if status.state == RUNNING:
         yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
 
@@ -243,7 +246,7 @@ def _operator(one: Mapping[str, Any]) -> str:
     text += f"{', '.join(rows)}; " if rows else ""
     text += f"{format_duration(one['wall_s'])} busy, {format_duration(one['cpu_s'])} of it on a CPU"
     if "actors" in one:
-        actors = f"{one['actors']:,} {'actor' if one['actors'] == 1 else 'actors'}"
+        actors = format_count(one["actors"], "actor")
         text += f"; {actors} {100 * one['busy']:.0f} % busy, {one['queued']:,} calls queued"
     return text
 

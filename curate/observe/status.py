@@ -366,7 +366,6 @@ def with_stages(
         running=there.running if live else 0,
         rate=there.rate if live else dict(NO_RATE),
         eta_range_s=there.eta_range_s if live else None,
-        operators=there.operators,
         waits=job.waits,
         waits_since=job.waits_since,
         quiet_s=job.quiet_s,

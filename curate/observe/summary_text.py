@@ -40,8 +40,8 @@ def pending_text(shards: int, only: str) -> str:
     >>> pending_text(3, "limit=2")
     '3 other shards of this job: this run was restricted by limit=2; run it without that to do them'
     """
-    others = "1 other shard" if shards == 1 else f"{shards:,} other shards"
     them = "it" if shards == 1 else "them"
+    others = format_count(shards, "other shard")
     return f"{others} of this job: this run was restricted by {only}; run it without that to do {them}"
 
 

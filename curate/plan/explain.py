@@ -26,7 +26,7 @@ from curate.plan.physical import (
 from curate.plan.rewrites import map_bytes, size_of
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
-from curate.units import ellipsize, format_bytes
+from curate.units import ellipsize, format_bytes, format_count
 
 SHOWN_CHARS = 80
 """Characters of a node's name in one line of a whole plan."""
@@ -107,7 +107,7 @@ def _stages_lines(what: str, plans: Sequence[Plan], depth: int, told: list[Plan]
         if lowered.scans:
             total = sum(size_of(one.source) for one in lowered.scans)
             shards = max(1, -(-total // map_bytes(total)))
-            about = f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
+            about = f"  [about {format_count(shards, 'map shard')} of {format_bytes(total / shards)}]"
         yield f"{'  ' * depth}{what} are written first, in order{about}"
         yield from _stage_lines(lowered, depth + 1, told)
 
@@ -143,7 +143,7 @@ def _pool(compute: Compute) -> str:
     least, most, held = compute.pool.smallest, compute.pool.largest, compute.resources
     actors = f"{least:,} to {most:,} actors" if most is not None else f"{least:,} or more actors"
     if least == most:
-        actors = f"{least:,} {'actor' if least == 1 else 'actors'}"
+        actors = format_count(least, "actor")
     amounts = [_amount(held.num_cpus, "CPU"), *([_amount(held.num_gpus, "GPU")] if held.num_gpus else [])]
     amounts += [format_bytes(held.memory)] if held.memory else []
     amounts += [f"{amount:g} {name}" for name, amount in held.custom.items()]

@@ -156,7 +156,7 @@ def refuse_taken(there: JobOutputs, part: PackedTable) -> None:
         if len(taken):
             raise ConfigError(
                 f"{there.at(taken[0]).uri} was not written by curate, but it has the name of an output "
-                f"({len(taken):,} such {'file' if len(taken) == 1 else 'files'}); move it, or use another output"
+                f"({format_count(len(taken), 'such file')}); move it, or use another output"
             )
 
 
