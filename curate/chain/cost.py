@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from curate.chain.run import stage_of
-from curate.chain.steps import Step, inputs_of
+from curate.chain.steps import Step, inputs_of, parameters_of
 from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError
 from curate.graph.entry import run
@@ -73,7 +73,7 @@ def sample_cost(steps: Sequence[Step]) -> Cost:
 
 def _ran(step: Step, steps: Sequence[Step], inputs: Sequence[int]) -> tuple[Summary, float]:
     """Runs a step on so many files, of these sizes, that they are about the sample; or on what earlier steps made."""
-    own = step.parameters
+    own = parameters_of(step)
     shard = max(min(SAMPLE_BYTES, sum(inputs) // max(len(inputs), 1)), 1)
     sized = replace(step, options={**own, "shard_bytes": SAMPLE_BYTES} if step.input else own)
     options = parse_run_options(

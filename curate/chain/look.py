@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from curate.chain.parameters import problem_of
 from curate.chain.plan import StepState
-from curate.chain.steps import Step, inputs_of
+from curate.chain.steps import Step, inputs_of, parameters_of
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, ObjectNotFound
 from curate.formats.encoding import stem
@@ -211,7 +211,7 @@ def _differs(step: Step, job: Mapping[str, Any]) -> str:
     """Returns how the step's options differ from what its output was made with, as far as that is seen without the job:
     those of its values that are recorded as they are given."""
     made, asked = {**job["parameters"], **job["identity"]}, {}
-    for name, value in step.parameters.items():
+    for name, value in parameters_of(step).items():
         if name in made:
             asked[name] = _as_recorded(made[name], value)
     return identity_difference({name: made[name] for name in asked}, asked)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import curate
 from curate import jobs
-from curate.chain.steps import FOR_ONE_RUN, ONE_RUN, STEP_OPTIONS, Step
+from curate.chain.steps import FOR_ONE_RUN, ONE_RUN, STEP_OPTIONS, Step, parameters_of
 from curate.errors import did_you_mean
 
 _BASES = {"Job": (), "FileJob": (), "TextJob": ("job/shapes.py",)}
@@ -23,7 +23,7 @@ def problem_of(step: Step) -> str:
 
     What cannot be told from the text is not refused: a class from another file, a type that is more than a name.
     """
-    own = step.parameters
+    own = parameters_of(step)
     for name in own:
         if name in ONE_RUN:
             return FOR_ONE_RUN.format(name)

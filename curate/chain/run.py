@@ -10,7 +10,7 @@ from typing import Any
 from curate.chain.look import look
 from curate.chain.names import same_names
 from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, takes_removed, verdicts
-from curate.chain.steps import FOR_ONE_RUN, ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
+from curate.chain.steps import FOR_ONE_RUN, ONE_RUN, STEP_OPTIONS, Step, below, inputs_of, parameters_of
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, CurateError, did_you_mean
@@ -275,7 +275,7 @@ def _raise(problems: Collection[str]) -> None:
 def stage_of(step: Step, chain: Mapping[str, str] | None = None) -> Stage:
     """Returns the job of a step as a stage, whose runs record the `chain` that they are of. Raises ConfigError for an
     option that it does not take."""
-    own = step.parameters
+    own = parameters_of(step)
     for name in own:
         if name in ONE_RUN:
             raise ConfigError(FOR_ONE_RUN.format(name))

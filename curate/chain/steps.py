@@ -46,11 +46,6 @@ class Step:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Parameters and settings of a job that is named, and options of its run, such as `max_failed_shards`."""
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Those of the options that the job takes, and not its run."""
-        return {name: value for name, value in self.options.items() if name not in STEP_OPTIONS}
-
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
             raise ConfigError(f"a step has the name {self.name!r}, expected a text without '/'")
@@ -99,6 +94,11 @@ def checked(steps: Iterable[Step], folder: str) -> tuple[Step, ...]:
     for one in placed:
         _refuse_outputs_as_input(one, placed)
     return placed
+
+
+def parameters_of(step: Step) -> dict[str, Any]:
+    """Returns those of a step's options that its job takes, and not the run of it."""
+    return {name: value for name, value in step.options.items() if name not in STEP_OPTIONS}
 
 
 def inputs_of(step: Step, steps: Iterable[Step]) -> tuple[str, ...]:
