@@ -134,7 +134,7 @@ def _refuse_internal(cls: type, base: type, name: str) -> None:
 
 def _check_attribute(cls: type, author: type, name: str, value: Any) -> None:
     """Checks an attribute of a job, or of a class without jobs that it derives from too: of that, much is its own."""
-    owner, inherited = author.__name__, _inherited(author, name)
+    owner, inherited = author.__name__, any(name in vars(base) for base in author.__mro__[1:])
     if name in HOOKS:
         _check_hook(cls, author, name, value)
     elif name in called_of(cls) and not (name in PLUMBING and _is_method(value)):
@@ -229,10 +229,6 @@ def _codes(value: Any) -> list[types.CodeType]:
 
 def _is_method(value: Any) -> bool:
     return callable(value) or isinstance(value, classmethod | staticmethod)
-
-
-def _inherited(cls: type, name: str) -> bool:
-    return any(name in vars(base) for base in cls.__mro__[1:])
 
 
 def checked_settings(job: Any) -> dict[str, Any]:

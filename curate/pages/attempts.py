@@ -202,12 +202,12 @@ def timeline(works: Sequence[Work], runs: Mapping[str, tuple[float, float]]) -> 
         *(start_s, (end_s - start_s) / SPANS, names, tuple(np.round(slots(), 2).tolist())),
         *(rate(lambda work: work.bytes.astype(float)), rate(lambda work: work.rows.astype(float))),
         *(marks("retried"), marks("failed"), marks("lost")),
-        tuple(_stage_span(work, start_s, end_s) for work in shown if work.name),
+        tuple(
+            StageSpan(work.name, max(start_s, float(work.begins.min())), min(end_s, float(work.ends.max())))
+            for work in shown
+            if work.name
+        ),
     )
-
-
-def _stage_span(work: Work, start_s: float, end_s: float) -> StageSpan:
-    return StageSpan(work.name, max(start_s, float(work.begins.min())), min(end_s, float(work.ends.max())))
 
 
 def _newest(runs: Mapping[str, tuple[float, float]]) -> tuple[float, float, tuple[str, ...]]:

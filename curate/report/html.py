@@ -355,7 +355,7 @@ def _ids(ids: Mapping[str, Any] | None, ours: Mapping[str, Any], theirs: Mapping
         tag(
             "details",
             tag("summary", f"{len(own):,} of {ids[name]:,} that {name}"),
-            tag("ul", [_id(one) for one in own]),
+            tag("ul", [tag("li", tag("i", "null") if one is None else tag("code", one)) for one in own]),
         )
         for name, own in ids["examples"].items()
         if own
@@ -363,10 +363,6 @@ def _ids(ids: Mapping[str, Any] | None, ours: Mapping[str, Any], theirs: Mapping
     here, there = (side.get(ids["column"], {}).get("type") for side in (ours, theirs))
     note = f"Ids are {here} here and {there} there, and compared as texts: 1.00 and 1 are two." if here != there else ""
     return tag("div", counted, tag("p", note, class_="soft") if note else None, shown)
-
-
-def _id(one: str | None) -> Html:
-    return tag("li", tag("i", "null") if one is None else tag("code", one))
 
 
 PARTS = {

@@ -96,7 +96,8 @@ class _Temporary(NamedTuple):
         with contextlib.suppress(OSError):
             os.close(self.descriptor)
         if self.path:
-            _unlink(self.path)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
 
 
 class _Folder:
@@ -725,11 +726,6 @@ def _sync(descriptor: int, durable: bool = True) -> None:
     os.utime(descriptor, ns=(now_ns, now_ns))
     if durable:
         os.fsync(descriptor)
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
 
 
 def _read_fully(file: BinaryIO, size: int, uri: str) -> bytes:

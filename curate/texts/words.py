@@ -194,11 +194,9 @@ class SpacyWords(ChunkWords):
     def _spacy(self, chunks: list[str]) -> list[tuple[str, ...]]:
         # Behind a zone spaCy forgets what it has seen in it; else it keeps each word that there ever was.
         with self._nlp.memory_zone():
-            return [tuple(word for word in map(_word, self._nlp.tokenizer(chunk)) if word) for chunk in chunks]
-
-
-def _word(token: Any) -> str:
-    return str(token).strip()
+            return [
+                tuple(word for token in self._nlp.tokenizer(chunk) if (word := str(token).strip())) for chunk in chunks
+            ]
 
 
 def _sentences(words: Words) -> Array:

@@ -168,7 +168,9 @@ def _held(
     bad. `seen`: rows before it."""
     read = frozenset(there)
     columns = [
-        cast(uri, table.column(field.name), field) if field.name in read else _nulls(len(table), field)
+        cast(uri, table.column(field.name), field)
+        if field.name in read
+        else pa.chunked_array([pa.nulls(len(table), field.type)])
         for field in schema
     ]
     misfits: dict[int, str] = {}
@@ -280,10 +282,6 @@ def _decoded_bytes(metadata: pq.FileMetaData, chunk: pq.ColumnChunkMetaData, ind
     """Returns what the values of a column take at least, if none is null."""
     width = _WIDTHS.get(chunk.physical_type) or metadata.schema.column(index).length
     return int(chunk.num_values * width)
-
-
-def _nulls(rows: int, field: pa.Field) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(rows, field.type)])
 
 
 def decode_rows(metadata: pq.FileMetaData, groups: range) -> int:
