@@ -151,7 +151,7 @@ class GroupedData(Generic[D]):
         >>> ds.groupby("k").aggregate([("n", "mean"), ("n", "max"), (None, "count")]).take_all()
         [{'k': 'a', 'n_mean': 1.5, 'n_max': 2, 'count': 2}]
         """
-        return self._then("aggregate()", aggregates_of_pairs("aggregate", aggregates))
+        return self._then("aggregate()", aggregates_of_pairs(aggregates))
 
     @shows_keywords(UdfOptions)
     def map_groups(

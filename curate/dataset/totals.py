@@ -90,6 +90,4 @@ class AllRows(Base):
         >>> curate.range(4).aggregate([("id", "mean"), (None, "count")])
         {'id_mean': 1.5, 'count': 4}
         """
-        return totals.totals(
-            self._plan, "aggregate", group.aggregates_of_pairs("aggregate", aggregates), self._blocks_of
-        )
+        return totals.totals(self._plan, "aggregate", group.aggregates_of_pairs(aggregates), self._blocks_of)

@@ -89,7 +89,7 @@ def encode_array(values: bytes, length: int) -> bytes:
     return bytes([1 << 2 | width]) + length.to_bytes(1 << width, "little") + values
 
 
-def encode_head(uri: str, columns: Sequence[tuple[str, str, int | None]], sizes: Sequence[int]) -> bytes:
+def encode_head(columns: Sequence[tuple[str, str, int | None]], sizes: Sequence[int]) -> bytes:
     """Returns what a shard begins with, whose samples have these sizes in bytes. Raises ConfigError if they are more
     than 32 bits can count."""
     config = orjson.dumps(described(columns), option=orjson.OPT_SORT_KEYS)
@@ -97,7 +97,7 @@ def encode_head(uri: str, columns: Sequence[tuple[str, str, int | None]], sizes:
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]) + begin
     if int(offsets[-1]) > MOST_BYTES:
         raise ConfigError(
-            f"{uri} would have {int(offsets[-1]):,} bytes, and a shard of MDS at most {MOST_BYTES:,}: make them "
+            f"the output would have {int(offsets[-1]):,} bytes, and a shard of MDS at most {MOST_BYTES:,}: make them "
             f"smaller with {option('shard_bytes', ...)}"
         )
     return np.array([len(sizes)], "<u4").tobytes() + offsets.astype("<u4").tobytes() + config

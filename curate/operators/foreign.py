@@ -172,14 +172,14 @@ def several(method: str, takes: str, given: Any, is_one: Callable[[Any], bool]) 
     return values
 
 
-def items_of(method: str, given: Any) -> list[Any]:
+def items_of(given: Any) -> list[Any]:
     """Returns the values of a list, or of what is iterated like one. Raises ConfigError for anything else: of a
     dictionary, a frame and a table columns are iterated, of a text letters, and a set in an order of each process."""
     kind = kind_of(given)
     if isinstance(given, set | frozenset):
-        raise ConfigError(f"{method}: a set has another order in each process; pass sorted(...), or a list")
+        raise ConfigError("from_items: a set has another order in each process; pass sorted(...), or a list")
     if not isinstance(given, Iterable) or (kind in _WRITE and kind not in _ITEMS):
-        refuse(method, "a list of rows or values", given)
+        refuse("from_items", "a list of rows or values", given)
     return list(given)
 
 

@@ -46,7 +46,7 @@ class MdsOutput:
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes head, samples and record. Raises ConfigError if they are more than a shard holds."""
-        self._envelope.write(encode_head("the output", self._columns, self._sizes))
+        self._envelope.write(encode_head(self._columns, self._sizes))
         self._samples.copy_into(self._envelope)
         self._envelope.close(record)
 

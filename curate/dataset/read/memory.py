@@ -34,7 +34,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
     >>> curate.from_items(["a", "b"]).take_all()
     [{'item': 'a'}, {'item': 'b'}]
     """
-    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items_of("from_items", items)]
+    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items_of(items)]
     try:
         table = rows_to_table("from_items was given", rows) if rows else pa.table({})
     except SchemaMismatch as error:

@@ -198,11 +198,11 @@ class GroupRows(Regrouping):
             yield pa.table({GROUP: pa.LargeListArray.from_arrays(pa.array(offsets), pack_rows(rows))})
 
 
-def aggregates_of_pairs(method: str, aggregates: Any) -> list[Aggregate]:
+def aggregates_of_pairs(aggregates: Any) -> list[Aggregate]:
     """Returns the aggregates of pairs of a column and a function. Raises ConfigError."""
     given = list(aggregates) if isinstance(aggregates, Iterable) and not isinstance(aggregates, str | Mapping) else []
     if not given or not all(isinstance(one, tuple | list) and len(one) == 2 for one in given):
-        raise ConfigError(f"{method} takes pairs like [('score', 'mean'), ('id', 'max')], found {aggregates!r}")
+        raise ConfigError(f"aggregate takes pairs like [('score', 'mean'), ('id', 'max')], found {aggregates!r}")
     return [make(function, column) for column, function in given]
 
 
