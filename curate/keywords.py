@@ -89,6 +89,15 @@ def option(name: str, value: Any = True) -> str:
     return f"--{name.replace('_', '-')}{text}"
 
 
+def either_way(name: str) -> str:
+    """Returns an option as it is given in Python and on the command line: a worker knows not how its job was begun.
+
+    >>> either_way("max_bad_rows")
+    'max_bad_rows (--max-bad-rows)'
+    """
+    return f"{name} (--{name.replace('_', '-')})"
+
+
 def called(owner: str, name: str) -> str:
     """Returns a parameter or a setting of a job as whoever reads the message gives it.
 

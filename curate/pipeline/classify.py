@@ -34,6 +34,7 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
+from curate.keywords import either_way
 from curate.log import redacted
 from curate.runtime.lost_gpu import lost_gpu
 from curate.runtime.process_guard import spoil
@@ -139,7 +140,7 @@ def _to_have_room(error: BaseException) -> str:
     if not isinstance(error, MemoryError):
         return ""
     what = "" if error.args else "there was too little"  # Python's own says nothing
-    return f"{what}; where a task asks for more with memory (--memory), fewer run on a machine at once"
+    return f"{what}; where a task asks for more with {either_way('memory')}, fewer run on a machine at once"
 
 
 def asked_for_column(error: KeyError, given: pa.Table, more: str) -> None:

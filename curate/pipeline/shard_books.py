@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, TooManyBadRows
+from curate.keywords import either_way
 from curate.log import get_logger
 from curate.objects.bad_line import GivenRows, RejectedRow, RowNumbers, advice
 from curate.objects.quarantine import QuarantineWriter
@@ -31,8 +32,6 @@ something else than it was taken for."""
 MOST_SEARCHED = 1000
 """Rows of a shard that were found bad by processing parts of their batches, each at the price of some runs of
 `process`, after which a shard that is over its budget so far is given up without reading on."""
-_OPTION = "max_bad_rows (--max-bad-rows)"
-"""A worker knows not how its job was begun, and its words are shown in Python and on the command line."""
 OTHER_KEYS = "rows_with_keys_left_out"
 """A counter."""
 SHOWN_KEYS = 5
@@ -301,7 +300,7 @@ class ShardBooks:
             raise self._too_many(f"of {self.books.rows_in}")
 
     def _too_many(self, where: str) -> TooManyBadRows:
-        reasons, budget, option = self.reasons(), str(self._budget), _OPTION
+        reasons, budget, option = self.reasons(), str(self._budget), either_way("max_bad_rows")
         if self._budget.count is None and self._budget.hopeless(self.books.quarantined):
             budget += f", and at most {HOPELESS_BAD_ROWS:,} rows unless it is a number"
             option += f" as a number of rows, such as {10 * HOPELESS_BAD_ROWS}"
@@ -329,10 +328,9 @@ class ShardBooks:
     def refuse_other_types(self, reasons: Counter[str]) -> None:
         """Raises TooManyBadRows if all rows of a file were bad for these reasons: their columns are of other types."""
         if reasons and self._budget.is_default and all(advice([reason]) for reason in reasons):
-            raise TooManyBadRows(
-                f"none of the rows of this file fits the types of its columns ({_counted(reasons)}); "
-                f"{'; or '.join([*advice(reasons), f'leave such rows out with {_OPTION}'])}"
-            )
+            ways = [*advice(reasons), f"leave such rows out with {either_way('max_bad_rows')}"]
+            found = f"none of the rows of this file fits the types of its columns ({_counted(reasons)})"
+            raise TooManyBadRows("; ".join([found, "; or ".join(ways)]))
 
     @staticmethod
     def _bound(names: Mapping[str, Any], what: str) -> None:

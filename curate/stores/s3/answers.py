@@ -70,7 +70,7 @@ class Response:
         """Whether a service that speaks S3 made it, and no proxy or web server. An answer without a body may lack
         what shows it."""
         # Headers first: the body may be 8 MiB of an object.
-        return any(name.startswith("x-amz-") for name in self.headers) or bool(self.failure()[0])
+        return any(name.startswith(("x-amz-", "x-amzn-")) for name in self.headers) or bool(self.failure()[0])
 
     @property
     def is_page(self) -> bool:
