@@ -42,6 +42,7 @@ from curate.code.names import CHANGING, WHOLE
 from curate.code.own import Origin, told_from
 from curate.code.sources import Module, Sources
 from curate.code.started import as_started
+from curate.code.syntax import is_literal
 from curate.code.tables import parts_of
 
 CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
@@ -214,15 +215,6 @@ def is_made_of_text(code: types.FunctionType | type, sources: Sources) -> bool:
     return not Path(code.__code__.co_filename).exists() and (not lies_in or sources.module(lies_in) is not None)
 
 
-def is_literal(node: ast.expr) -> bool:
-    """Returns whether an expression is a value that its text tells."""
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
-
-
 class _Walk:
     """One look at all that a value holds."""
 
@@ -382,9 +374,10 @@ def is_cached(cls: type, name: str) -> bool:
     return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
 
 
-def held(value: Any) -> Iterator[types.FunctionType | types.ModuleType | type]:
+def held(value: Any, sources: Sources) -> Iterator[types.FunctionType | types.ModuleType | type]:
     """Yields the functions, classes and modules in a value, and the classes of what is in it, each once: in lists,
-    dictionaries, partials and methods, and what functions close over, wrap and have as defaults."""
+    dictionaries, partials, methods and objects of the user's classes, and what functions close over, wrap and have as
+    defaults."""
     seen, queue = set[int](), [value]
     for one in queue:
         if type(one) in PLAIN or id(one) in seen or is_plain(one):
@@ -399,6 +392,8 @@ def held(value: Any) -> Iterator[types.FunctionType | types.ModuleType | type]:
         elif type(one).__module__ != "builtins":
             queue.append(type(one))
         queue += _within(one)
+        if not is_of_curates(type(one)) and is_object(one, sources):
+            queue += attributes_of(one).values()
 
 
 def _within(value: Any) -> Iterator[Any]:
@@ -406,7 +401,7 @@ def _within(value: Any) -> Iterator[Any]:
         yield from (inner for _, inner in closed_over(value))
         yield from value.__defaults__ or ()
         yield from (value.__kwdefaults__ or {}).values()
-    elif is_a(value, functools.partial):
+    elif is_a(value, functools.partial | functools.partialmethod):
         yield from (value.func, *value.args, *value.keywords.values())
     elif is_a(value, types.MethodType):
         owner = value.__self__ if is_a(value.__self__, type) else type(value.__self__)
@@ -429,6 +424,8 @@ def _within(value: Any) -> Iterator[Any]:
         yield from (value.fget, value.fset)
     elif is_a(value, staticmethod | classmethod):
         yield value.__func__
+    elif is_a(value, functools.cached_property):
+        yield value.func
     elif not is_a(value, type) and (fields := fields_of(value)) is not None:
         yield from fields.values()
     if not is_a(value, type) and (wrapped := own_dict(value).get("__wrapped__")) is not None:

@@ -43,7 +43,7 @@ def code_digest(
     """
     sources = Sources()
     parts: list[str] = []
-    variables = Variables(sources, {*neutral, *told, *getattr(cls, "_params", {})})
+    variables = Variables(sources, {*neutral, *told, *getattr(cls, "_params", {})}, cls)
     for base in cls.__mro__:
         if base is object or is_curates(base.__module__):
             continue

@@ -50,7 +50,7 @@ def callable_text(name: str, function: Any) -> str:
         variables.take(module, call, queue)
     functions = list(_functions(function, set()))
     classes = list(_classes(function, sources))
-    further = [one for one in held(function) if one not in functions and one not in classes]
+    further = [one for one in held(function, sources) if one not in functions and one not in classes]
     functions += [one for one in further if isinstance(one, types.FunctionType)]
     for one in functions:
         # What `exec` made in a namespace without a name is of no module.

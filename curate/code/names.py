@@ -11,6 +11,7 @@ from functools import lru_cache
 
 CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
 """Methods that change what they are called on."""
+_MADE = re.compile("_.*_|_fields|_field_defaults")
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = _FUNCTIONS | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 """What has names of its own."""
@@ -72,6 +73,21 @@ def names_in(code: types.CodeType) -> dict[str, None]:
         names.update(dict.fromkeys(one.co_names))
         codes += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
     return names
+
+
+def attributes_in(node: ast.AST, *, by_methods: bool = False) -> set[str]:
+    """Returns the attributes that code asks for, whatever of, without those that Python sets on classes; or those that
+    methods of a class set as they run: not `__init_subclass__` and the like.
+
+    >>> attributes_in(ast.parse("class C:\\n  def __new__(c): c.a = 1\\n  def f(s): s.b = 1").body[0], by_methods=True)
+    {'b'}
+    """
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    methods = [one for one in body if isinstance(one, _FUNCTIONS) and getattr(one, "name", "")[:2] != "__"]
+    inner = [one for top in (methods if by_methods else [node]) for one in ast.walk(top)]
+    kind = ast.Store if by_methods else ast.Load
+    found = [one for one in inner if isinstance(one, ast.Attribute) and isinstance(one.ctx, kind)]
+    return {one.attr for one in found if not _MADE.fullmatch(one.attr)}
 
 
 def own_names(node: ast.AST) -> set[str]:

@@ -15,14 +15,16 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partialmethod
 from pathlib import Path, PurePath
+from types import FunctionType
 from typing import Any
 
 from curate.code.closures import value_text
 from curate.code.kinds import is_a
 from curate.code.names import own_names
 from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level
-from curate.code.syntax import walruses
+from curate.code.syntax import is_literal, walruses
 from curate.dataclass import dataclass, replace
 
 OWN = re.compile(
@@ -96,6 +98,52 @@ class Origin:
             return True
         now = time.time()
         return any(now - 10**6 < value / unit <= now + 1 for unit in (1, 10**3, 10**6, 10**9) if math.isfinite(value))
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a module or of a class, with what is known of how it came to its value."""
+
+    name: str
+    value: Any
+    used: Used
+    assigned: Sequence[tuple[bool, ast.AST]]
+    """What is assigned to it, each with whether that is all of its value."""
+    decorators: Sequence[ast.AST] = ()
+    """Of a function or a class, or of what has it."""
+    is_set: bool = False
+    """Whether a class has it by no statement of its body: from outside, or made by what decorates it."""
+
+    @property
+    def is_method(self) -> bool:
+        """Returns whether it is what classes have functions in."""
+        return is_a(self.value, METHODS)
+
+    @property
+    def made_with(self) -> Sequence[ast.AST]:
+        """Returns what is assigned to it, or decorates it."""
+        return [node for _, node in self.assigned] or self.decorators
+
+    @property
+    def is_chosen(self) -> bool:
+        """Returns whether it is one of several that its statements name."""
+        kinds = ast.IfExp | ast.BoolOp | ast.Subscript
+        return len(self.assigned) > 1 or any(isinstance(node, kinds) for _, node in self.assigned)
+
+    @property
+    def is_computed(self) -> bool:
+        """Returns whether the text of what makes a function does not tell which one: a choice, or values computed."""
+        if self.is_chosen or not (self.assigned or isinstance(self.used.statement, _Def)):
+            return True
+        calls = [one for node in self.made_with for one in ast.walk(node) if isinstance(one, ast.Call)]
+        given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
+        return not all(map(is_literal, given))
+
+
+METHODS = (FunctionType, property, staticmethod, classmethod, partialmethod, cached_property)
+"""Types of what a class has functions in."""
+NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
+"""What is assigned to a variable that is set from outside."""
 
 
 class Origins:

@@ -104,6 +104,15 @@ def _assigns(statement: ast.stmt, names: Collection[str]) -> bool:
     return all(isinstance(target, ast.Name) and target.id in names for target in targets)
 
 
+def is_literal(node: ast.expr) -> bool:
+    """Returns whether an expression is a value that its text tells."""
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
 def qualname(code: types.FunctionType | type) -> str:
     """Returns the name that code was written with; `functools.wraps` gives a wrapper that of another function."""
     return code.__qualname__ if isinstance(code, type) else code.__code__.co_qualname

@@ -31,7 +31,6 @@ from curate.code.compared import (
     held,
     is_cached,
     is_data,
-    is_literal,
     is_made_by,
     is_made_of_text,
     is_object,
@@ -41,16 +40,13 @@ from curate.code.compared import (
     says,
 )
 from curate.code.kinds import defaults_of, is_a, is_called, is_path, own_dict
-from curate.code.names import CALLED, CHANGING, WHOLE, globals_changed, globals_named, globals_read
-from curate.code.own import OWN, SURELY, Origin, Origins, assigned, assigns, beside_environment
+from curate.code.names import CALLED, CHANGING, WHOLE, attributes_in, globals_changed, globals_named, globals_read
+from curate.code.own import NOTHING, OWN, SURELY, Origin, Origins, Variable, assigned, assigns, beside_environment
 from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.started import BEGUN, as_started, is_new
-from curate.code.syntax import canonical, qualname, which
-from curate.dataclass import dataclass
+from curate.code.syntax import canonical, is_literal, qualname, which
 from curate.log import get_logger
 
-_NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
-"""What is assigned to a variable that is set from outside."""
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 _WARNED: set[tuple[str, str]] = set()
 """Modules and names of values of which this process has warned."""
@@ -58,24 +54,16 @@ _LONG = 200
 """Longer texts are hashed, in characters."""
 
 
-@dataclass(frozen=True)
-class _Variable:
-    name: str
-    value: Any
-    used: Used
-    assigned: Sequence[tuple[bool, ast.AST]]
-    """What is assigned to it, each with whether that is all of its value."""
-
-
 class Variables:
     """The variables that code reads: fed with each piece of it, it yields those whose values count."""
 
-    def __init__(self, sources: Sources, left_out: Collection[str] = ()) -> None:
-        """`left_out`: names in bodies of classes whose values are told elsewhere."""
+    def __init__(self, sources: Sources, left_out: Collection[str] = (), cls: type | None = None) -> None:
+        """`left_out`: names in the bodies of a class and its bases whose values are told elsewhere."""
         self._sources = sources
-        self._left_out = left_out
+        self._left_out = dict.fromkeys(getattr(cls, "__mro__", ()), left_out)
+        self._names_asked, self._names_set = set[str](), set[str]()
         self._origins = Origins(sources)
-        self._found: dict[tuple[str, str], _Variable] = {}
+        self._found: dict[tuple[str, str], Variable] = {}
         self._imported: dict[tuple[str, str], str] = {}
         self._unread: dict[tuple[str, str], Used] = {}
         self._attributes: dict[tuple[str, str], dict[str, None]] = {}
@@ -83,12 +71,14 @@ class Variables:
         self._seen: dict[int, ast.stmt] = {}
         self._places: set[tuple[str, int]] = set()
         self._made: dict[int, str] = {}
-        self._looked: dict[int, _Variable] = {}
+        self._looked: dict[int, Variable] = {}
 
     def take(self, module: Module, node: ast.AST, used: Sequence[Used], codes: Sequence[types.CodeType] = ()) -> None:
         """Takes in a piece of code of a module and what its names stand for; `codes`: where `node` only lists a
         function's names, what that was compiled to."""
         read = globals_read(codes) if codes else globals_named(node) or {}
+        self._names_asked |= attributes_in(node)
+        self._names_set |= attributes_in(node, by_methods=True)
         self._take_others(module, read)
         self._take_imported(module, read)
         for name, attributes in read.items():
@@ -147,7 +137,7 @@ class Variables:
             if id(variable) not in self._looked:
                 self._looked[id(variable)] = variable
                 owner = variable.name.partition(".")[0] if "." in variable.name else ""
-                for one in () if type(variable.value) in PLAIN else held(variable.value):
+                for one in () if type(variable.value) in PLAIN else held(variable.value, self._sources):
                     # The methods of a class are in its body, or made of that, as those of a dataclass.
                     if isinstance(one, types.ModuleType):
                         # The attributes that are asked of a module by its name are known.
@@ -179,17 +169,19 @@ class Variables:
         self.take(module, names, used, [code.__code__])
         return used
 
-    def take_body(self, used: Used, cls: type) -> None:
-        """Takes in what the body of a class assigns."""
+    def take_body(self, used: Used, cls: type, called: str = "") -> None:
+        """Takes in what a class has: what its body assigns and defines, and what is set from outside."""
+        called = called or cls.__name__
         body = used.statement.body if isinstance(used.statement, ast.ClassDef) else []
-        defaults = defaults_of(cls) if body else {}
-        for name in sorted(vars(cls).keys() - {*self._left_out}):
-            value = defaults.get(name, vars(cls)[name])
-            self._add(f"{cls.__name__}.{name}", value, used, body, is_public=not name.startswith("_"))
+        has = {**vars(cls), **(defaults_of(cls) if body else {})}
+        for name in sorted(has.keys() - {*self._left_out.get(cls, ())}):
+            self._add(f"{called}.{name}", has[name], used, body, is_public=not name.startswith("_"))
         for one in body:
+            inner: Any = vars(cls).get(one.name) if isinstance(one, _Def | ast.ClassDef) else None
             if isinstance(one, _Def):
-                method = vars(cls).get(one.name)
-                self._take_defaults(used, f"{cls.__name__}.{one.name}", one, getattr(method, "__func__", method))
+                self._take_defaults(used, f"{called}.{one.name}", one, getattr(inner, "__func__", inner))
+            elif isinstance(one, ast.ClassDef) and is_a(inner, type):
+                self.take_body(Used(used.module, one, one.name), inner, f"{called}.{one.name}")
 
     def texts(self) -> Iterator[str]:
         """Yields `name = value` of each whose statements do not tell the value."""
@@ -213,22 +205,27 @@ class Variables:
                     next=f"import {module} at the top of a file, so that rows made with another value are noticed",
                 )
 
-    def _lines(self, key: tuple[str, str], one: _Variable) -> Iterator[str]:
-        if is_a(one.value, types.FunctionType) and _is_computed(one):
+    def _lines(self, key: tuple[str, str], one: Variable) -> Iterator[str]:
+        if is_a(one.value, types.FunctionType) and one.is_computed:
             if (origin := self._origin(one)) is not None:
                 yield from self._choice(one, origin)
         elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not _tells(one)):
             kind = type(one.value)
-            if _is_chosen(one) and not is_a(one.value, type) and self._sources.of(kind) is not None:
+            if one.is_chosen and not is_a(one.value, type) and self._sources.of(kind) is not None:
                 yield f"{one.name} is a {kind.__qualname__}"
             if (origin := self._origin(one)) is not None:
                 yield from self._text(one, origin)
+        if one.is_method and not (is_a(one.value, types.FunctionType) and one.is_computed):
+            origin = self._origins.of(one.used.module, [*(node for _, node in one.assigned), *one.decorators])
+            if origin.reads or (one.is_set and (one.assigned or self._is_asked(one))):
+                for function in self._functions(one):
+                    yield from self._closed(one, origin, function)
         if is_a(one.value, types.FunctionType) and (given := self._given(one)):
             origin = self._origin(one) or Origin()
             values = {name: self._compared(value, one, origin) for name, value in given.items()}
             yield from (f"{one.name}.{name} = {_short(value_text(name, value))}" for name, value in values.items())
 
-    def _given(self, one: _Variable) -> dict[str, Any]:
+    def _given(self, one: Variable) -> dict[str, Any]:
         """Returns what a function was given that no statement tells: attributes that code asks it for, as a table that
         was read, and what the functions close over that it chooses from by a type."""
         has = own_dict(one.value)
@@ -239,16 +236,15 @@ class Variables:
         asked = self._attributes.get((module.name, one.name), {})
         kept = [name for name in asked if name in has and (module.name, f"{one.name}.{name}") not in self._changed]
         kept = [name for name in kept if self._counts(has[name])]
-        nodes = [*(node for _, node in one.assigned), *getattr(one.used.statement, "decorator_list", [])]
-        is_told = bool(kept and nodes) and not (_is_computed(one) or self._origins.of(module, nodes).reads)
+        nodes = [*(node for _, node in one.assigned), *one.decorators]
+        is_told = bool(kept and nodes) and not (one.is_computed or self._origins.of(module, nodes).reads)
         return {} if is_told else {name: has[name] for name in kept}
 
-    def _origin(self, one: _Variable) -> Origin | None:
+    def _origin(self, one: Variable) -> Origin | None:
         """Returns what a variable is computed from; None if it is all a process's own, or nothing that a statement does
         not tell is in it beside that."""
-        nodes = [node for _, node in one.assigned] or getattr(one.used.statement, "decorator_list", [])
-        origin = self._origins.of(one.used.module, nodes)
-        if not any(map(OWN.fullmatch, origin.names)) or (nodes and not one.assigned):
+        origin = self._origins.of(one.used.module, one.made_with)
+        if not any(map(OWN.fullmatch, origin.names)) or (one.made_with and not one.assigned):
             return origin
         if not origin.reads:
             return None
@@ -257,7 +253,7 @@ class Variables:
             return origin
         return None if origin.is_own == SURELY or (origin.is_own and origin.is_like_own(one.value)) else origin
 
-    def _is_begun(self, one: _Variable) -> bool:
+    def _is_begun(self, one: Variable) -> bool:
         """Returns whether statements tell what a variable began with that code changes: where it was loaded, it counts
         as it is."""
         nodes, value = [node for _, node in one.assigned], one.value
@@ -269,22 +265,29 @@ class Variables:
             return True
         return not self._origins.of(one.used.module, nodes).reads
 
-    def _choice(self, one: _Variable, origin: Origin) -> Iterator[str]:
+    def _choice(self, one: Variable, origin: Origin) -> Iterator[str]:
         """Yields which of the user's functions a computed one is, and what values those that made it were given."""
-        for function in held(one.value):
-            if isinstance(function, types.FunctionType) and self._sources.of(function) is not None:
-                yield f"{one.name} is {qualname(function)} {which(one.used.statement, function)}".rstrip()
-                for name, value in closed_over(function):
-                    value = as_started(function, name, value)
-                    if name in origin.variables or (origin.is_own and origin.is_like_own(value)):
-                        continue
-                    if is_data(value):
-                        yield f"{function.__name__}.{name} = {value_text(name, value)}"
-                    elif not is_a(value, CODE) and says(value, self._sources):
-                        text = value_text(name, self._compared(value, one, origin))
-                        yield f"{function.__name__}.{name} = {_short(text)}"
+        for function in self._functions(one):
+            yield f"{one.name} is {qualname(function)} {which(one.used.statement, function)}".rstrip()
+            yield from self._closed(one, origin, function)
 
-    def _compared(self, value: Any, one: _Variable, origin: Origin, *, is_known: bool = False) -> Any:
+    def _functions(self, one: Variable) -> list[types.FunctionType]:
+        found = [by for by in held(one.value, self._sources) if isinstance(by, types.FunctionType)]
+        return [by for by in found if self._sources.of(by) is not None]
+
+    def _closed(self, one: Variable, origin: Origin, function: types.FunctionType) -> Iterator[str]:
+        """Yields what a function closes over."""
+        for name, value in closed_over(function):
+            value = as_started(function, name, value)
+            if name in origin.variables or (origin.is_own and origin.is_like_own(value)):
+                continue
+            if is_data(value):
+                yield f"{function.__name__}.{name} = {value_text(name, value)}"
+            elif not is_a(value, CODE) and says(value, self._sources):
+                text = value_text(name, self._compared(value, one, origin))
+                yield f"{function.__name__}.{name} = {_short(text)}"
+
+    def _compared(self, value: Any, one: Variable, origin: Origin, *, is_known: bool = False) -> Any:
         """Returns what of a value can be compared, without what a process has of its own, and where a program lies.
         `is_known`: it is data, of which all can be."""
         folder = Path(one.used.module.path).parent if origin.is_placed else None
@@ -316,7 +319,7 @@ class Variables:
                 continue
             nodes = [one for statement in module.body for one in ast.walk(statement) if isinstance(one, ast.stmt)]
             found = [(False, value) for node in nodes for _, value in assigns(node, name)]
-            self._found[key] = _Variable(name, values[name], Used(module, ast.Pass(), name, name), found or _NOTHING)
+            self._found[key] = Variable(name, values[name], Used(module, ast.Pass(), name, name), found or NOTHING)
 
     def _is_computed_in(self, module: Module, name: str) -> bool:
         return any(self._sources.computes(*one) for one in module.imports.names.get(name, ()))
@@ -332,7 +335,7 @@ class Variables:
         pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
         found += [(arg.arg, node, named[arg.arg]) for arg, node in pairs if node is not None and arg.arg in named]
         for arg, node, default in found:
-            variable = _Variable(f"{name}.{arg}", as_started(function, arg, default), used, [(True, node)])
+            variable = Variable(f"{name}.{arg}", as_started(function, arg, default), used, [(True, node)])
             self._found.setdefault((used.module.name, variable.name), variable)
 
     def _add(
@@ -341,16 +344,19 @@ class Variables:
         """Adds a variable that statements assign; if none does, its value counts where it `is_public`."""
         key = (used.module.name, name)
         if key not in self._found:
-            last = name.rpartition(".")[2]
+            owner, _, last = name.rpartition(".")
             found = [pair for statement in statements for pair in assigned(statement, last)]
-            self._found[key] = _Variable(name, value, used, found or (_NOTHING if is_public else []))
+            same = [one for one in statements if owner and isinstance(one, _Def) and one.name == last]
+            decorators = [by for one in (*same, used.statement) for by in getattr(one, "decorator_list", ())]
+            is_set = bool(owner) and not (found or same)
+            self._found[key] = Variable(name, value, used, found or NOTHING * is_public, decorators, is_set)
 
-    def _text(self, one: _Variable, origin: Origin) -> Iterator[str]:
+    def _text(self, one: Variable, origin: Origin) -> Iterator[str]:
         with suppress(RecursionError):  # too deep to be told
             for name, value in self._told(one, origin):
                 yield f"{name} = {_short(value_text(name, value))}"
 
-    def _told(self, one: _Variable, origin: Origin) -> Iterator[tuple[str, Any]]:
+    def _told(self, one: Variable, origin: Origin) -> Iterator[tuple[str, Any]]:
         """Yields what of a value can be compared, by name: all of it, or of an object the attributes that are asked."""
         value = one.value
         if is_a(value, types.MethodType) and is_object(value.__self__, self._sources):
@@ -377,15 +383,16 @@ class Variables:
                 if name in has and name not in origin.labels and self._counts(has[name]):
                     yield f"{one.name}.{name}", self._compared(has[name], one, origin)
 
-    def _asked(self, one: _Variable, value: Any, has: Mapping[str, Any]) -> Iterable[str]:
+    def _asked(self, one: Variable, value: Any, has: Mapping[str, Any]) -> Iterable[str]:
         """Returns the attributes of an object that code asks for, of itself or by the name of its variable; where it is
         handed on, all."""
         cls, key = type(value), (one.used.module.name, one.name)
         named = self._attributes.get(key, {})
         asked = {**named, **asked_of_self(cls, self._sources)}
-        if WHOLE in asked or CALLED in named:
+        is_all = WHOLE in asked or "." in one.name  # what is asked of what an object has is not known
+        if is_all or CALLED in named:
             asked |= dict.fromkeys(fields_of(value) or ())
-        if WHOLE in asked and is_object(value, self._sources):
+        if is_all and is_object(value, self._sources):
             changed = {name for name, how in of_self(cls, self._sources) if how != "asked"}
             asked |= dict.fromkeys(name for name in has if name not in changed and not is_cached(cls, name))
         return [name for name in asked if (key[0], f"{one.name}.{name}") not in self._changed]
@@ -393,10 +400,11 @@ class Variables:
     def _counts(self, value: Any) -> bool:
         return is_data(value) or fields_of(value) is not None or says(value, self._sources)
 
-    def _is_asked(self, one: _Variable) -> bool:
+    def _is_asked(self, one: Variable) -> bool:
         """Returns whether code asks a class for what no statement of its gives it."""
         owner, _, name = one.name.rpartition(".")
-        return not one.assigned and name in self._attributes.get((one.used.module.name, owner), {})
+        is_named = one.is_set and name in self._names_asked - self._names_set
+        return not one.assigned and (is_named or name in self._attributes.get((one.used.module.name, owner), {}))
 
 
 def _values(module: Module) -> Mapping[str, Any]:
@@ -409,7 +417,7 @@ def _place(used: Used) -> tuple[str, int]:
     return used.module.path, used.statement.lineno
 
 
-def _tells(variable: _Variable) -> bool:
+def _tells(variable: Variable) -> bool:
     """Returns whether what is assigned to a variable is this value, by its text alone, or is code."""
     if len(variable.assigned) != 1:
         return not variable.assigned
@@ -421,28 +429,11 @@ def _tells(variable: _Variable) -> bool:
         return False
 
 
-def _is_computed(variable: _Variable) -> bool:
-    """Returns whether the text of what makes a function does not tell which one: a choice, or values computed."""
-    statement = variable.used.statement
-    nodes = [node for _, node in variable.assigned] or getattr(statement, "decorator_list", [])
-    if _is_chosen(variable) or not (variable.assigned or isinstance(statement, _Def | ast.ClassDef)):
-        return True
-    calls = [one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Call)]
-    given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
-    return not all(map(is_literal, given))
-
-
-def _is_chosen(variable: _Variable) -> bool:
-    """Returns whether a variable is one of several that its statements name."""
-    kinds = ast.IfExp | ast.BoolOp | ast.Subscript
-    return len(variable.assigned) > 1 or any(isinstance(node, kinds) for _, node in variable.assigned)
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _is_stated(variable: _Variable, value: Any) -> bool:
+def _is_stated(variable: Variable, value: Any) -> bool:
     """Returns whether what is assigned to a variable makes this value of code, literals and other variables alone, with
     no function of the user's in between: the text of each tells it."""
     return len(variable.assigned) == 1 and is_made_by(variable.used.module, variable.assigned[0][1], value)
