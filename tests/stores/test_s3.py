@@ -161,6 +161,14 @@ def test_what_does_not_come_in_whole_is_asked_for_again(
     _left(emulator, call)
 
 
+def test_what_is_empty_is_no_page_of_a_proxy() -> None:
+    """Some that speak S3 call an answer without content HTML, as to a HEAD of what is not there: that is gone."""
+    html = {"content-type": "text/html; charset=utf-8"}
+    assert not Response(404, {**html, "content-length": "0"}, b"").is_page
+    assert not Response(204, html, b"").is_page
+    assert Response(404, {**html, "content-length": "153"}, b"").is_page  # to a HEAD
+
+
 @pytest.mark.ci(24)
 @pytest.mark.quick(12)
 @pytest.mark.parametrize("call", CALLS)

@@ -74,9 +74,11 @@ class Response:
 
     @property
     def is_page(self) -> bool:
-        """Whether a proxy answered with something of its own: whatever its status, it tells nothing of an object."""
+        """Whether a proxy answered with something of its own: whatever its status, it tells nothing of an object. Some
+        that speak S3 call what is empty HTML."""
         is_html = self.headers.get("content-type", "").lower().startswith("text/html") and "etag" not in self.headers
-        return (is_html or (self.status >= 300 and bool(self.body))) and not self.is_of_s3
+        has_content = bool(self.body) or self.headers.get("content-length", "0") != "0"
+        return ((is_html and has_content) or (self.status >= 300 and bool(self.body))) and not self.is_of_s3
 
     def failure(self) -> tuple[str, str, str]:
         """Returns code, message and region of an error's body; proxies answer in other formats, or not at all."""
