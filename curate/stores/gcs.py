@@ -590,7 +590,8 @@ def _is_of_gcs(response: _Response) -> bool:
 
 def _is_page(response: _Response) -> bool:
     """Returns whether a proxy answered with a page of its own: whatever its status, it tells nothing of an object."""
-    is_html = response.headers.get("Content-Type", "").lower().startswith("text/html")
+    # What is empty GCS calls HTML, too.
+    is_html = bool(response.body) and response.headers.get("Content-Type", "").lower().startswith("text/html")
     return is_html and response.status not in _TRANSIENT and not _is_of_gcs(response)
 
 

@@ -22,6 +22,7 @@ from curate.errors import ObjectNotFound, PermissionDenied, StorageError, Transi
 from curate.requests.reached import REACHED
 from curate.requests.retry import Retry
 from curate.storage.protocol import Outcome, Store
+from curate.stores import gcs
 from curate.stores.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.testing.clock import FakeClock
 from tests.support.gcs_emulator import GcsEmulator, _Answer, _refusal
@@ -544,3 +545,10 @@ def test_a_listing_whose_last_page_names_an_empty_token_ends(
     monkeypatch.setattr(emulator, "_list", lambda _: _Answer(200, said))
     assert [one.uri for one in gcs.list("gs://bucket/")] == ["gs://bucket/a"]
     assert emulator.counts()["list"] == 1
+
+
+def test_what_is_empty_is_no_page_of_a_proxy() -> None:
+    """GCS itself calls an answer without content HTML, as to a delete or to a part of an upload."""
+    html = {"Content-Type": "text/html; charset=UTF-8"}
+    assert not gcs._is_page(gcs._Response(204, html, b""))
+    assert gcs._is_page(gcs._Response(204, html, b"<html>sign in</html>"))
