@@ -154,6 +154,8 @@ def test_a_worker_that_dies_on_a_draining_node_is_lost(nodes: Nodes, connected: 
     leaving = nodes.add()
     connected.launch(1, [(process_while, str(hold))], 1, announce=True)
     (pid,) = begun(hold)
+    # What it says of itself would be lost with it.
+    polled(connected, lambda news: any(isinstance(one, Started) for one in news))
     nodes.drain(leaving)
     os.kill(pid, signal.SIGKILL)
     end = the_end(polled(connected, ends(1)))
