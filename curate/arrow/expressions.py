@@ -17,11 +17,16 @@ import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
 from curate.arrow.recast import without_views
-from curate.arrow.schema import unfit
+from curate.arrow.schema import format_schema
 from curate.arrow.types import contains, is_list_view, is_view, plain_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError, unknown_column
 
+_NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
+_NO_KERNEL = re.compile(
+    r"Function '(\w+?)(?:_checked|_kleene)?' has no kernel matching input types \((.*)\)", re.DOTALL
+)
+_NAMES = re.compile(r"FieldRef\.Name\((.*?)\)")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BY_POSITION = re.compile(r"(?:^|[(, ]|(?<!field_ref=FieldRef)\.)FieldPath\(\d")
 """In the text of an expression, and not in texts in it: a column by its number, or a field by one where it may be a
@@ -217,7 +222,29 @@ def _type_of(expression: Any, known: Columns, where: str) -> pa.DataType:
     try:
         return project(empty(known.named_in(expression)), [expression], ["value"]).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise unfit(where, error, schema) from error
+        raise _unfit(where, error, schema) from error
+
+
+def _unfit(where: str, error: Exception, schema: pa.Schema) -> ConfigError:
+    """Returns what to say of an expression that Arrow refuses for rows of a schema, and with which of its columns."""
+    told = ConfigError(f"{where}: {_problem(str(error), schema)}")
+    if names := frozenset(schema.names):
+        told.column = next((name for name in _NAMES.findall(str(error)) if name not in names), None)
+    return told
+
+
+def _problem(said: str, schema: pa.Schema) -> str:
+    if found := _NO_MATCH.match(said):
+        name, *inside = _NAMES.findall(found[0])
+        if inside and name in schema.names:
+            return f"column {name!r} has no field {'.'.join(inside)!r}; it is {schema.field(name).type}"
+        return unknown_column(name, schema.names)
+    if found := _NO_KERNEL.match(said):
+        said = (
+            f"there is no {found[1]!r} of {found[2]}; write a value as its column is, text in quotes, or in Python "
+            "cast one of them, as in curate.col('n').cast('string')"
+        )
+    return f"{said}; the rows have {format_schema(schema)}"
 
 
 def refuse_unknown(where: str, wanted: Iterable[str], names: Sequence[str]) -> None:

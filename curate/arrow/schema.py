@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -14,13 +13,7 @@ import pyarrow.types as pt
 
 from curate.arrow.recast import Misfit, recast
 from curate.arrow.types import contains, is_binary, is_list, is_list_view, is_text, with_children
-from curate.errors import ConfigError, SchemaMismatch, did_you_mean, unknown_column
-
-_NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
-_NO_KERNEL = re.compile(
-    r"Function '(\w+?)(?:_checked|_kleene)?' has no kernel matching input types \((.*)\)", re.DOTALL
-)
-_NAMES = re.compile(r"FieldRef\.Name\((.*?)\)")
+from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
 NEXT = "convert them to one type first, for example with with_column(name, pc.field(name).cast(type)), or rename one"
 """What to do about columns of several types."""
@@ -92,28 +85,6 @@ def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
     )
     error.returned = True
     raise error
-
-
-def unfit(where: str, error: Exception, schema: pa.Schema) -> ConfigError:
-    """Returns what to say of an expression that Arrow refuses for rows of a schema, and with which of its columns."""
-    told = ConfigError(f"{where}: {_problem(str(error), schema)}")
-    if names := frozenset(schema.names):
-        told.column = next((name for name in _NAMES.findall(str(error)) if name not in names), None)
-    return told
-
-
-def _problem(said: str, schema: pa.Schema) -> str:
-    if found := _NO_MATCH.match(said):
-        name, *inside = _NAMES.findall(found[0])
-        if inside and name in schema.names:
-            return f"column {name!r} has no field {'.'.join(inside)!r}; it is {schema.field(name).type}"
-        return unknown_column(name, schema.names)
-    if found := _NO_KERNEL.match(said):
-        said = (
-            f"there is no {found[1]!r} of {found[2]}; write a value as its column is, text in quotes, or in Python "
-            "cast one of them, as in curate.col('n').cast('string')"
-        )
-    return f"{said}; the rows have {format_schema(schema)}"
 
 
 def format_schema(schema: pa.Schema) -> str:

@@ -95,7 +95,7 @@ def stream_blocks(
     """
     if budget_bytes < 1:
         raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs memory for a block; pass some MiB")
-    time, told = clock or SystemClock(), gauges or StreamMetrics()
+    ticks, metrics = clock or SystemClock(), gauges or StreamMetrics()
 
     def streamed() -> Iterator[pa.Table]:
         if id(backend) in _at_work:
@@ -107,15 +107,15 @@ def stream_blocks(
             sent = [program, *(spec.program for spec in pools)] if backend.name != "inline" else []
             with naming_unsendable("what this dataset does", sent):
                 backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
-            stream = _Stream(iter(pieces), backend, budget_bytes, label, policy, time, told)
+            stream = _Stream(iter(pieces), backend, budget_bytes, label, policy, ticks, metrics)
             # From here on: how long actors take to load their models says nothing about who waits for whom.
-            told.begin(time, budget_bytes)
+            metrics.begin(ticks, budget_bytes)
             while stream.advance(stopped):
                 # Not by a name: this frame must not keep what the consumer has let go of.
                 yield stream.deliver()
-                told.wait()
+                metrics.wait()
         finally:
-            told.end()
+            metrics.end()
             _at_work.discard(id(backend))
             backend.cancel()
             if stream is not None:
