@@ -417,13 +417,12 @@ def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
         f"output   {prepared.output}",
         f"inputs   {format_count(len(prepared.inputs.table), 'object')}",
         f"shards   {len(prepared.scope):,} of {len(prepared.plan):,} in the plan",
+        rivals,
     ]
-    lines += [rivals] * bool(rivals)
     if prepared.uncommitted.remove is not None:
         removed = format_count(len(prepared.uncommitted.remove), "output")
         lines.append(f"remove   {removed} and the ledger ({option('overwrite')})")
-    lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
-    lines += [part] * bool(part)
+    lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}", part]
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")
@@ -447,4 +446,4 @@ def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
         )
     if prepared.uncommitted.stale:
         lines.append(f"redo     {len(prepared.uncommitted.stale):,}: stale, replaced by what their input is now")
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))
