@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from curate.dataclass import dataclass
 from curate.errors import PoolFailed
@@ -21,6 +21,7 @@ from curate.runtime.protocol import (
     BlockReady,
     Call,
     CallLostError,
+    LaunchOptions,
     Message,
     PoolProgram,
     PoolSpec,
@@ -147,22 +148,12 @@ class InlineBackend(BackendDefaults):
         """Returns True."""
         return True
 
-    def launch(
-        self,
-        task: int,
-        payload: Any,
-        pieces: int,
-        *,
-        memory: int | None = None,
-        announce: bool = False,
-        stream: bool = False,
-        fresh: bool = False,
-    ) -> None:
+    def launch(self, task: int, payload: Any, pieces: int, **how: Unpack[LaunchOptions]) -> None:
         """Queues the task."""
-        del pieces, memory, announce, fresh
+        del pieces
         if self._program is None:
             raise RuntimeError("launch before load")
-        self._queue.append(_Task(task, self._program.run(payload), stream))
+        self._queue.append(_Task(task, self._program.run(payload), how.get("stream", False)))
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Works on the first task that does not wait for its block to be taken, until it yields or ends."""

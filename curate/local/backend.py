@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from curate.local import machine, spawner
 from curate.local.blocks import LocalBlock
@@ -38,6 +38,7 @@ from curate.runtime.protocol import (
     BackendEvent,
     Block,
     BlockReady,
+    LaunchOptions,
     Message,
     PoolSpec,
     PoolState,
@@ -155,26 +156,18 @@ class LocalBackend:
             n for n, one in self._tasks.items() if one.waits and one.worker and one.worker.pid not in at_work
         )
 
-    def launch(
-        self,
-        task: int,
-        payload: Any,
-        pieces: int,
-        *,
-        memory: int | None = None,
-        announce: bool = False,
-        stream: bool = False,
-        fresh: bool = False,
-    ) -> None:
+    def launch(self, task: int, payload: Any, pieces: int, **how: Unpack[LaunchOptions]) -> None:
         """Begins the task if there is room for it; else `poll` does, once there is."""
         if not self._loaded:
             raise RuntimeError("launch before load")
+        announce, stream = how.get("announce", False), how.get("stream", False)
         interval_s = 0.0 if announce else math.inf if pieces == 1 else MESSAGE_INTERVAL_S
         work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, stream)
+        memory = how.get("memory")
         asks = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or NOTHING
         # One that stands still until its block is taken may stand in the way of the one that waits.
         holds = asks if stream else {"memory": float(self.slot_memory() or 0), **asks}
-        self._queue.append(Task(task, work, asks, holds, announce or stream, fresh))
+        self._queue.append(Task(task, work, asks, holds, announce or stream, how.get("fresh", False)))
         self._begin()
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from curate.dataclass import dataclass, field
 
@@ -28,6 +28,21 @@ class Resources:
     memory: int | None = None
     """Bytes, for placement; None leaves it to the backend."""
     custom: Mapping[str, float] = field(default_factory=dict)
+
+
+class LaunchOptions(TypedDict, total=False):
+    """How one task is run."""
+
+    memory: int | None
+    """Bytes that it holds instead of what `start` was told."""
+    announce: bool
+    """`poll` tells when it runs (`Started`), where, also of one that dies later, and each message at once: of a worker
+    that dies, nothing is left unsaid. Without, messages come in batches."""
+    stream: bool
+    """What the program yields that has `nbytes` is a block: it is offered, and the program stands still until it is
+    taken. All else that it yields is a message. Announced, whatever `announce` says."""
+    fresh: bool
+    """In a process in which nothing has run before, where there are such."""
 
 
 class TaskEnd(StrEnum):
@@ -259,29 +274,8 @@ class Backend(Protocol):
     def alone(self) -> bool:
         """Returns whether all tasks run on this machine, now and later."""
 
-    def launch(
-        self,
-        task: int,
-        payload: Any,
-        pieces: int,
-        *,
-        memory: int | None = None,
-        announce: bool = False,
-        stream: bool = False,
-        fresh: bool = False,
-    ) -> None:
-        """Starts a task over `pieces` pieces of work; `memory` bytes instead of what `start` was told, if given.
-
-        With `fresh`, in a process in which nothing has run before, where there are such.
-
-        `task` is a number that no other task of this program had.
-
-        With `announce`, `poll` tells when it runs (`Started`), where, also of one that dies later, and each message at
-        once: of a worker that dies, nothing is left unsaid. Without, messages come in batches.
-
-        With `stream`, what the program yields that has `nbytes` is a block: it is offered, and the program stands still
-        until it is taken. All else that it yields is a message. Announced, whatever `announce` says.
-        """
+    def launch(self, task: int, payload: Any, pieces: int, **how: Unpack[LaunchOptions]) -> None:
+        """Starts a task over `pieces` pieces of work. `task` is a number that no other task of this program had."""
 
     def take(self, task: int) -> Block:
         """Returns the block that a task offers, which then goes on. The block is not moved before it is fetched."""

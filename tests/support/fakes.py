@@ -6,9 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
-from curate.runtime.protocol import BackendDefaults, BackendEvent, PoolSpec, Program, TaskEnd, TaskFinished
+from curate.runtime.protocol import (
+    BackendDefaults,
+    BackendEvent,
+    LaunchOptions,
+    PoolSpec,
+    Program,
+    TaskEnd,
+    TaskFinished,
+)
 from curate.storage.protocol import Object, Published, Store
 from curate.testing.clock import FakeClock
 
@@ -64,23 +72,14 @@ class FakeBackend(BackendDefaults):
     def slot_memory(self) -> int | None:
         return self.share
 
-    def launch(
-        self,
-        task: int,
-        payload: Any,
-        pieces: int,
-        *,
-        memory: int | None = None,
-        announce: bool = False,
-        fresh: bool = False,
-    ) -> None:
+    def launch(self, task: int, payload: Any, pieces: int, **how: Unpack[LaunchOptions]) -> None:
         assert task not in self.in_flight
-        if fresh:
+        if how.get("fresh"):
             self.fresh.add(task)
-        if announce:
+        if how.get("announce"):
             self.announced.add(task)
         self.launched.append((task, payload, pieces))
-        self.memory[task] = memory
+        self.memory[task] = how.get("memory")
         self.in_flight[task] = payload
         self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
 

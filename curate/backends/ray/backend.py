@@ -30,7 +30,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import ray
 from ray import cloudpickle
@@ -53,6 +53,7 @@ from curate.runtime.protocol import (
     Block,
     BlockLostError,
     BlockReady,
+    LaunchOptions,
     Message,
     PoolSpec,
     PoolState,
@@ -357,28 +358,19 @@ class RayBackend:
         """Returns whether this process made the cluster. One that was joined may have other nodes, or get them."""
         return made_by_this_process()
 
-    def launch(
-        self,
-        task: int,
-        payload: Any,
-        pieces: int,
-        *,
-        memory: int | None = None,
-        announce: bool = False,
-        stream: bool = False,
-        fresh: bool = False,
-    ) -> None:
+    def launch(self, task: int, payload: Any, pieces: int, **how: Unpack[LaunchOptions]) -> None:
         """Submits the task; Ray queues it until a slot is free."""
 
         def function(name: str) -> Any:
-            found = self._function(name, memory)
+            found = self._function(name, how.get("memory"))
             # Ray gives a worker to tasks of one environment only.
-            return found.options(runtime_env={"env_vars": {FRESH: uuid.uuid4().hex}}) if fresh else found
+            return found.options(runtime_env={"env_vars": {FRESH: uuid.uuid4().hex}}) if how.get("fresh") else found
 
-        if stream:
+        if how.get("stream"):
             ref = function("stream").remote(_packed((task, payload)))
             self._tasks[ref] = _Task(task, streams=True, blocks=True)
             return
+        announce = how.get("announce", False)
         if pieces == 1 and not announce:
             self._tasks[function("piece").remote(_packed((task, payload)))] = _Task(task, streams=False)
             return
