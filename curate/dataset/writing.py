@@ -21,35 +21,24 @@ from curate.operators.arguments import path_text
 from curate.operators.columns import Drop, Select
 from curate.plan.nodes import Checkpoint, may_be_incomplete
 from curate.plan.stages import stage_of
-from curate.resume.options import DEFAULTS, parse_run_options
+from curate.resume.options import DEFAULTS, SharedArguments, parse_run_options
 from curate.stage.datasink import Datasink, sink_identity
 
 
-class WriteOptions(TypedDict, total=False):
-    """How a dataset is written this time: the options of `Job.run` that mean something for a dataset."""
+class _Places(TypedDict, total=False):
+    partition_cols: Sequence[str] | None
+    backend: str | None
 
-    limit: int | None
-    sample: str | None
-    overwrite: bool
+
+class WriteOptions(_Places, SharedArguments, total=False):
+    """How a dataset is written this time: the options of `Job.run` that mean something for a dataset, and its own."""
+
     yes: bool
     """Answers what `overwrite` asks."""
-    retry_failed: bool
-    redo_stale: bool
-    drop_removed: bool
-    allow_incomplete_input: bool
-    allow_concurrent: bool
-    part: str | None
-    keep_stages: bool
-    no_samples: bool
-    target_task_seconds: float
-    max_failed_shards: str | int | None
-    max_in_flight: int | None
-    notify: str | None
-    no_progress_after: str | float | None
     max_bad_rows: str | int | None
 
 
-WRITE_DEFAULTS = {name: default for name, default in DEFAULTS.items() if name in WriteOptions.__annotations__}
+WRITE_DEFAULTS = {name: DEFAULTS[name] for name in ("yes", *SharedArguments.__annotations__)}
 AFTER_FIXING = (
     "after fixing the cause, run it again; after fixing a function, whose code is part of what the output is, with "
     "overwrite=True, yes=True"
@@ -81,13 +70,7 @@ class Writing(Base):
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        partition_cols: Sequence[str] | None = None,
-        backend: str | None = None,
-        codec: str | None = None,
-        **options: Unpack[WriteOptions],
+        self, path: str | os.PathLike[str], *, codec: str | None = None, **options: Unpack[WriteOptions]
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
@@ -131,17 +114,11 @@ class Writing(Base):
         >>> curate.read_parquet(folder / "dated").take_all()
         [{'n': 1, 'year': 2024}, {'n': 2, 'year': 2025}]
         """
-        return self._write(path, OutputFormat.PARQUET, partition_cols, backend, codec, options)
+        return self._write(path, OutputFormat.PARQUET, options, codec)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_json(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        partition_cols: Sequence[str] | None = None,
-        backend: str | None = None,
-        codec: str | None = None,
-        **options: Unpack[WriteOptions],
+        self, path: str | os.PathLike[str], *, codec: str | None = None, **options: Unpack[WriteOptions]
     ) -> Summary:
         """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -154,17 +131,11 @@ class Writing(Base):
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
-        return self._write(path, OutputFormat.JSONL, partition_cols, backend, codec, options)
+        return self._write(path, OutputFormat.JSONL, options, codec)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_csv(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        partition_cols: Sequence[str] | None = None,
-        backend: str | None = None,
-        codec: str | None = None,
-        **options: Unpack[WriteOptions],
+        self, path: str | os.PathLike[str], *, codec: str | None = None, **options: Unpack[WriteOptions]
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -177,17 +148,11 @@ class Writing(Base):
         >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
         ['"n"', '1']
         """
-        return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, options)
+        return self._write(path, OutputFormat.CSV, options, codec)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_webdataset(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        partition_cols: Sequence[str] | None = None,
-        backend: str | None = None,
-        codec: str | None = None,
-        **options: Unpack[WriteOptions],
+        self, path: str | os.PathLike[str], *, codec: str | None = None, **options: Unpack[WriteOptions]
     ) -> Summary:
         """Writes one WebDataset archive (`.tar`) for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -204,17 +169,10 @@ class Writing(Base):
         >>> tarfile.open(out / "part-00000-of-00001.tar").getnames()
         ['a.txt', 'a.json']
         """
-        return self._write(path, OutputFormat.WEBDATASET, partition_cols, backend, codec, options)
+        return self._write(path, OutputFormat.WEBDATASET, options, codec)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
-    def write_tfrecords(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        partition_cols: Sequence[str] | None = None,
-        backend: str | None = None,
-        **options: Unpack[WriteOptions],
-    ) -> Summary:
+    def write_tfrecords(self, path: str | os.PathLike[str], **options: Unpack[WriteOptions]) -> Summary:
         """Writes one TFRecord file of `tf.train.Example` records for each input shard below `path`; all else is as for
         `write_parquet`.
 
@@ -228,18 +186,10 @@ class Writing(Base):
         >>> [path.name for path in out.glob("part*")], curate.read_tfrecords(out).take_all()
         (['part-00000-of-00001.tfrecords.gz'], [{'id': 0}, {'id': 1}])
         """
-        return self._write(path, OutputFormat.TFRECORDS, partition_cols, backend, None, options)
+        return self._write(path, OutputFormat.TFRECORDS, options)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
-    def write_numpy(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        column: str,
-        partition_cols: Sequence[str] | None = None,
-        backend: str | None = None,
-        **options: Unpack[WriteOptions],
-    ) -> Summary:
+    def write_numpy(self, path: str | os.PathLike[str], *, column: str, **options: Unpack[WriteOptions]) -> Summary:
         """Writes `column` as one array of numpy (`.npy`) for each input shard below `path`; all else is as for
         `write_parquet`.
 
@@ -256,20 +206,13 @@ class Writing(Base):
         """
         if not isinstance(column, str):
             raise ConfigError(f"write_numpy(column={column!r}): expected the name of a column")
-        folders = () if partition_cols is None else key_columns("partition_cols", partition_cols)
+        folders = () if (cols := options.get("partition_cols")) is None else key_columns("partition_cols", cols)
         kept = self._apply(Select(tuple(dict.fromkeys([column, *folders]))))
-        return kept._write(path, OutputFormat.NUMPY, partition_cols, backend, None, options)
+        return kept._write(path, OutputFormat.NUMPY, options)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_datasink(
-        self,
-        path: str | os.PathLike[str],
-        sink: Datasink,
-        *,
-        partition_cols: Sequence[str] | None = None,
-        backend: str | None = None,
-        codec: str | None = None,
-        **options: Unpack[WriteOptions],
+        self, path: str | os.PathLike[str], sink: Datasink, *, codec: str | None = None, **options: Unpack[WriteOptions]
     ) -> Summary:
         """Writes what a `curate.Datasink` makes of the rows of each shard; all else is as for `write_parquet`.
 
@@ -298,29 +241,29 @@ class Writing(Base):
         ['a', 'b']
         """
         identity, codec = sink_identity(sink, codec)
-        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, options, sink, identity)
+        return self._write(path, OutputFormat.SINK, options, codec, sink, identity)
 
     def _write(
         self,
         path: str | os.PathLike[str],
         format: OutputFormat,
-        partition_cols: Sequence[str] | None,
-        backend: str | None,
-        codec: str | None,
         options: WriteOptions,
+        codec: str | None = None,
         sink: Datasink | None = None,
         sink_identity: Any = None,
     ) -> Summary:
         from curate.graph.entry import run
 
         log.ensure_configured()
+        where = options.pop("backend", None) or self._how.backend
+        partition_cols = options.pop("partition_cols", None)
         changes: dict[str, Any] = {name: value for name, value in options.items() if name in USING}
         how = replace(self._how, **changes)
         plan = self._plan if partition_cols is None else self._partitioned(partition_cols)._plan
         stage = stage_of(plan, format, codec, replace(stages_of(how), sink=sink, sink_identity=sink_identity))
         own = {name: value for name, value in options.items() if name not in USING}
         given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **run_options_of(how), **own}
-        if where := backend or self._how.backend:
+        if where:
             given["backend"] = where
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.

@@ -273,16 +273,18 @@ OPTIONS = {one.metadata["option"].name or one.name: one for one in fields(RunOpt
 """The fields that are options of the command line, by the name that they are given by."""
 
 
-class RunArguments(TypedDict, total=False):
-    """What a run can be given, for type checkers: see `RunOptions`."""
-
+class _Places(TypedDict, total=False):
     input: Required[PathText | Sequence[PathText]]
     output: Required[PathText]
     backend: str
+
+
+class SharedArguments(TypedDict, total=False):
+    """What a run of a job and a write of a dataset can both be given."""
+
     limit: int | None
     sample: str | None
     overwrite: bool
-    accept_code_change: bool
     allow_incomplete_input: bool
     allow_concurrent: bool
     part: str | None
@@ -296,6 +298,12 @@ class RunArguments(TypedDict, total=False):
     max_in_flight: int | None
     notify: str | None
     no_progress_after: str | float | None
+
+
+class RunArguments(_Places, SharedArguments, total=False):
+    """What a run can be given, for type checkers: see `RunOptions`."""
+
+    accept_code_change: bool
     yes: bool
     """Answers `confirm`."""
     confirm: Callable[[str], bool] | None
