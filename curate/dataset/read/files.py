@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
 
 from curate.arrow.expressions import refuse_unknown
+from curate.dataclass import replace
 from curate.dataset.dataset import Dataset
 from curate.dataset.read.memory import refuse_twice
 from curate.errors import ConfigError
@@ -35,6 +36,7 @@ from curate.exchange.kinds.base import key_columns
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
 from curate.formats.read.webdataset import check_decoder
+from curate.keywords import shows_keywords
 from curate.operators.arguments import answers, path_texts
 from curate.plan.nodes import Scan
 from curate.sources.datasource import Datasource, user_source
@@ -43,17 +45,28 @@ from curate.sources.files import files
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
+class ReadOptions(TypedDict, total=False):
+    """What all readers of files can be given."""
+
+    include_paths: bool
+    partitioning: str | None
+    num_cpus: float | None
+    allow_incomplete_input: bool
+
+
+READ_DEFAULTS = {"include_paths": False, "partitioning": None, "allow_incomplete_input": False}
+FOLDERS_ARE_COLUMNS = READ_DEFAULTS | {"partitioning": "hive"}
+
+
 @answers
+@shows_keywords(ReadOptions, FOLDERS_ARE_COLUMNS)
 def read_parquet(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
     filter: Any = None,
     schema: pa.Schema | None = None,
-    include_paths: bool = False,
-    partitioning: str | None = "hive",
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
+    **options: Unpack[ReadOptions],
 ) -> Dataset:
     """Returns the rows of Parquet files, directories or globs, in the order of the paths and of the names below them.
 
@@ -81,8 +94,8 @@ def read_parquet(
     >>> curate.read_parquet(path.parent).take(1)
     [{'n': 1, 'text': 'a', 'year': 2024}]
     """
-    how = ReadAs(Format.PARQUET, schema, include_paths=bool(include_paths))
-    found = _files("read_parquet", Format.PARQUET, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.PARQUET, schema)
+    found = _files("read_parquet", paths, how, FOLDERS_ARE_COLUMNS | options)
     if filter is not None:
         found = found.filter(filter)
     return found if columns is None else chosen(found, "read_parquet(columns=...)", columns)
@@ -96,15 +109,8 @@ def chosen(found: Dataset, asker: str, columns: str | Sequence[str]) -> Dataset:
 
 
 @answers
-def read_json(
-    paths: Paths,
-    *,
-    schema: pa.Schema | None = None,
-    include_paths: bool = False,
-    partitioning: str | None = "hive",
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
-) -> Dataset:
+@shows_keywords(ReadOptions, FOLDERS_ARE_COLUMNS)
+def read_json(paths: Paths, *, schema: pa.Schema | None = None, **options: Unpack[ReadOptions]) -> Dataset:
     """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst, bz2,
     xz).
 
@@ -125,21 +131,19 @@ def read_json(
     >>> curate.read_json(path).take_all()
     [{'n': 1}, {'n': None}]
     """
-    how = ReadAs(Format.JSONL, schema, include_paths=bool(include_paths))
-    return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.JSONL, schema)
+    return _files("read_json", paths, how, FOLDERS_ARE_COLUMNS | options)
 
 
 @answers
+@shows_keywords(ReadOptions, FOLDERS_ARE_COLUMNS)
 def read_csv(
     paths: Paths,
     *,
     delimiter: str | None = None,
     column_names: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
-    include_paths: bool = False,
-    partitioning: str | None = "hive",
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
+    **options: Unpack[ReadOptions],
 ) -> Dataset:
     """Returns the rows of CSV files with a header, plain or compressed.
 
@@ -163,20 +167,14 @@ def read_csv(
     if not isinstance(given, str) or len(given) != 1 or given in '"\r\n' or ord(given) > 127:
         raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one ASCII character, not a quote or a line end")
     names = None if column_names is None else _names_of(column_names)
-    how = ReadAs(Format.CSV, schema, delimiter=delimiter, column_names=names, include_paths=bool(include_paths))
-    return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.CSV, schema, delimiter=delimiter, column_names=names)
+    return _files("read_csv", paths, how, FOLDERS_ARE_COLUMNS | options)
 
 
 @answers
+@shows_keywords(ReadOptions, READ_DEFAULTS)
 def read_text(
-    paths: Paths,
-    *,
-    encoding: str = "utf-8",
-    drop_empty_lines: bool = True,
-    include_paths: bool = False,
-    partitioning: str | None = None,
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
+    paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **options: Unpack[ReadOptions]
 ) -> Dataset:
     """Returns the lines of text files, plain or compressed, as the column `text`, without their line ends.
 
@@ -199,21 +197,13 @@ def read_text(
             f"read_text(encoding={encoding!r}): expected an encoding that Python knows, such as 'latin-1': {error}"
         ) from error
     found = codecs.lookup(encoding).name
-    how = ReadAs(
-        Format.TEXT, text_encoding=found, drop_empty_lines=bool(drop_empty_lines), include_paths=bool(include_paths)
-    )
-    return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.TEXT, text_encoding=found, drop_empty_lines=bool(drop_empty_lines))
+    return _files("read_text", paths, how, options)
 
 
 @answers
-def read_binary_files(
-    paths: Paths,
-    *,
-    include_paths: bool = False,
-    partitioning: str | None = None,
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
-) -> Dataset:
+@shows_keywords(ReadOptions, READ_DEFAULTS)
+def read_binary_files(paths: Paths, **options: Unpack[ReadOptions]) -> Dataset:
     """Returns one row per file, with any name: its stored bytes as the column `bytes`.
 
     With `include_paths`, also its path as the column `path`. A file is a shard: a batch has one row, and a write makes
@@ -226,20 +216,14 @@ def read_binary_files(
     >>> curate.read_binary_files(path).take_all()
     [{'bytes': b'\\x00\\x01'}]
     """
-    how = ReadAs(Format.BINARY, include_paths=bool(include_paths))
-    return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.BINARY)
+    return _files("read_binary_files", paths, how, options)
 
 
 @answers
+@shows_keywords(ReadOptions, READ_DEFAULTS)
 def read_images(
-    paths: Paths,
-    *,
-    size: tuple[int, int] | None = None,
-    mode: str = "RGB",
-    include_paths: bool = False,
-    partitioning: str | None = None,
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
+    paths: Paths, *, size: tuple[int, int] | None = None, mode: str = "RGB", **options: Unpack[ReadOptions]
 ) -> Dataset:
     """Returns one row per image (png, jpg, gif, bmp, tiff, webp), as the column `image`: numbers from 0 to 255.
 
@@ -262,20 +246,14 @@ def read_images(
     """
     check_image(size, mode)
     shape = None if size is None else (int(size[0]), int(size[1]))
-    how = ReadAs(Format.IMAGE, image_size=shape, image_mode=mode, include_paths=bool(include_paths))
-    return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.IMAGE, image_size=shape, image_mode=mode)
+    return _files("read_images", paths, how, options)
 
 
 @answers
+@shows_keywords(ReadOptions, READ_DEFAULTS)
 def read_webdataset(
-    paths: Paths,
-    *,
-    decoder: bool | None = True,
-    suffixes: Sequence[str] | None = None,
-    include_paths: bool = False,
-    partitioning: str | None = None,
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
+    paths: Paths, *, decoder: bool | None = True, suffixes: Sequence[str] | None = None, **options: Unpack[ReadOptions]
 ) -> Dataset:
     """Returns a row for each sample of WebDataset archives (`.tar`, compressed or not): its files, and its key.
 
@@ -297,20 +275,13 @@ def read_webdataset(
     [{'__key__': 'a', 'txt': 'one'}, {'__key__': 'b', 'txt': 'two'}]
     """
     wanted = check_decoder(decoder, suffixes)
-    how = ReadAs(Format.WEBDATASET, decoder=bool(decoder), suffixes=wanted, include_paths=bool(include_paths))
-    return _files("read_webdataset", Format.WEBDATASET, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.WEBDATASET, decoder=bool(decoder), suffixes=wanted)
+    return _files("read_webdataset", paths, how, options)
 
 
 @answers
-def read_tfrecords(
-    paths: Paths,
-    *,
-    schema: pa.Schema | None = None,
-    include_paths: bool = False,
-    partitioning: str | None = None,
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
-) -> Dataset:
+@shows_keywords(ReadOptions, READ_DEFAULTS)
+def read_tfrecords(paths: Paths, *, schema: pa.Schema | None = None, **options: Unpack[ReadOptions]) -> Dataset:
     """Returns a row for each `tf.train.Example` of TFRecord files, plain or compressed, a column a feature.
 
     A feature has bytes, 32-bit floats or 64-bit integers: one value in each row where the first records have no more,
@@ -328,19 +299,13 @@ def read_tfrecords(
     >>> curate.read_tfrecords(out, schema=pa.schema([("text", pa.string())])).take_all()
     [{'text': 'a'}]
     """
-    how = ReadAs(Format.TFRECORDS, schema, include_paths=bool(include_paths))
-    return _files("read_tfrecords", Format.TFRECORDS, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.TFRECORDS, schema)
+    return _files("read_tfrecords", paths, how, options)
 
 
 @answers
-def read_numpy(
-    paths: Paths,
-    *,
-    include_paths: bool = False,
-    partitioning: str | None = None,
-    num_cpus: float | None = None,
-    allow_incomplete_input: bool = False,
-) -> Dataset:
+@shows_keywords(ReadOptions, READ_DEFAULTS)
+def read_numpy(paths: Paths, **options: Unpack[ReadOptions]) -> Dataset:
     """Returns the entries of arrays that numpy has stored (`.npy`) along their first dimension, as the column `data`.
 
     Entries with further dimensions are tensors (Arrow's fixed_shape_tensor). All arrays have the type and the shape of
@@ -353,8 +318,8 @@ def read_numpy(
     >>> curate.read_numpy(path).take_batch(2, batch_format="numpy")["data"].tolist()
     [[1, 2], [3, 4]]
     """
-    how = ReadAs(Format.NUMPY, include_paths=bool(include_paths))
-    return _files("read_numpy", Format.NUMPY, paths, how, num_cpus, allow_incomplete_input, partitioning)
+    how = ReadAs(Format.NUMPY)
+    return _files("read_numpy", paths, how, options)
 
 
 @answers
@@ -382,17 +347,10 @@ def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dat
     return Dataset(Scan(user_source(source, num_cpus)))
 
 
-def _files(
-    method: str,
-    format: Format,
-    paths: Paths,
-    how: ReadAs,
-    num_cpus: float | None,
-    allow_incomplete_input: bool,
-    partitioning: str | None,
-) -> Dataset:
-    texts = path_texts(paths, method)
-    return Dataset(Scan(files(method, format, texts, how, num_cpus, allow_incomplete_input, partitioning)))
+def _files(method: str, paths: Paths, how: ReadAs, options: Mapping[str, Any]) -> Dataset:
+    texts, given = path_texts(paths, method), {**READ_DEFAULTS, **options}
+    how = replace(how, include_paths=bool(given.pop("include_paths")))
+    return Dataset(Scan(files(method, how.format, texts, how, **given)))
 
 
 def _names_of(column_names: Sequence[str]) -> tuple[str, ...]:
