@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,9 @@ def _not_empty(context: click.Context, option: click.Parameter, value: str | Non
     if value == "" and context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT:
         raise click.BadParameter("it is empty, as where a variable is not set; give a value, or leave the option out")
     return value
+
+
+_filled = partial(click.option, callback=_not_empty)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -181,13 +185,7 @@ def retry(output: str, **options: Any) -> None:
 
 @cli.command(short_help="A page of the job: one HTML file.")
 @click.argument("output")
-@click.option(
-    "--output",
-    "file",
-    metavar="FILE",
-    callback=_not_empty,
-    help="The file to write, - for standard output; else OUTPUT's name.",
-)
+@_filled("--output", "file", metavar="FILE", help="The file to write, - for standard output; else OUTPUT's name.")
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the page's numbers as one JSON object; write nothing.")
 def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
@@ -314,26 +312,10 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 
 @cli.command(short_help="What is in a corpus: a page of its columns and sources.")
 @click.argument("corpus")
-@click.option(
-    "--by", metavar="COLUMN", default="", callback=_not_empty, help="The column that names the source of a row."
-)
-@click.option(
-    "--against",
-    metavar="OTHER",
-    default="",
-    callback=_not_empty,
-    help="Another corpus, or run, that is shown beside this one.",
-)
-@click.option(
-    "--id-column",
-    metavar="NAME",
-    default="",
-    callback=_not_empty,
-    help="With --against: compare rows by this column, too.",
-)
-@click.option(
-    "-o", "--output", "file", metavar="FILE", callback=_not_empty, help="Where the page goes; - is standard output."
-)
+@_filled("--by", metavar="COLUMN", default="", help="The column that names the source of a row.")
+@_filled("--against", metavar="OTHER", default="", help="Another corpus, or run, that is shown beside this one.")
+@_filled("--id-column", metavar="NAME", default="", help="With --against: compare rows by this column, too.")
+@_filled("-o", "--output", "file", metavar="FILE", help="Where the page goes; - is standard output.")
 @click.option(
     "--work",
     metavar="PATH",
