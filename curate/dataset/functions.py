@@ -159,12 +159,7 @@ class Functions(Base):
 
     @shows_keywords(UdfOptions)
     def add_column(
-        self,
-        col: str,
-        fn: Callable[..., Any],
-        *,
-        batch_format: str | None = None,
-        **options: Unpack[UdfOptions],
+        self, col: str, fn: Callable[..., Any], *, batch_format: str | None = None, **options: Unpack[UdfOptions]
     ) -> Self:
         """Adds the result of `fn(batch)` as the last column; one of that name is replaced in place.
 

@@ -19,17 +19,7 @@ from curate.arrow.sizes import ranges_within
 from curate.arrow.types import plain_type
 from curate.dataclass import dataclass
 from curate.dedup.buckets import PAIRS, OfRows
-from curate.dedup.near import (
-    CLASS,
-    ID,
-    OTHER,
-    OTHER_CLASS,
-    OTHER_ID,
-    OTHER_SOURCE,
-    SIMILARITY,
-    SOURCE,
-    NearDedup,
-)
+from curate.dedup.near import CLASS, ID, OTHER, OTHER_CLASS, OTHER_ID, OTHER_SOURCE, SIMILARITY, SOURCE, NearDedup
 from curate.dedup.pairs import Ints, distinct_pairs, similarities
 from curate.dedup.shingles import Shingles, distinct, take_shingles
 from curate.exchange.row_ids import ROW_ID, row_ids

@@ -19,17 +19,7 @@ from curate.arrow.order import Order, SortKey, take_rows
 from curate.dataclass import dataclass
 from curate.dedup.choice import dropped_schema
 from curate.dedup.graph import Components, RowBits
-from curate.dedup.near import (
-    CLASS,
-    ID,
-    OTHER,
-    OTHER_CLASS,
-    OTHER_ID,
-    OTHER_SOURCE,
-    SIMILARITY,
-    SOURCE,
-    NearDedup,
-)
+from curate.dedup.near import CLASS, ID, OTHER, OTHER_CLASS, OTHER_ID, OTHER_SOURCE, SIMILARITY, SOURCE, NearDedup
 from curate.exchange.protocol import InOneGo
 from curate.exchange.row_ids import ROW_ID
 from curate.late_pandas import numbers

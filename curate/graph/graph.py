@@ -24,15 +24,7 @@ from curate.clock import Clock
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress
 from curate.driver.stage_run import run_stage
-from curate.errors import (
-    CannotBeMet,
-    ConfigError,
-    CurateError,
-    DamagedRun,
-    DiskFull,
-    ObjectNotFound,
-    StorageError,
-)
+from curate.errors import CannotBeMet, ConfigError, CurateError, DamagedRun, DiskFull, ObjectNotFound, StorageError
 from curate.graph.keys import ask_of, checkpoints_of, key_of, planned, reports_of, stages_of
 from curate.graph.start import (
     StagedJob,
@@ -53,14 +45,7 @@ from curate.keywords import of_checkpoint, start_over
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.run_log import new_run_id
-from curate.ledger.stages import (
-    LAST,
-    SCRATCH,
-    make_scratch,
-    refuse_planted,
-    scratch_of,
-    stages_root,
-)
+from curate.ledger.stages import LAST, SCRATCH, make_scratch, refuse_planted, scratch_of, stages_root
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
 from curate.resume.options import RunOptions, resolve_output

@@ -89,13 +89,7 @@ class _Pool(ActorPool[_Actor]):
 class Pools:
     """The pools of one program. Their programs are those of the processes, after that of the tasks."""
 
-    def __init__(
-        self,
-        specs: Sequence[PoolSpec],
-        processes: Processes,
-        task: Mapping[str, float],
-        room: Room,
-    ) -> None:
+    def __init__(self, specs: Sequence[PoolSpec], processes: Processes, task: Mapping[str, float], room: Room) -> None:
         self._processes = processes
         self._task = task
         self._room = room

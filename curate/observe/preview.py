@@ -113,12 +113,7 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
 
 
 def _decoded(
-    store: Store,
-    object: Object,
-    encoding: Encoding,
-    columns: Sequence[str] | None,
-    held: pa.Schema | None,
-    texts: bool,
+    store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None, held: pa.Schema | None, texts: bool
 ) -> Iterator[bytes]:
     schema = told_as_text(sample_schema(store, object, encoding) if held is None else held)
     if not len(schema):
@@ -131,12 +126,7 @@ def _decoded(
 
 
 def _samples(
-    store: Store,
-    object: Object,
-    encoding: Encoding,
-    columns: Sequence[str] | None,
-    held: pa.Schema | None,
-    texts: bool,
+    store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None, held: pa.Schema | None, texts: bool
 ) -> Iterator[bytes]:
     # Not read as rows of a schema: what first samples do not have, be it a file or a key of JSON, would not be there.
     schema = sample_schema(store, object, encoding) if held is None else held

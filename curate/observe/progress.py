@@ -13,14 +13,7 @@ from curate.dataclass import dataclass, field
 from curate.log import get_logger
 from curate.observe.eta import format_range
 from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role
-from curate.units import (
-    ellipsize,
-    escape_controls,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_rate,
-)
+from curate.units import ellipsize, escape_controls, format_bytes, format_count, format_duration, format_rate
 
 LOG_INTERVAL_S = 30.0
 NAME_COLUMNS = 26

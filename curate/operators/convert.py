@@ -282,10 +282,7 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
 
 
 def rows_to_table(
-    where: str,
-    rows: Sequence[Mapping[str, Any]],
-    before: pa.Schema | None = None,
-    declared: pa.Schema | None = None,
+    where: str, rows: Sequence[Mapping[str, Any]], before: pa.Schema | None = None, declared: pa.Schema | None = None
 ) -> pa.Table:
     """Returns rows as a table; `before` is the schema of the rows that they were made of, `declared` that which they
     are to have: floats of Python become the nearest of its floats.

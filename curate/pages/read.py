@@ -16,13 +16,7 @@ from curate.ledger.failures import Group
 from curate.ledger.heartbeat import RUNNING, newest_heartbeats
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.ledger.stages import stage_title
-from curate.observe.failures import (
-    StageFailures,
-    read_all_failures,
-    repeatable,
-    replay_command,
-    retry_command,
-)
+from curate.observe.failures import StageFailures, read_all_failures, repeatable, replay_command, retry_command
 from curate.observe.job import status_of
 from curate.observe.place import NoJobError, root_of
 from curate.observe.status import COMPLETE, STALLED, JobStatus, RunStatus, run_status
@@ -30,14 +24,7 @@ from curate.pages.attempts import TimedFailures, Work, longest, strip, timeline,
 from curate.pages.books.read import bad_rows, sampled_rows, short_reasons, stage_books
 from curate.pages.costs import Prices, costs, read_prices
 from curate.pages.lineage import read_lineage
-from curate.pages.model import (
-    FailureGroup,
-    Head,
-    Operator,
-    Page,
-    Retried,
-    Run,
-)
+from curate.pages.model import FailureGroup, Head, Operator, Page, Retried, Run
 from curate.units import ellipsize, escape_controls, format_count, format_duration, shell_word
 
 READERS = 16

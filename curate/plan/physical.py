@@ -26,19 +26,7 @@ from curate.operators.rows import FilterRows, MapIsolated, MapRows
 from curate.operators.sample import RandomSample
 from curate.operators.udf import told_once
 from curate.pipeline.step import task_cpus
-from curate.plan.nodes import (
-    Apply,
-    Checkpoint,
-    Exchanged,
-    Limit,
-    Marked,
-    Plan,
-    Scan,
-    Union,
-    Zip,
-    schema_of,
-    walk,
-)
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of, walk
 from curate.plan.pushdown import fuse
 from curate.plan.rewrites import applied, by_segment, chain_of, over, pinned, within
 from curate.sources.files import Files

@@ -29,14 +29,7 @@ from curate.log import get_logger
 from curate.objects.places import placed_schema
 from curate.pipeline.shard_books import ShardBooks
 from curate.prefetch import ahead
-from curate.sources.columns import (
-    MORE_BYTES,
-    first_schema,
-    objects_in,
-    refuse_other_types,
-    some_of,
-    warn_of_misfits,
-)
+from curate.sources.columns import MORE_BYTES, first_schema, objects_in, refuse_other_types, some_of, warn_of_misfits
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.planning import shards_of

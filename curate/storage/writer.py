@@ -148,10 +148,7 @@ class SpooledWriter(BaseWriter):
 
 
 def upload_compared(
-    uri: str,
-    over: str,
-    upload: Callable[[str], Object | None],
-    look: Callable[[], tuple[Object, Callable[[], bool]]],
+    uri: str, over: str, upload: Callable[[str], Object | None], look: Callable[[], tuple[Object, Callable[[], bool]]]
 ) -> Published:
     """Uploads create-only, or in place of the generation `over`; compares contents if the name is taken.
 

@@ -731,11 +731,7 @@ class Scheduler:
         return shards
 
     def _launch(
-        self,
-        shards: tuple[int, ...],
-        now_s: float,
-        copy_of: TaskId | None = None,
-        part_of: TaskId | None = None,
+        self, shards: tuple[int, ...], now_s: float, copy_of: TaskId | None = None, part_of: TaskId | None = None
     ) -> Launch:
         tries = [self._strikes[shard] for shard in shards if shard in self._strikes]
         # A shard that was launched, even without a strike against it, may have its output.

@@ -14,11 +14,7 @@ from curate.stores.open import wrap_stores
 
 @contextmanager
 def faulty_stores(
-    *scripted: Fault,
-    rate: float = 0.0,
-    seed: int = 0,
-    retry: Retry | None = QUICK,
-    clock: Clock | None = None,
+    *scripted: Fault, rate: float = 0.0, seed: int = 0, retry: Retry | None = QUICK, clock: Clock | None = None
 ) -> Iterator[Faults]:
     """Adds faults to every store that this process opens within the block, for example to test a whole job.
 

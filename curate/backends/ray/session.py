@@ -25,13 +25,7 @@ import ray
 from ray import exceptions as ray_errors
 from ray.job_config import JobConfig
 
-from curate.backends.ray.cluster import (
-    cluster_address,
-    first_line,
-    hush,
-    made_by_this_process,
-    node_here,
-)
+from curate.backends.ray.cluster import cluster_address, first_line, hush, made_by_this_process, node_here
 from curate.backends.ray.find import answers
 from curate.dataclass import dataclass
 from curate.errors import ConfigError

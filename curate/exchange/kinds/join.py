@@ -105,13 +105,7 @@ class Keys:
 
     @classmethod
     def checked(
-        cls,
-        name: str,
-        on: Any,
-        right_on: Any,
-        schemas: Sequence[pa.Schema | None],
-        left_suffix: str,
-        right_suffix: str,
+        cls, name: str, on: Any, right_on: Any, schemas: Sequence[pa.Schema | None], left_suffix: str, right_suffix: str
     ) -> Keys:
         """Returns the keys that `on` and `right_on` say. Raises ConfigError, also for types that are not compared."""
         left = key_columns(name, on)
